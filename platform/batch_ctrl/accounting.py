@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import msgspec
 
 from . import conditions
+from .batch_pod import BatchPod
 from .conditions import Change, Outcome
 from .core_types import JobStatus, PolicyAction, UncountedPods
-from .decide import Evaluation, HasFinalizer, JobView
+from .evaluation import BatchJobView, Evaluation, HasFinalizer
 from .indexes import IndexSet
-from .pod_info import PodInfo
 
 MAX_UNCOUNTED_PODS = 500
 """Maximum number of pods that one sync counts: limits the size of the status, and lets the pods of
@@ -37,7 +37,7 @@ class Accounting:
     """The status to be written before the finalizers are removed."""
     completed: IndexSet
     """Its completed indexes."""
-    release: tuple[PodInfo, ...]
+    release: tuple[BatchPod, ...]
     """Pods whose finalizer is to be removed then."""
     capped: bool
     """More pods are to be counted in the next sync."""
@@ -55,7 +55,7 @@ class PodNumbers:
 
 
 def account(
-    view: JobView, evaluation: Evaluation, outcome: Outcome | None, numbers: PodNumbers
+    view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None, numbers: PodNumbers
 ) -> Accounting:
     """Return the status with all pods that can be counted, and with what announces *outcome*."""
     status = msgspec.structs.replace(
@@ -89,7 +89,9 @@ def account(
     )
 
 
-def _candidates(view: JobView, evaluation: Evaluation, outcome: Outcome | None) -> list[PodInfo]:
+def _candidates(
+    view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None
+) -> list[BatchPod]:
     """Return the pods with the finalizer that may be counted, in order."""
     if outcome is not None or view.job.is_being_deleted:
         found = list(view.pods.with_finalizer())
@@ -103,7 +105,7 @@ class _Counting:
 
     def __init__(
         self,
-        view: JobView,
+        view: BatchJobView,
         evaluation: Evaluation,
         outcome: Outcome | None,
         uncounted: UncountedPods | None,
@@ -117,7 +119,7 @@ class _Counting:
         self._succeeded = dict.fromkeys(uncounted.succeeded)
         self._failed = dict.fromkeys(uncounted.failed)
         self.new_indexes: dict[int, None] = {}
-        self.release: list[PodInfo] = []
+        self.release: list[BatchPod] = []
         self.capped = False
         self.policy_actions: Counter[PolicyAction] = Counter()
 
@@ -126,7 +128,7 @@ class _Counting:
         """The uids to be written."""
         return UncountedPods(succeeded=tuple(self._succeeded), failed=tuple(self._failed))
 
-    def count(self, pods: Iterable[PodInfo]) -> None:
+    def count(self, pods: Iterable[BatchPod]) -> None:
         """Count *pods* until the limit is reached."""
         for pod in pods:
             failed = self._has_failed(pod)
@@ -142,20 +144,20 @@ class _Counting:
                 self.capped = True
                 return
 
-    def _has_failed(self, pod: PodInfo) -> bool:
+    def _has_failed(self, pod: BatchPod) -> bool:
         """Whether *pod* has failed; one that was deleted because the Job succeeded has not."""
         succeeds = self._outcome is not None and self._outcome.is_success
         if succeeds and pod.stopping and (self._declared or pod.uid not in self._ended):
             return False
         return pod.has_failed(replaces_only_failed=self._view.traits.replaces_only_failed)
 
-    def _can_release(self, pod: PodInfo, failed: bool) -> bool:
+    def _can_release(self, pod: BatchPod, failed: bool) -> bool:
         """Whether the finalizer of *pod* may be removed."""
         if self._view.job.is_being_deleted or self._outcome is not None or pod.succeeded:
             return True
         return failed and pod.uid not in self._retained
 
-    def _count_success(self, pod: PodInfo) -> None:
+    def _count_success(self, pod: BatchPod) -> None:
         if not self._view.traits.indexed:
             self._succeeded[pod.uid] = None
         elif pod.index is not None and self._is_new_index(pod.index):
@@ -164,7 +166,7 @@ class _Counting:
     def _is_new_index(self, index: int) -> bool:
         return self._view.traits.has_index(index) and index not in self._view.completed
 
-    def _count_failure(self, pod: PodInfo) -> None:
+    def _count_failure(self, pod: BatchPod) -> None:
         traits = self._view.traits
         if pod.uid in self._failed or (traits.indexed and not traits.has_index(pod.index)):
             return

@@ -32,6 +32,7 @@ from ..machinery.rate_limiters import (
 from ..machinery.status_writer import ApiStatusWriter, StatusWriter
 from ..model.names import BATCH_JOBS, PODS
 from ..model.pod import FINISHED
+from .batch_pod import JobTraits, parse_pod
 from .conditions import is_finished
 from .core_types import (
     CONTROLLER_UID_LABELS,
@@ -41,14 +42,13 @@ from .core_types import (
     Pod,
     owning_job,
 )
-from .job_info import JobInfo
 from .known_jobs import RecentUids
 from .metrics import BatchJobMetrics
-from .orphan_index import orphan_keys, orphan_scope
 from .orphans import OrphanPods
-from .pod_info import JobTraits, parse_pod
+from .pod_lookups import orphan_keys, orphan_scope
 from .pod_writes import PodWrites
 from .settings import BatchJobSettings
+from .state import BatchJobState
 from .sync import Sync, SyncDeps
 from .ttl import ExpiredJobs
 from .unreported import check_uncounted
@@ -95,7 +95,7 @@ class BatchJobController:
         self._clock = clock if clock is not None else SystemClock()
         self._recorder = recorder
         self._metrics = BatchJobMetrics(settings.registry)
-        self._infos: dict[str, JobInfo] = {}
+        self._infos: dict[str, BatchJobState] = {}
         self._deleted_jobs = RecentUids()
         """Deleted Jobs that this controller reconciled."""
         self._create_informers()
@@ -364,10 +364,10 @@ class BatchJobController:
             if self._jobs.get(key) is not observed:
                 return 0.0
             pods = self._pods.by_index("job", job.metadata.identity)
-            info = self._infos[key] = JobInfo(job, pods)
+            info = self._infos[key] = BatchJobState(job, pods)
         return await self._sync(job, info)
 
-    async def _sync(self, job: Job, info: JobInfo) -> float | None:
+    async def _sync(self, job: Job, info: BatchJobState) -> float | None:
         sync = Sync(self._sync_deps, job, info)
         started, failed = self._clock.monotonic(), True
         try:
@@ -381,7 +381,7 @@ class BatchJobController:
             seconds = self._clock.monotonic() - started
             self._metrics.synced(job, sync.action, seconds=seconds, failed=failed)
 
-    async def _claim(self, job: Job, info: JobInfo) -> bool:
+    async def _claim(self, job: Job, info: BatchJobState) -> bool:
         """Adopt and release pods; return whether there were any, which the informer will report."""
         namespace = job.metadata.namespace
         mismatched = [
@@ -401,7 +401,7 @@ class BatchJobController:
         return bool(adopted or (mismatched and not job.is_being_deleted))
 
     async def _claim_pods(
-        self, job: Job, info: JobInfo, pods: Sequence[Pod], finalizer: str
+        self, job: Job, info: BatchJobState, pods: Sequence[Pod], finalizer: str
     ) -> int:
         """Claim *pods*; return the number of adopted ones, which get *finalizer*."""
         if not pods:

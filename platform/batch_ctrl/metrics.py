@@ -7,7 +7,7 @@ from prometheus_client import Counter as CounterMetric
 
 from .conditions import Outcome
 from .core_types import TRACKING_FINALIZER, CompletionMode, Job, JobStatus, Pod, PolicyAction
-from .decide import Evaluation, SyncAction
+from .evaluation import Evaluation, SyncAction
 from .indexes import IndexSet
 
 _FINISHED = frozenset({"Succeeded", "Failed"})

@@ -2,7 +2,7 @@
 
 The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
-repeats a write that no informer has reported yet. :meth:`PodTracker.validate` compares everything
+repeats a write that no informer has reported yet. :meth:`BatchPodTracker.validate` compares everything
 that is kept with a full computation.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..model.pod import PodPhase
-from .pod_info import JobTraits, PodInfo
+from .batch_pod import BatchPod, JobTraits
 
 _RESTARTING = frozenset({PodPhase.PENDING, PodPhase.RUNNING})
 """Phases in which restarts of containers count towards the backoff limit."""
@@ -52,7 +52,7 @@ class FreeIndexes:
         return found
 
 
-class PodTracker:
+class BatchPodTracker:
     """The pods that a Job controls."""
 
     def __init__(self, traits: JobTraits) -> None:
@@ -63,20 +63,20 @@ class PodTracker:
         """Restarts of the containers of running and pending pods."""
         self.awaited = 0
         """Terminating pods that are replaced later, if the Job replaces only failed ones."""
-        self._pods: dict[str, PodInfo] = {}
-        self._active: dict[str, PodInfo] = {}
-        self._stopping: dict[str, PodInfo] = {}
-        self._ended: dict[str, PodInfo] = {}
+        self._pods: dict[str, BatchPod] = {}
+        self._active: dict[str, BatchPod] = {}
+        self._stopping: dict[str, BatchPod] = {}
+        self._ended: dict[str, BatchPod] = {}
         """Pods with the finalizer that are finished or terminating."""
-        self._mismatched: dict[str, PodInfo] = {}
-        self._failing: dict[str, PodInfo] = {}
+        self._mismatched: dict[str, BatchPod] = {}
+        self._failing: dict[str, BatchPod] = {}
         """Failed pods that match a FailJob rule."""
-        self._by_index: dict[int, dict[str, PodInfo]] = {}
+        self._by_index: dict[int, dict[str, BatchPod]] = {}
         """Active pods of the Job's indexes."""
         self._awaited_by_index: dict[int, int] = {}
         self._duplicated: set[int] = set()
         """Indexes with several active pods."""
-        self._misplaced: dict[str, PodInfo] = {}
+        self._misplaced: dict[str, BatchPod] = {}
         """Active pods of an Indexed Job without one of its indexes."""
         self._free = FreeIndexes()
         # Own writes that no informer has reported yet, by uid.
@@ -87,7 +87,7 @@ class PodTracker:
 
     # What the informer reports.
 
-    def observe(self, pod: PodInfo) -> None:
+    def observe(self, pod: BatchPod) -> None:
         """Add or update a pod that the informer reports."""
         self._created.pop(pod.uid, None)
         if pod.terminating:
@@ -121,7 +121,7 @@ class PodTracker:
 
     # Own writes.
 
-    def add_created(self, pod: PodInfo) -> None:
+    def add_created(self, pod: BatchPod) -> None:
         """Add a created pod, unless the informer has reported it before."""
         if pod.uid not in self._pods:
             self._created[pod.uid] = pod.resource_version
@@ -147,9 +147,9 @@ class PodTracker:
             self._finalizer_removed.discard(uid)
             self._put(replace(self._pods[uid], finalizer=True))
 
-    def with_traits(self, traits: JobTraits) -> "PodTracker":
+    def with_traits(self, traits: JobTraits) -> "BatchPodTracker":
         """Return a tracker of the same pods after the Job's completions have changed."""
-        tracker = PodTracker(traits)
+        tracker = BatchPodTracker(traits)
         tracker._created = self._created
         tracker._deleted = self._deleted
         tracker._finalizer_removed = self._finalizer_removed
@@ -163,7 +163,7 @@ class PodTracker:
         """Number of pods."""
         return len(self._pods)
 
-    def get(self, uid: str) -> PodInfo | None:
+    def get(self, uid: str) -> BatchPod | None:
         """Return a pod."""
         return self._pods.get(uid)
 
@@ -173,46 +173,46 @@ class PodTracker:
         return pod is not None and pod.finalizer
 
     @property
-    def active(self) -> Collection[PodInfo]:
+    def active(self) -> Collection[BatchPod]:
         """Pods that are neither finished nor terminating."""
         return self._active.values()
 
     @property
-    def stopping(self) -> Collection[PodInfo]:
+    def stopping(self) -> Collection[BatchPod]:
         """Pods that are terminating and not finished."""
         return self._stopping.values()
 
     @property
-    def ended(self) -> Collection[PodInfo]:
+    def ended(self) -> Collection[BatchPod]:
         """Pods with the finalizer that are finished or terminating."""
         return self._ended.values()
 
     @property
-    def failing(self) -> Collection[PodInfo]:
+    def failing(self) -> Collection[BatchPod]:
         """Failed pods that match a FailJob rule."""
         return self._failing.values()
 
     @property
-    def mismatched(self) -> Collection[PodInfo]:
+    def mismatched(self) -> Collection[BatchPod]:
         """Pods that the selector does not match any more."""
         return self._mismatched.values()
 
     @property
-    def misplaced(self) -> Collection[PodInfo]:
+    def misplaced(self) -> Collection[BatchPod]:
         """Active pods of an Indexed Job without one of its indexes."""
         return self._misplaced.values()
 
     @property
-    def duplicated(self) -> list[tuple[PodInfo, ...]]:
+    def duplicated(self) -> list[tuple[BatchPod, ...]]:
         """The active pods of each index that has several."""
         return [tuple(self._by_index[index].values()) for index in sorted(self._duplicated)]
 
     @property
-    def active_indexes(self) -> Mapping[int, Mapping[str, PodInfo]]:
+    def active_indexes(self) -> Mapping[int, Mapping[str, BatchPod]]:
         """Active pods by index and uid."""
         return MappingProxyType(self._by_index)
 
-    def with_finalizer(self) -> Iterator[PodInfo]:
+    def with_finalizer(self) -> Iterator[BatchPod]:
         """Iterate over all pods that are not accounted for."""
         return (pod for pod in self._pods.values() if pod.finalizer)
 
@@ -235,13 +235,13 @@ class PodTracker:
         """Examine every index again: excluded ones may be free now."""
         self._free = FreeIndexes()
 
-    def __iter__(self) -> Iterator[PodInfo]:
+    def __iter__(self) -> Iterator[BatchPod]:
         """Iterate over all pods."""
         return iter(self._pods.values())
 
     # Bookkeeping.
 
-    def _with_own_writes(self, pod: PodInfo) -> PodInfo:
+    def _with_own_writes(self, pod: BatchPod) -> BatchPod:
         deleted = pod.uid in self._deleted and not pod.terminating
         removed = pod.uid in self._finalizer_removed and pod.finalizer
         if not deleted and not removed:
@@ -252,14 +252,14 @@ class PodTracker:
             finalizer=pod.finalizer and not removed,
         )
 
-    def _put(self, pod: PodInfo) -> None:
+    def _put(self, pod: BatchPod) -> None:
         old = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         if old is not None:
             self._discard(old)
         self._include(pod)
 
-    def _include(self, pod: PodInfo) -> None:
+    def _include(self, pod: BatchPod) -> None:
         """Add *pod* to every set that it belongs to."""
         uid = pod.uid
         if pod.active:
@@ -279,7 +279,7 @@ class PodTracker:
         if not pod.matches:
             self._mismatched[uid] = pod
 
-    def _include_index(self, pod: PodInfo) -> None:
+    def _include_index(self, pod: BatchPod) -> None:
         if pod.index is None or not self.traits.has_index(pod.index):
             self._misplaced[pod.uid] = pod
             return
@@ -288,7 +288,7 @@ class PodTracker:
         if len(same) > 1:
             self._duplicated.add(pod.index)
 
-    def _discard(self, pod: PodInfo) -> None:
+    def _discard(self, pod: BatchPod) -> None:
         """Remove *pod* from every set that it belongs to."""
         uid = pod.uid
         if self._active.pop(uid, None) is not None:
@@ -303,7 +303,7 @@ class PodTracker:
         if pod.index is not None:
             self._free.release(pod.index)
 
-    def _count_awaited(self, pod: PodInfo, number: int) -> None:
+    def _count_awaited(self, pod: BatchPod, number: int) -> None:
         """Add *number* to the terminating pods that a Job may wait for."""
         if not pod.may_run:
             return
@@ -313,7 +313,7 @@ class PodTracker:
             if count:
                 self._awaited_by_index[pod.index] = count
 
-    def _discard_index(self, pod: PodInfo) -> None:
+    def _discard_index(self, pod: BatchPod) -> None:
         if self._misplaced.pop(pod.uid, None) is not None or pod.index is None:
             return
         same = self._by_index[pod.index]
@@ -355,13 +355,13 @@ _KEPT = (
 )
 
 
-def recomputed(traits: JobTraits, pods: Iterable[PodInfo]) -> PodTracker:
+def recomputed(traits: JobTraits, pods: Iterable[BatchPod]) -> BatchPodTracker:
     """Return a tracker of *pods*, without own writes."""
-    tracker = PodTracker(traits)
+    tracker = BatchPodTracker(traits)
     for pod in pods:
         tracker.observe(pod)
     return tracker
 
 
-def _fails_job(pod: PodInfo) -> bool:
+def _fails_job(pod: BatchPod) -> bool:
     return pod.phase is PodPhase.FAILED and pod.match.message != ""

@@ -25,10 +25,10 @@ from ..machinery.pod_control import (
 from ..model.meta import ObjectMeta
 from ..model.names import BATCH_JOBS
 from . import pods
+from .batch_pod import BatchPod, parse_pod
 from .core_types import TRACKING_FINALIZER, Job, Pod
-from .decide import Creation, Plan
-from .job_info import JobInfo, Unconfirmed
-from .pod_info import PodInfo, parse_pod
+from .evaluation import Creation, Plan
+from .state import BatchJobState, Unconfirmed
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,9 @@ class PodWrites:
 
     # Creation.
 
-    async def create(self, job: Job, info: JobInfo, creations: Sequence[Creation]) -> WriteResult:
+    async def create(
+        self, job: Job, info: BatchJobState, creations: Sequence[Creation]
+    ) -> WriteResult:
         """Create pods with a slow start; an error ends it.
 
         The error of a namespace that is being deleted is dropped: no retry can succeed.
@@ -94,7 +96,7 @@ class PodWrites:
         )
 
     def _choose_name(
-        self, job: Job, info: JobInfo, creation: Creation, chosen: dict[str, Creation]
+        self, job: Job, info: BatchJobState, creation: Creation, chosen: dict[str, Creation]
     ) -> str:
         repeated = info.unconfirmed_name(creation, excluded=chosen.__contains__)
         if repeated is not None:
@@ -103,7 +105,7 @@ class PodWrites:
         return self._names.generate(prefix, taken=_TakenNames(self._informer, job, info, chosen))
 
     async def _create(
-        self, owner: Owner, info: JobInfo, creation: Creation, body: pods.Json
+        self, owner: Owner, info: BatchJobState, creation: Creation, body: pods.Json
     ) -> None:
         name = body["metadata"]["name"]
         repeated = name in info.unconfirmed
@@ -129,7 +131,7 @@ class PodWrites:
 
     # Deletion.
 
-    async def delete(self, job: Job, info: JobInfo, plan: Plan) -> WriteResult:
+    async def delete(self, job: Job, info: BatchJobState, plan: Plan) -> WriteResult:
         """Delete the pods of *plan* concurrently.
 
         Unless deleted pods count, each loses its finalizer first. That patch applies only to the
@@ -137,7 +139,7 @@ class PodWrites:
         """
         owner = Owner(resource=BATCH_JOBS, metadata=job.metadata)
 
-        async def delete(pod: PodInfo) -> None:
+        async def delete(pod: BatchPod) -> None:
             meta = _meta(job, pod)
             try:
                 if pod.finalizer and not plan.counts_deleted:
@@ -156,17 +158,17 @@ class PodWrites:
     # Finalizers.
 
     async def remove_finalizers(
-        self, job: Job, info: JobInfo, ended: Sequence[PodInfo]
+        self, job: Job, info: BatchJobState, ended: Sequence[BatchPod]
     ) -> WriteResult:
         """Remove the tracking finalizer of pods that are accounted for."""
 
-        async def remove(pod: PodInfo) -> None:
+        async def remove(pod: BatchPod) -> None:
             await self._remove_finalizer(info, pod, _meta(job, pod))
 
         return _result(await self._batch(run_concurrently, ended, remove))
 
     async def _remove_finalizer(
-        self, info: JobInfo, pod: PodInfo, meta: ObjectMeta, *, version: str = ""
+        self, info: BatchJobState, pod: BatchPod, meta: ObjectMeta, *, version: str = ""
     ) -> None:
         body = finalizer_removal(TRACKING_FINALIZER)
         if version:
@@ -198,7 +200,7 @@ class _TakenNames:
     """Names of pods in the Job's namespace, and those chosen for pods to be created."""
 
     def __init__(
-        self, informer: Informer[Pod], job: Job, info: JobInfo, chosen: dict[str, Creation]
+        self, informer: Informer[Pod], job: Job, info: BatchJobState, chosen: dict[str, Creation]
     ) -> None:
         self._informer = informer
         self._namespace = job.metadata.namespace
@@ -211,7 +213,7 @@ class _TakenNames:
         return f"{self._namespace}/{name}" in self._informer
 
 
-def _meta(job: Job, pod: PodInfo) -> ObjectMeta:
+def _meta(job: Job, pod: BatchPod) -> ObjectMeta:
     return ObjectMeta(name=pod.name, namespace=job.metadata.namespace, uid=pod.uid)
 
 

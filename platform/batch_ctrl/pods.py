@@ -11,7 +11,7 @@ from .core_types import (
     INDEX_VARIABLE,
     TRACKING_FINALIZER,
 )
-from .decide import Creation
+from .evaluation import Creation
 
 Json = dict[str, Any]
 

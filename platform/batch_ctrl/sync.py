@@ -1,6 +1,6 @@
 """One sync of one Job: decide, write the pods, count the ended ones, write the status.
 
-The decisions are in :mod:`.decide` and :mod:`.accounting`; this module executes them in order. A
+The decisions are in :mod:`.evaluation` and :mod:`.accounting`; this module executes them in order. A
 sync that is interrupted at any request is repeated from the start, with the same result.
 """
 
@@ -18,16 +18,17 @@ from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.pod_ranking import deletion_order
 from ..machinery.status_writer import StatusWriter, merge_patch
 from ..model.names import BATCH_JOBS
-from . import accounting, conditions, decide
+from . import accounting, conditions
+from . import evaluation as decide
 from .accounting import Accounting, PodNumbers
+from .batch_pod import BatchPod
 from .conditions import Outcome
 from .core_types import Job, JobStatus, Pod
-from .decide import Evaluation, JobView, Plan, SyncAction
-from .job_info import JobInfo
+from .evaluation import BatchJobView, Evaluation, Plan, SyncAction
 from .metrics import BatchJobMetrics
-from .orphan_index import adoptable_with_finalizer
-from .pod_info import PodInfo
+from .pod_lookups import adoptable_with_finalizer
 from .pod_writes import PodWrites, WriteResult
+from .state import BatchJobState
 from .status import normalized, to_json
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class SyncDeps:
 class Sync:
     """A sync of a Job that is to be reconciled and has not finished."""
 
-    def __init__(self, deps: SyncDeps, job: Job, info: JobInfo) -> None:
+    def __init__(self, deps: SyncDeps, job: Job, info: BatchJobState) -> None:
         self.action = SyncAction.RECONCILING
         """What was done with pods."""
         self._deps = deps
@@ -88,12 +89,12 @@ class Sync:
             self._delays.append(_UNREPORTED_RECHECK)
         return min(self._delays, default=None)
 
-    def _view(self) -> JobView:
+    def _view(self) -> BatchJobView:
         job, info, now = self._job, self._info, self._deps.clock.monotonic()
         info.refresh(job)
         info.drop_expired(now)
         info.pods.remove_unreported(int(self._deps.pods.resource_version or 0))
-        return JobView(
+        return BatchJobView(
             job=job,
             traits=info.traits,
             pods=info.pods,
@@ -111,7 +112,7 @@ class Sync:
         found = adoptable_with_finalizer(self._deps.pods, self._job, self._info.traits.selector)
         return any(pod.metadata.uid == uid for pod in found)
 
-    def _order(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
+    def _order(self, pods: Iterable[BatchPod]) -> list[BatchPod]:
         """Sort pods for deletion; first those that the informer has not reported yet."""
         namespace = self._job.metadata.namespace
         by_uid = {pod.uid: pod for pod in pods}
@@ -126,7 +127,7 @@ class Sync:
 
     # Pods.
 
-    async def _manage(self, view: JobView, evaluation: Evaluation, plan: Plan) -> WriteResult:
+    async def _manage(self, view: BatchJobView, evaluation: Evaluation, plan: Plan) -> WriteResult:
         """Create or delete the pods of *plan*."""
         self.action = plan.action
         if plan.retry_in is not None:
@@ -150,7 +151,7 @@ class Sync:
         return result
 
     def _outcome(
-        self, view: JobView, evaluation: Evaluation, result: WriteResult
+        self, view: BatchJobView, evaluation: Evaluation, result: WriteResult
     ) -> Outcome | None:
         """Return how the Job ends; ``None`` while pods are active or may appear."""
         if view.pods.active or self._info.unconfirmed:
@@ -164,7 +165,7 @@ class Sync:
     # Status.
 
     async def _count(
-        self, view: JobView, evaluation: Evaluation, plan: Plan, outcome: Outcome | None
+        self, view: BatchJobView, evaluation: Evaluation, plan: Plan, outcome: Outcome | None
     ) -> None:
         """Write the status, remove the finalizers of counted pods, and write the status again."""
         counted = accounting.account(view, evaluation, outcome, self._numbers())
@@ -186,7 +187,9 @@ class Sync:
         if released.error is not None:
             raise released.error
 
-    async def _settle(self, view: JobView, counted: Accounting, outcome: Outcome | None) -> None:
+    async def _settle(
+        self, view: BatchJobView, counted: Accounting, outcome: Outcome | None
+    ) -> None:
         """Move the counted pods to the counters; end the Job once nothing of it is left."""
         status = accounting.settle(self._job.status, view.has_finalizer)
         if counted.capped:

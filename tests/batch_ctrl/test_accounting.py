@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.batch_views import FAILED, RUNNING, START_TEXT, SUCCEEDED, indexed, job, pod, view
 
-from batholith.batch_ctrl import accounting, conditions, decide
+from batholith.batch_ctrl import accounting, conditions
+from batholith.batch_ctrl import evaluation as decide
 from batholith.batch_ctrl.accounting import MAX_UNCOUNTED_PODS, Accounting, PodNumbers
+from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import BACKOFF_LIMIT_EXCEEDED, COMPLETIONS_REACHED, Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
 from batholith.batch_ctrl.failure_policy import FailureMatch
-from batholith.batch_ctrl.pod_info import PodInfo
 from batholith.batch_ctrl.status import normalized, to_json
 from batholith.model.pod import PodPhase
 
@@ -25,7 +26,7 @@ POLICY: dict[str, Any] = {
 }
 
 
-def _account(of: Job, *pods: PodInfo, outcome: Outcome | None = None) -> Accounting:
+def _account(of: Job, *pods: BatchPod, outcome: Outcome | None = None) -> Accounting:
     state = view(of, *pods, seconds=60)
     return accounting.account(state, decide.evaluate(state), outcome, NONE)
 

@@ -18,13 +18,14 @@ from support.batch_views import (
     view,
 )
 
-from batholith.batch_ctrl import conditions, decide
+from batholith.batch_ctrl import conditions
+from batholith.batch_ctrl import evaluation as decide
 from batholith.batch_ctrl.backoff import BackoffRecord
+from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
-from batholith.batch_ctrl.decide import Creation, Plan, SyncAction
+from batholith.batch_ctrl.evaluation import Creation, Plan, SyncAction
 from batholith.batch_ctrl.failure_policy import FailureMatch
-from batholith.batch_ctrl.pod_info import PodInfo
 from batholith.model.pod import PodPhase
 
 FAILS_JOB = FailureMatch(PolicyAction.FAIL_JOB, "message")
@@ -38,7 +39,7 @@ TARGET = {"type": "FailureTarget", "status": "True", "reason": "R", "message": "
 MET = {**TARGET, "type": "SuccessCriteriaMet"}
 
 
-def _outcome(of: Job, *pods: PodInfo, seconds: float = 0) -> Outcome | None:
+def _outcome(of: Job, *pods: BatchPod, seconds: float = 0) -> Outcome | None:
     return decide.evaluate(view(of, *pods, seconds=seconds)).outcome
 
 
@@ -117,7 +118,7 @@ def _outcome(of: Job, *pods: PodInfo, seconds: float = 0) -> Outcome | None:
     ],
 )
 def test_outcome(
-    of: Job, pods: list[PodInfo], seconds: float, outcome: Outcome | str | None
+    of: Job, pods: list[BatchPod], seconds: float, outcome: Outcome | str | None
 ) -> None:
     """INV-BJ-15: the end of a Job follows from its pods, its status and the time alone."""
     found = _outcome(of, *pods, seconds=seconds)
@@ -187,12 +188,12 @@ def test_latest_failed_pod_of_an_index_is_retained() -> None:
 # Plans.
 
 
-def _plan(of: Job, *pods: PodInfo, **options: Any) -> Plan:
+def _plan(of: Job, *pods: BatchPod, **options: Any) -> Plan:
     state = view(of, *pods, **options)
     return decide.plan(state, decide.evaluate(state), _by_name)
 
 
-def _by_name(pods: Any) -> list[PodInfo]:
+def _by_name(pods: Any) -> list[BatchPod]:
     return sorted(pods, key=lambda one: str(one.name))
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from batholith.batch_ctrl.backoff import BackoffRecord
+from batholith.batch_ctrl.batch_pod import BatchPod, JobTraits
 from batholith.batch_ctrl.core_types import Job, PodFailurePolicy
-from batholith.batch_ctrl.decide import JobView
+from batholith.batch_ctrl.evaluation import BatchJobView
 from batholith.batch_ctrl.indexes import IndexSet
-from batholith.batch_ctrl.pod_info import JobTraits, PodInfo
-from batholith.batch_ctrl.pod_tracker import PodTracker
+from batholith.batch_ctrl.pod_tracker import BatchPodTracker
 from batholith.model.pod import PodPhase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,21 +48,21 @@ def indexed(completions: int, status: dict[str, Any] | None = None, **spec: Any)
     return job(status, completionMode="Indexed", completions=completions, **spec)
 
 
-def pod(number: int, phase: PodPhase = RUNNING, **fields: Any) -> PodInfo:
+def pod(number: int, phase: PodPhase = RUNNING, **fields: Any) -> BatchPod:
     """Return a pod with the finalizer."""
     given = {"uid": f"u{number}", "name": f"p{number}", "phase": phase, "finalizer": True}
-    return PodInfo(**{**given, **fields})
+    return BatchPod(**{**given, **fields})
 
 
 def view(
-    of: Job, *pods: PodInfo, seconds: float = 0, backoff: BackoffRecord | None = None
-) -> JobView:
+    of: Job, *pods: BatchPod, seconds: float = 0, backoff: BackoffRecord | None = None
+) -> BatchJobView:
     """Return the input of a sync, *seconds* after the start of the Job."""
     traits = JobTraits.of(of)
-    tracker = PodTracker(traits)
+    tracker = BatchPodTracker(traits)
     for one in pods:
         tracker.observe(one)
-    return JobView(
+    return BatchJobView(
         job=of,
         traits=traits,
         pods=tracker,

@@ -13,16 +13,16 @@ from enum import StrEnum
 from ..model import times
 from . import conditions, success_policy
 from .backoff import BackoffRecord, remaining_delay
+from .batch_pod import BatchPod, JobTraits
 from .conditions import Change, Outcome
 from .core_types import Job, PolicyAction
 from .indexes import IndexSet
-from .pod_info import JobTraits, PodInfo
-from .pod_tracker import PodTracker
+from .pod_tracker import BatchPodTracker
 
 MAX_PODS_PER_SYNC = 500
 """Maximum number of pods that one sync creates, or deletes because they are too many."""
 
-DeletionOrder = Callable[[Iterable[PodInfo]], Sequence[PodInfo]]
+DeletionOrder = Callable[[Iterable[BatchPod]], Sequence[BatchPod]]
 """Sorts pods in the order of deletion."""
 
 
@@ -44,12 +44,12 @@ class SyncAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
+class BatchJobView:
     """Input of a sync."""
 
     job: Job
     traits: JobTraits
-    pods: PodTracker
+    pods: BatchPodTracker
     completed: IndexSet
     """``status.completedIndexes``."""
     failed_indexes: IndexSet
@@ -74,19 +74,19 @@ class JobView:
 class Evaluation:
     """What the state of the pods means for the Job."""
 
-    ended: tuple[PodInfo, ...]
+    ended: tuple[BatchPod, ...]
     """Pods with the finalizer that are finished or terminating, at the start of the sync."""
     succeeded: int
     failed: int
-    new_succeeded: tuple[PodInfo, ...]
+    new_succeeded: tuple[BatchPod, ...]
     """Succeeded pods that the status does not include yet."""
-    new_failed: tuple[PodInfo, ...]
+    new_failed: tuple[BatchPod, ...]
     start_time: str | None
     backoff: BackoffRecord
     succeeded_indexes: IndexSet
     failed_indexes: IndexSet | None
     """``None`` without a limit per index."""
-    retained: dict[int, PodInfo]
+    retained: dict[int, BatchPod]
     """By index, the failed pod from which the replacement takes the failure counts."""
     outcome: Outcome | None
     """How the Job ends, unless it continues."""
@@ -109,7 +109,7 @@ class Plan:
     """What to do with the pods."""
 
     action: SyncAction = SyncAction.TRACKING
-    delete: tuple[PodInfo, ...] = ()
+    delete: tuple[BatchPod, ...] = ()
     counts_deleted: bool = False
     """Deleted pods keep the finalizer until they are counted."""
     create: tuple[Creation, ...] = ()
@@ -124,7 +124,7 @@ class Plan:
 # Evaluation.
 
 
-def evaluate(view: JobView) -> Evaluation:
+def evaluate(view: BatchJobView) -> Evaluation:
     """Evaluate the pods of a Job that has not finished."""
     job, traits, pods = view.job, view.traits, view.pods
     uncounted = job.status.uncounted_terminated_pods
@@ -138,7 +138,7 @@ def evaluate(view: JobView) -> Evaluation:
     succeeded = job.status.succeeded + len(new_succeeded) + len(in_succeeded)
     failed = job.status.failed + sum(one.match.counts for one in new_failed) + len(in_failed)
     succeeded_indexes, failed_indexes = view.completed, None
-    retained: dict[int, PodInfo] = {}
+    retained: dict[int, BatchPod] = {}
     if traits.indexed:
         succeeded_indexes = view.completed.with_indexes(
             pod.index for pod in countable if pod.succeeded and pod.index is not None
@@ -176,7 +176,7 @@ def evaluate(view: JobView) -> Evaluation:
 
 
 def backoff_after(
-    view: JobView, evaluation: Evaluation, counted: Iterable[PodInfo]
+    view: BatchJobView, evaluation: Evaluation, counted: Iterable[BatchPod]
 ) -> BackoffRecord:
     """Return the record to keep once the pods *counted* are in the status."""
     uids = {pod.uid for pod in counted}
@@ -188,7 +188,7 @@ def backoff_after(
 
 
 def _updated(
-    backoff: BackoffRecord, succeeded: Iterable[PodInfo], failed: Iterable[PodInfo]
+    backoff: BackoffRecord, succeeded: Iterable[BatchPod], failed: Iterable[BatchPod]
 ) -> BackoffRecord:
     return backoff.updated(
         succeeded=[pod.finished_at for pod in succeeded],
@@ -196,11 +196,11 @@ def _updated(
     )
 
 
-def _has_failed(pod: PodInfo, traits: JobTraits) -> bool:
+def _has_failed(pod: BatchPod, traits: JobTraits) -> bool:
     return pod.has_failed(replaces_only_failed=traits.replaces_only_failed)
 
 
-def _fails_index(pod: PodInfo, limit: int) -> bool:
+def _fails_index(pod: BatchPod, limit: int) -> bool:
     """Whether a failed pod is the last of its index."""
     if pod.match.action is PolicyAction.FAIL_INDEX:
         return True
@@ -208,10 +208,10 @@ def _fails_index(pod: PodInfo, limit: int) -> bool:
 
 
 def _retained(
-    failed: Iterable[PodInfo], pods: PodTracker, ended: Iterable[IndexSet]
-) -> dict[int, PodInfo]:
+    failed: Iterable[BatchPod], pods: BatchPodTracker, ended: Iterable[IndexSet]
+) -> dict[int, BatchPod]:
     """Return the latest failed pod of each index that needs a replacement."""
-    latest: dict[int, PodInfo] = {}
+    latest: dict[int, BatchPod] = {}
     for pod in failed:
         index = pod.index
         if index is None or index in pods.active_indexes or any(index in one for one in ended):
@@ -221,7 +221,7 @@ def _retained(
     return latest
 
 
-def _start_time(view: JobView) -> str | None:
+def _start_time(view: BatchJobView) -> str | None:
     """Return when the Job started: now, if it starts with this sync."""
     start_time = view.job.status.start_time
     return view.timestamp if start_time is None and not view.job.spec.suspend else start_time
@@ -236,7 +236,7 @@ def _deadline_in(job: Job, start_time: str | None, now: datetime) -> float | Non
 
 
 def _outcome(
-    view: JobView,
+    view: BatchJobView,
     *,
     failed: int,
     past_deadline: bool,
@@ -273,7 +273,7 @@ def _outcome(
     return None if message is None else conditions.success_policy(message)
 
 
-def _exceeds_restarts(view: JobView) -> bool:
+def _exceeds_restarts(view: BatchJobView) -> bool:
     """Whether restarts of containers in their pods exceed the backoff limit."""
     if not view.traits.restarts_in_place:
         return False
@@ -284,7 +284,7 @@ def _exceeds_restarts(view: JobView) -> bool:
 # Plan.
 
 
-def plan(view: JobView, evaluation: Evaluation, order: DeletionOrder) -> Plan:
+def plan(view: BatchJobView, evaluation: Evaluation, order: DeletionOrder) -> Plan:
     """Return what to do with the pods; *order* chooses the pods to delete if there are too many."""
     job, pods = view.job, view.pods
     if evaluation.outcome is not None:
@@ -321,10 +321,10 @@ def wanted_pods(job: Job, *, active: int, succeeded: int) -> int:
     return max(0, min(job.spec.completions - succeeded, job.spec.parallelism))
 
 
-def _excess(view: JobView, surplus: int, order: DeletionOrder) -> list[PodInfo]:
+def _excess(view: BatchJobView, surplus: int, order: DeletionOrder) -> list[BatchPod]:
     """Return the pods to delete: misplaced ones, duplicates, and at least *surplus*."""
     pods = view.pods
-    excess: list[PodInfo] = []
+    excess: list[BatchPod] = []
     if view.traits.indexed:
         excess = sorted(pods.misplaced, key=lambda pod: pod.key_in_order)
         for same in pods.duplicated:
@@ -336,7 +336,7 @@ def _excess(view: JobView, surplus: int, order: DeletionOrder) -> list[PodInfo]:
     return excess
 
 
-def _plan_creations(view: JobView, evaluation: Evaluation, missing: int) -> Plan:
+def _plan_creations(view: BatchJobView, evaluation: Evaluation, missing: int) -> Plan:
     per_index = evaluation.failed_indexes is not None
     now = view.now.timestamp()
     delay = 0.0 if per_index else evaluation.backoff.remaining(now)
@@ -359,7 +359,7 @@ def _plan_creations(view: JobView, evaluation: Evaluation, missing: int) -> Plan
     )
 
 
-def _pending_indexes(view: JobView, evaluation: Evaluation, count: int) -> list[int]:
+def _pending_indexes(view: BatchJobView, evaluation: Evaluation, count: int) -> list[int]:
     """Return the first *count* indexes that have neither an active pod nor ended."""
     succeeded, failed = evaluation.succeeded_indexes, evaluation.failed_indexes
 
@@ -369,7 +369,7 @@ def _pending_indexes(view: JobView, evaluation: Evaluation, count: int) -> list[
     return view.pods.first_free(count, is_excluded=has_ended)
 
 
-def _index_delay(last: PodInfo | None, *, now: float) -> float:
+def _index_delay(last: BatchPod | None, *, now: float) -> float:
     """Return the seconds until the replacement of *last* may be created."""
     if last is None:
         return 0.0
@@ -377,7 +377,7 @@ def _index_delay(last: PodInfo | None, *, now: float) -> float:
     return remaining_delay(failures, last.finished_at, now=now)
 
 
-def _creation(index: int, last: PodInfo | None) -> Creation:
+def _creation(index: int, last: BatchPod | None) -> Creation:
     """Return the replacement of *last*, with the failures of its index so far."""
     if last is None:
         return Creation(index, failures=0)
@@ -391,14 +391,14 @@ def _creation(index: int, last: PodInfo | None) -> Creation:
 # The end.
 
 
-def suspension(view: JobView, plan: Plan, outcome: Outcome | None) -> Change | None:
+def suspension(view: BatchJobView, plan: Plan, outcome: Outcome | None) -> Change | None:
     """Return the Suspended condition that a sync sets, if it may: a completed Job has none."""
     if not plan.managed or outcome is not None:
         return None
     return conditions.SUSPENDED if view.job.spec.suspend else conditions.RESUMED
 
 
-def completes(view: JobView, evaluation: Evaluation, *, active: int) -> bool:
+def completes(view: BatchJobView, evaluation: Evaluation, *, active: int) -> bool:
     """Whether all completions are reached and no pod is active."""
     if active:
         return False

@@ -74,7 +74,7 @@ class JobTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodInfo:
+class BatchPod:
     """One pod of a Job."""
 
     uid: str
@@ -147,7 +147,7 @@ class PodInfo:
         return (UNLIMITED if self.index is None else self.index, self.name)
 
 
-def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
+def parse_pod(pod: Pod, traits: JobTraits) -> BatchPod:
     """Return the view of *pod*, which the Job of *traits* controls."""
     meta, status = pod.metadata, pod.status
     phase = _PHASES.get(status.phase, PodPhase.UNKNOWN)
@@ -155,7 +155,7 @@ def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
     ready = next((one for one in status.conditions if one.type == "Ready"), None)
     ended = terminating or phase in FINISHED
     sidecars = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
-    return PodInfo(
+    return BatchPod(
         uid=meta.uid,
         name=meta.name,
         index=_parse_index(meta.annotations.get(COMPLETION_INDEX)) if traits.indexed else None,

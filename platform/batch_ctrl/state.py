@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from .backoff import BackoffRecord
+from .batch_pod import JobTraits, parse_pod
 from .core_types import Job, JobStatus, Pod
-from .decide import Creation
+from .evaluation import Creation
 from .indexes import IndexSet
-from .pod_info import JobTraits, parse_pod
-from .pod_tracker import PodTracker
+from .pod_tracker import BatchPodTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _ParsedIndexes:
         self.text, self.completions, self.indexes = text, completions, indexes
 
 
-class JobInfo:
+class BatchJobState:
     """State of one Job that has not finished."""
 
     def __init__(self, job: Job, pods: Iterable[Pod]) -> None:
@@ -52,7 +52,7 @@ class JobInfo:
         self.written: Job | None = None
         """The Job as of this controller's last write of its status."""
         self.traits = JobTraits.of(job)
-        self.pods = PodTracker(self.traits)
+        self.pods = BatchPodTracker(self.traits)
         for pod in pods:
             self.pods.observe(parse_pod(pod, self.traits))
         self._own_versions = ("", "")
