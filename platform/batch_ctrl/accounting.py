@@ -2,7 +2,7 @@
 
 A pod keeps the tracking finalizer until it is counted:
 
-1. :func:`account` lists the uids of ended pods as uncounted; a completion index needs no list. This
+1. :func:`count` lists the uids of ended pods as uncounted; a completion index needs no list. This
    status is written first.
 2. The controller removes the finalizers.
 3. :func:`settle` moves the uids of pods without the finalizer from the list to the counters, and
@@ -21,8 +21,9 @@ from . import conditions
 from .batch_pod import BatchPod
 from .conditions import Change, Outcome
 from .core_types import JobStatus, PolicyAction, UncountedPods
-from .evaluation import BatchJobView, Evaluation, HasFinalizer
-from .indexes import IndexSet
+from .effects import CountPods
+from .evaluation import Evaluation, backoff_after
+from .view import BatchJobView, HasFinalizer
 
 MAX_UNCOUNTED_PODS = 500
 """Maximum number of pods that one sync counts: limits the size of the status, and lets the pods of
@@ -30,40 +31,26 @@ other Jobs be counted in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class Counting:
     """Pods to count in a sync."""
 
-    status: JobStatus
-    """The status to be written before the finalizers are removed."""
-    completed: IndexSet
-    """Its completed indexes."""
+    effect: CountPods
+    """Writes the status that includes them."""
     release: tuple[BatchPod, ...]
     """Pods whose finalizer is to be removed then."""
     capped: bool
     """More pods are to be counted in the next sync."""
-    policy_actions: Counter[PolicyAction]
-    """Actions of the pod failure policy, for metrics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNumbers:
-    """Numbers of pods after those of the sync were created and deleted."""
-
-    active: int
-    ready: int
-    terminating: int
-
-
-def account(
-    view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None, numbers: PodNumbers
-) -> Accounting:
+def count(view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None) -> Counting:
     """Return the status with all pods that can be counted, and with what announces *outcome*."""
+    pods, active = view.pods, len(view.pods.active)
     status = msgspec.structs.replace(
         view.job.status,
         start_time=evaluation.start_time,
-        active=numbers.active,
-        ready=min(numbers.ready, numbers.active),
-        terminating=numbers.terminating,
+        active=active,
+        ready=min(pods.ready, active),
+        terminating=len(pods.stopping),
     )
     status = settle(status, view.has_finalizer)
     counting = _Counting(view, evaluation, outcome, status.uncounted_terminated_pods)
@@ -80,13 +67,14 @@ def account(
         changes["conditions"] = conditions.upsert(
             status.conditions, conditions.interim(outcome), now=view.timestamp
         )
-    return Accounting(
+    effect = CountPods(
         status=msgspec.structs.replace(status, **changes),
         completed=completed,
-        release=tuple(counting.release),
-        capped=counting.capped,
+        failed_indexes=evaluation.failed_indexes,
+        backoff=backoff_after(view, evaluation, counting.release),
         policy_actions=counting.policy_actions,
     )
+    return Counting(effect=effect, release=tuple(counting.release), capped=counting.capped)
 
 
 def _candidates(

@@ -1,10 +1,20 @@
-"""Index of pods without controller, by the Jobs that may adopt them."""
+"""The informer of pods: its indexes, and what is looked up in it for a Job."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..kube.informer.informer import Informer
+from ..machinery.pod_ranking import deletion_order
 from ..model.selectors import Selector
-from .core_types import CONTROLLER_UID_LABELS, TRACKING_FINALIZER, Job, Pod
+from .batch_pod import BatchPod
+from .core_types import CONTROLLER_UID_LABELS, TRACKING_FINALIZER, Job, Pod, owning_job
+
+
+def owner_keys(pod: Pod) -> tuple[str, ...]:
+    """Return the identity of the Job that controls *pod*, if one does."""
+    owner = pod.metadata.controller
+    if owner is None or owning_job(pod.metadata) is None:
+        return ()
+    return (pod.metadata.owner_identity(owner),)
 
 
 def orphan_scope(job: Job) -> str:
@@ -31,3 +41,23 @@ def adoptable_with_finalizer(pods: Informer[Pod], job: Job, selector: Selector) 
         ends = meta.deletion_timestamp is not None
         if not ends and TRACKING_FINALIZER in meta.finalizers and selector.matches(meta.labels):
             yield pod
+
+
+def find(pods: Informer[Pod], namespace: str, wanted: Iterable[BatchPod]) -> list[Pod]:
+    """Return those of the *wanted* pods that the informer has reported."""
+    return [
+        found
+        for pod in wanted
+        if (found := pods.get(f"{namespace}/{pod.name}")) is not None
+        and found.metadata.uid == pod.uid
+    ]
+
+
+def order_for_deletion(
+    pods: Informer[Pod], namespace: str, given: Iterable[BatchPod]
+) -> list[BatchPod]:
+    """Sort pods for deletion; first those that the informer has not reported yet."""
+    by_uid = {pod.uid: pod for pod in given}
+    known = find(pods, namespace, by_uid.values())
+    ordered = [by_uid.pop(pod.metadata.uid) for pod in deletion_order(known)]
+    return [*by_uid.values(), *ordered]

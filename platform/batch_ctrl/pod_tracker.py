@@ -2,8 +2,8 @@
 
 The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
-repeats a write that no informer has reported yet. :meth:`BatchPodTracker.validate` compares everything
-that is kept with a full computation.
+repeats a write that no informer has reported yet. :meth:`BatchPodTracker.validate` compares
+everything that is kept with a full computation.
 """
 
 import heapq

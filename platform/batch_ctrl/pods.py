@@ -11,7 +11,7 @@ from .core_types import (
     INDEX_VARIABLE,
     TRACKING_FINALIZER,
 )
-from .evaluation import Creation
+from .effects import Creation
 
 Json = dict[str, Any]
 

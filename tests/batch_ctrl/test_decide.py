@@ -18,13 +18,13 @@ from support.batch_views import (
     view,
 )
 
-from batholith.batch_ctrl import conditions
-from batholith.batch_ctrl import evaluation as decide
+from batholith.batch_ctrl import conditions, decide
 from batholith.batch_ctrl.backoff import BackoffRecord
 from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
-from batholith.batch_ctrl.evaluation import Creation, Plan, SyncAction
+from batholith.batch_ctrl.effects import Creation, Finished, ManagePods, SyncAction
+from batholith.batch_ctrl.evaluation import evaluate
 from batholith.batch_ctrl.failure_policy import FailureMatch
 from batholith.model.pod import PodPhase
 
@@ -40,7 +40,7 @@ MET = {**TARGET, "type": "SuccessCriteriaMet"}
 
 
 def _outcome(of: Job, *pods: BatchPod, seconds: float = 0) -> Outcome | None:
-    return decide.evaluate(view(of, *pods, seconds=seconds)).outcome
+    return evaluate(view(of, *pods, seconds=seconds)).outcome
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_evaluation_counts_new_pods_once() -> None:
             "uncountedTerminatedPods": {"succeeded": ["u1", "deleted"], "failed": ["u2"]},
         }
     )
-    found = decide.evaluate(
+    found = evaluate(
         view(
             of,
             pod(1, SUCCEEDED),
@@ -164,13 +164,13 @@ def test_evaluation_counts_new_pods_once() -> None:
 
 
 def test_job_starts_when_it_is_not_suspended() -> None:
-    assert decide.evaluate(view(job({"startTime": None}))).start_time is not None
-    assert decide.evaluate(view(job({"startTime": None}, suspend=True))).start_time is None
+    assert evaluate(view(job({"startTime": None}))).start_time is not None
+    assert evaluate(view(job({"startTime": None}, suspend=True))).start_time is None
 
 
 def test_latest_failed_pod_of_an_index_is_retained() -> None:
     of = indexed(4, {"completedIndexes": "3"}, backoffLimitPerIndex=2)
-    found = decide.evaluate(
+    found = evaluate(
         view(
             of,
             pod(1, FAILED, index=0, failures=0),
@@ -188,13 +188,9 @@ def test_latest_failed_pod_of_an_index_is_retained() -> None:
 # Plans.
 
 
-def _plan(of: Job, *pods: BatchPod, **options: Any) -> Plan:
+def _plan(of: Job, *pods: BatchPod, **options: Any) -> ManagePods:
     state = view(of, *pods, **options)
-    return decide.plan(state, decide.evaluate(state), _by_name)
-
-
-def _by_name(pods: Any) -> list[BatchPod]:
-    return sorted(pods, key=lambda one: str(one.name))
+    return decide.manage(state, evaluate(state))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +214,7 @@ def test_number_of_creations(of: Job, active: int, created: int) -> None:
     found = _plan(of, *(pod(number) for number in range(active)))
     assert len(found.create) == created and not found.delete
     assert found.managed != of.is_being_deleted
-    assert found.capped == (created == 500)
+    assert (found.requeue_after == 0.0) == (created == 500)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +277,7 @@ def test_creation_waits_for_the_backoff_of_the_job() -> None:
     """INV-BJ-7."""
     now = START.timestamp()
     found = _plan(job(), backoff=BackoffRecord(2, now), seconds=5)
-    assert (found.create, found.retry_in) == ((), 15.0)
+    assert (found.create, found.requeue_after) == ((), 15.0)
     assert found.action is SyncAction.PODS_CREATED
     assert len(_plan(job(), backoff=BackoffRecord(2, now), seconds=20).create) == 1
 
@@ -299,7 +295,7 @@ def test_creation_waits_for_the_backoff_of_its_index() -> None:
         Creation(1, failures=0, ignored_failures=1),
         Creation(2, failures=0),
     )
-    assert found.retry_in == 28.0
+    assert found.requeue_after == 28.0
     replaced = _plan(of, *pods, seconds=40).create[0]
     assert replaced == Creation(0, failures=2, ignored_failures=1)
 
@@ -324,8 +320,8 @@ def test_plan_creates_or_deletes_what_is_missing(
         for number, (phase, terminating, index) in enumerate(pods)
     ]
     state = view(of, *infos, seconds=9000)
-    found = decide.plan(state, decide.evaluate(state), _by_name)
-    assert found == decide.plan(state, decide.evaluate(state), _by_name)
+    found = decide.manage(state, evaluate(state))
+    assert found == decide.manage(state, evaluate(state))
     assert not (found.create and found.delete)
     active = [one.index for one in infos if one.active and one not in found.delete]
     after = active + [one.index for one in found.create]
@@ -339,7 +335,7 @@ def test_plan_creates_or_deletes_what_is_missing(
 
 def test_suspended_condition_follows_a_managed_sync_only() -> None:
     running, suspended = view(job()), view(job(suspend=True))
-    managed, unmanaged = Plan(managed=True), Plan()
+    managed, unmanaged = ManagePods(managed=True), ManagePods()
     assert decide.suspension(suspended, managed, None) == conditions.SUSPENDED
     assert decide.suspension(running, managed, None) == conditions.RESUMED
     assert decide.suspension(suspended, unmanaged, None) is None
@@ -362,5 +358,5 @@ def test_suspended_condition_follows_a_managed_sync_only() -> None:
     ],
 )
 def test_completion(of: Job, active: int, complete: bool) -> None:
-    state = view(of)
-    assert decide.completes(state, decide.evaluate(state), active=active) == complete
+    effects = decide.decide(view(of, *(pod(number) for number in range(active))))
+    assert any(isinstance(each, Finished) for each in effects) == complete

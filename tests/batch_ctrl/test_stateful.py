@@ -30,8 +30,7 @@ class _World(BatchWorld):
         """Check the Jobs, and that what the controller keeps agrees with the pods."""
         validate(self)
         if self.controller is not None:
-            for info in self.controller._infos.values():
-                info.pods.validate()
+            self.controller.validate()
 
 
 class BatchMachine(ControllerMachine[_World]):
