@@ -23,7 +23,7 @@ from ..kube.informer.informer import EventHandler, Informer, KindSource
 from ..machinery.clock import Clock
 from ..machinery.event_recorder import Recorder
 from ..machinery.pod_control import NameGenerator, pod_control
-from ..machinery.rate_limiters import ExponentialFailureRateLimiter
+from ..machinery.rate_limiters import job_rate_limiter
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Controller, Sync
 from ..machinery.reconcile.events import Events
@@ -55,9 +55,6 @@ from .view import BatchJobView
 
 log = logging.getLogger(__name__)
 
-_MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
-"""Seconds between retries of a Job or pod."""
-
 _COMPLETION_MODES = frozenset(mode.value for mode in CompletionMode)
 
 
@@ -75,13 +72,12 @@ class BatchJobController(Controller[BatchJobView, Effect]):
     ) -> None:
         """*names* generates the names of pods, by default at random."""
         self._settings = settings = settings or BatchJobSettings()
-        limiter = partial(ExponentialFailureRateLimiter, _MIN_BACKOFF, _MAX_BACKOFF)
         # The queue of Volcano's jobs is called job.
         super().__init__(
             "batch_job",
             settings,
             clock=clock,
-            limiter=limiter(),
+            limiter=job_rate_limiter(),
             log_fields=lambda key: {"job": key},
         )
         self._client = client
@@ -120,8 +116,7 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             deleted_jobs=self._deleted_jobs,
             manages_default=settings.manages_default,
         )
-        one_worker = replace(settings, workers=1)
-        self._orphans = OrphanController(deps, one_worker, clock=self.clock, limiter=limiter())
+        self._orphans = OrphanController(deps, replace(settings, workers=1), clock=self.clock)
         self._expired = ExpiredJobController(
             client, self._jobs, settings, clock=self.clock, metrics=metrics
         )

@@ -13,7 +13,7 @@ from ..kube.errors import NotFoundError
 from ..kube.informer.informer import Informer
 from ..machinery.clock import Clock
 from ..machinery.pod_control import ObjectControl, finalizer_removal
-from ..machinery.rate_limiters import RateLimiter
+from ..machinery.rate_limiters import job_rate_limiter
 from ..machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ..model.meta import ObjectMeta
 from ..model.names import BATCH_JOBS
@@ -66,14 +66,12 @@ class OrphanController(Controller[ObjectMeta, ObjectMeta]):
 
     sources = ()
 
-    def __init__(
-        self, deps: OrphanDeps, settings: ControllerSettings, *, clock: Clock, limiter: RateLimiter
-    ) -> None:
+    def __init__(self, deps: OrphanDeps, settings: ControllerSettings, *, clock: Clock) -> None:
         super().__init__(
             "job_orphan_pod",
             settings,
             clock=clock,
-            limiter=limiter,
+            limiter=job_rate_limiter(),
             log_fields=lambda key: {"pod": key},
         )
         self._deps = deps
