@@ -46,6 +46,7 @@ from .pod_lookups import (
     orphan_scope,
     owner_keys,
 )
+from .pod_tracker import BatchPodTracker
 from .pod_writes import PodWrites
 from .settings import BatchJobSettings
 from .state import BatchJobState
@@ -353,14 +354,9 @@ class BatchJobController(Controller[BatchJobView, Effect]):
         """Return the number of Jobs with a pod tracker, and of queued keys."""
         return {"jobs": len(self._states), "queued": self.queue.depth()}
 
-    def validate(self) -> None:
-        """Compare what is kept of the pods with a full computation.
-
-        Raises:
-            AssertionError: they differ.
-        """
-        for _, state in self._states:
-            state.pods.validate()
+    def tracked_pods(self) -> Iterator[BatchPodTracker]:
+        """Yield the pods of each Job that has not finished, as they are kept between syncs."""
+        return (state.pods for _, state in self._states)
 
 
 class _PodSource(KindSource[Pod]):

@@ -2,12 +2,12 @@
 
 The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
-repeats a write that no informer has reported yet. :meth:`BatchPodTracker.validate` compares
-everything that is kept with a full computation.
+repeats a write that no informer has reported yet. Deleted pods are shown as terminating until they
+are reported as deleted, as kube-controller-manager counts them.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -52,6 +52,19 @@ class FreeIndexes:
         return found
 
 
+_GROUPS: Mapping[str, Callable[[BatchPod, JobTraits], bool]] = {
+    "active": lambda pod, _: pod.active,
+    "stopping": lambda pod, _: pod.stopping,
+    "ended": lambda pod, _: pod.finalizer and not pod.active,
+    "failing": lambda pod, _: pod.phase is PodPhase.FAILED and pod.match.message != "",
+    "mismatched": lambda pod, _: not pod.matches,
+    "misplaced": lambda pod, traits: (
+        traits.indexed and pod.active and not traits.has_index(pod.index)
+    ),
+}
+"""Whether a pod belongs to a group; each is a property of the tracker."""
+
+
 class BatchPodTracker:
     """The pods that a Job controls."""
 
@@ -64,20 +77,12 @@ class BatchPodTracker:
         self.awaited = 0
         """Terminating pods that are replaced later, if the Job replaces only failed ones."""
         self._pods: dict[str, BatchPod] = {}
-        self._active: dict[str, BatchPod] = {}
-        self._stopping: dict[str, BatchPod] = {}
-        self._ended: dict[str, BatchPod] = {}
-        """Pods with the finalizer that are finished or terminating."""
-        self._mismatched: dict[str, BatchPod] = {}
-        self._failing: dict[str, BatchPod] = {}
-        """Failed pods that match a FailJob rule."""
+        self._groups: dict[str, dict[str, BatchPod]] = {name: {} for name in _GROUPS}
         self._by_index: dict[int, dict[str, BatchPod]] = {}
         """Active pods of the Job's indexes."""
         self._awaited_by_index: dict[int, int] = {}
         self._duplicated: set[int] = set()
         """Indexes with several active pods."""
-        self._misplaced: dict[str, BatchPod] = {}
-        """Active pods of an Indexed Job without one of its indexes."""
         self._free = FreeIndexes()
         # Own writes that no informer has reported yet, by uid.
         self._created: dict[str, str] = {}
@@ -175,32 +180,32 @@ class BatchPodTracker:
     @property
     def active(self) -> Collection[BatchPod]:
         """Pods that are neither finished nor terminating."""
-        return self._active.values()
+        return self._groups["active"].values()
 
     @property
     def stopping(self) -> Collection[BatchPod]:
         """Pods that are terminating and not finished."""
-        return self._stopping.values()
+        return self._groups["stopping"].values()
 
     @property
     def ended(self) -> Collection[BatchPod]:
         """Pods with the finalizer that are finished or terminating."""
-        return self._ended.values()
+        return self._groups["ended"].values()
 
     @property
     def failing(self) -> Collection[BatchPod]:
         """Failed pods that match a FailJob rule."""
-        return self._failing.values()
+        return self._groups["failing"].values()
 
     @property
     def mismatched(self) -> Collection[BatchPod]:
         """Pods that the selector does not match any more."""
-        return self._mismatched.values()
+        return self._groups["mismatched"].values()
 
     @property
     def misplaced(self) -> Collection[BatchPod]:
         """Active pods of an Indexed Job without one of its indexes."""
-        return self._misplaced.values()
+        return self._groups["misplaced"].values()
 
     @property
     def duplicated(self) -> list[tuple[BatchPod, ...]]:
@@ -260,108 +265,45 @@ class BatchPodTracker:
         self._include(pod)
 
     def _include(self, pod: BatchPod) -> None:
-        """Add *pod* to every set that it belongs to."""
-        uid = pod.uid
-        if pod.active:
-            self._active[uid] = pod
-            self.ready += pod.ready
-            if self.traits.indexed:
-                self._include_index(pod)
-        elif pod.stopping:
-            self._stopping[uid] = pod
-            self._count_awaited(pod, 1)
-        if pod.phase in _RESTARTING:
-            self.restarts += pod.restarts
-        if pod.finalizer and not pod.active:
-            self._ended[uid] = pod
-        if _fails_job(pod):
-            self._failing[uid] = pod
-        if not pod.matches:
-            self._mismatched[uid] = pod
-
-    def _include_index(self, pod: BatchPod) -> None:
-        if pod.index is None or not self.traits.has_index(pod.index):
-            self._misplaced[pod.uid] = pod
-            return
-        same = self._by_index.setdefault(pod.index, {})
-        same[pod.uid] = pod
-        if len(same) > 1:
-            self._duplicated.add(pod.index)
+        """Add *pod* to every group and number that it belongs to."""
+        for name, belongs in _GROUPS.items():
+            if belongs(pod, self.traits):
+                self._groups[name][pod.uid] = pod
+        self._count(pod, 1)
+        if pod.index is not None and self._has_index(pod):
+            same = self._by_index.setdefault(pod.index, {})
+            same[pod.uid] = pod
+            if len(same) > 1:
+                self._duplicated.add(pod.index)
 
     def _discard(self, pod: BatchPod) -> None:
-        """Remove *pod* from every set that it belongs to."""
-        uid = pod.uid
-        if self._active.pop(uid, None) is not None:
-            self.ready -= pod.ready
-            self._discard_index(pod)
-        elif self._stopping.pop(uid, None) is not None:
-            self._count_awaited(pod, -1)
-        if pod.phase in _RESTARTING:
-            self.restarts -= pod.restarts
-        for pods in (self._ended, self._failing, self._mismatched):
-            pods.pop(uid, None)
+        """Remove *pod* from every group and number that it belongs to."""
+        for pods in self._groups.values():
+            pods.pop(pod.uid, None)
+        self._count(pod, -1)
+        if pod.index is not None and self._has_index(pod):
+            same = self._by_index[pod.index]
+            del same[pod.uid]
+            if len(same) < 2:
+                self._duplicated.discard(pod.index)
+            if not same:
+                del self._by_index[pod.index]
         if pod.index is not None:
             self._free.release(pod.index)
 
-    def _count_awaited(self, pod: BatchPod, number: int) -> None:
-        """Add *number* to the terminating pods that a Job may wait for."""
-        if not pod.may_run:
-            return
-        self.awaited += number
-        if pod.index is not None:
-            count = self._awaited_by_index.pop(pod.index, 0) + number
-            if count:
-                self._awaited_by_index[pod.index] = count
+    def _has_index(self, pod: BatchPod) -> bool:
+        """Whether *pod* is active, and has an index of the Job."""
+        return self.traits.indexed and pod.active and self.traits.has_index(pod.index)
 
-    def _discard_index(self, pod: BatchPod) -> None:
-        if self._misplaced.pop(pod.uid, None) is not None or pod.index is None:
-            return
-        same = self._by_index[pod.index]
-        del same[pod.uid]
-        if len(same) < 2:
-            self._duplicated.discard(pod.index)
-        if not same:
-            del self._by_index[pod.index]
-
-    # Tests.
-
-    def validate(self) -> None:
-        """Compare what is kept with a full computation; for tests.
-
-        Raises:
-            AssertionError: they differ.
-        """
-        computed = recomputed(self.traits, self._pods.values())
-        for name in _KEPT:
-            kept, expected = getattr(self, name), getattr(computed, name)
-            if kept != expected:
-                raise AssertionError(f"{name} is {kept}, and not {expected}")
-
-
-_KEPT = (
-    "ready",
-    "restarts",
-    "_pods",
-    "_active",
-    "_stopping",
-    "_ended",
-    "_mismatched",
-    "_failing",
-    "_by_index",
-    "awaited",
-    "_awaited_by_index",
-    "_duplicated",
-    "_misplaced",
-)
-
-
-def recomputed(traits: JobTraits, pods: Iterable[BatchPod]) -> BatchPodTracker:
-    """Return a tracker of *pods*, without own writes."""
-    tracker = BatchPodTracker(traits)
-    for pod in pods:
-        tracker.observe(pod)
-    return tracker
-
-
-def _fails_job(pod: BatchPod) -> bool:
-    return pod.phase is PodPhase.FAILED and pod.match.message != ""
+    def _count(self, pod: BatchPod, number: int) -> None:
+        """Add *number* times what *pod* contributes to the numbers."""
+        if pod.active:
+            self.ready += number * pod.ready
+        if pod.phase in _RESTARTING:
+            self.restarts += number * pod.restarts
+        if pod.may_run:
+            self.awaited += number
+            if pod.index is not None:
+                count = self._awaited_by_index.pop(pod.index, 0) + number
+                if count:
+                    self._awaited_by_index[pod.index] = count

@@ -11,6 +11,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from support.batch_audit import is_finished, is_foreign
 from support.batch_rest import validate, wanted
 from support.batch_specs import COUNT, DISRUPTION, FAIL_INDEX, FAIL_JOB, specs
+from support.batch_tracker import check_tracker
 from support.batch_world import ENDED, BatchWorld, is_active, is_live
 from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
@@ -30,7 +31,8 @@ class _World(BatchWorld):
         """Check the Jobs, and that what the controller keeps agrees with the pods."""
         validate(self)
         if self.controller is not None:
-            self.controller.validate()
+            for pods in self.controller.tracked_pods():
+                check_tracker(pods)
 
 
 class BatchMachine(ControllerMachine[_World]):
