@@ -1,4 +1,4 @@
-"""The second half of a sync: count each ended pod exactly once in the status of its Job. Pure.
+"""Counts each pod that has ended exactly once in the status of its Job. Pure.
 
 A pod keeps the tracking finalizer until it is counted:
 

@@ -38,7 +38,7 @@ class _Template(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobTraits:
-    """What the view of a pod depends on; constant for a Job, but for its completions."""
+    """What a Job's spec says about its pods. Nothing of it changes but the completions."""
 
     uid: str
     indexed: bool
@@ -128,9 +128,9 @@ class BatchPod:
         return self.stopping and self.scheduled
 
     def has_failed(self, *, replaces_only_failed: bool) -> bool:
-        """Whether the pod counts as failed; a terminating one does unless the Job waits for it.
+        """Whether the pod counts as failed. A terminating one does, unless the Job waits for its end.
 
-        No Job waits for a pod without node: no kubelet would ever report that it failed.
+        No Job waits for the end of a pod without node, which no kubelet would ever report.
         """
         if self.phase is PodPhase.FAILED:
             return True
@@ -176,7 +176,7 @@ def parse_pod(pod: Pod, traits: JobTraits) -> BatchPod:
 
 
 def finish_time(pod: Pod, sidecars: Iterable[str] = ()) -> float:
-    """Return when *pod* ended: the end of its last container, or the next best time known."""
+    """Return when *pod* ended: when its last container did, or else the best estimate."""
     meta, status = pod.metadata, pod.status
     names = set(sidecars)
     containers = [

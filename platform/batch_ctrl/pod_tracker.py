@@ -1,4 +1,4 @@
-"""The pods of one Job, kept up to date by events, so that a sync reads counts and changes only.
+"""The pods of one Job, in groups that events keep up to date: no sync has to read all pods.
 
 The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
@@ -19,7 +19,7 @@ _RESTARTING = frozenset({PodPhase.PENDING, PodPhase.RUNNING})
 
 
 class FreeIndexes:
-    """Finds the lowest indexes without an occupant; an index is examined again once it is released.
+    """Finds the lowest indexes that are free. An occupied one is examined again once it is released.
 
     Every free index below ``_next`` is in the heap, which may also contain occupied ones.
     """

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ..model.names import Resource
 
 MIN_WRITES_IN_FLIGHT = 8
-"""Of the job controller of each shard; without shards it has many more."""
+"""Lower limit of the concurrent writes of a shard's job controller; the shards share the number that
+it would have without them."""
 
 
 _MODULES = {
