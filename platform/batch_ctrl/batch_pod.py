@@ -128,7 +128,7 @@ class BatchPod:
         return self.stopping and self.scheduled
 
     def has_failed(self, *, replaces_only_failed: bool) -> bool:
-        """Whether the pod counts as failed. A terminating one does, unless the Job waits for its end.
+        """Whether the pod counts as failed. A terminating one does unless its end is awaited.
 
         No Job waits for the end of a pod without node, which no kubelet would ever report.
         """

@@ -19,7 +19,7 @@ _RESTARTING = frozenset({PodPhase.PENDING, PodPhase.RUNNING})
 
 
 class FreeIndexes:
-    """Finds the lowest indexes that are free. An occupied one is examined again once it is released.
+    """Finds the lowest free indexes. One that is occupied is examined again once it is released.
 
     Every free index below ``_next`` is in the heap, which may also contain occupied ones.
     """

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..model.names import Resource
 
 MIN_WRITES_IN_FLIGHT = 8
-"""Lower limit of the concurrent writes of a shard's job controller; the shards share the number that
-it would have without them."""
+"""Lower limit of the concurrent writes of a shard's job controller; the shards share the number
+that one controller has without them."""
 
 
 _MODULES = {
