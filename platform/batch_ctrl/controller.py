@@ -98,7 +98,7 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             control=control,
             pod_writes=PodWrites(
                 control,
-                self._pods,
+                self.pods,
                 clock=self.clock,
                 max_in_flight=settings.max_writes_in_flight,
                 unconfirmed_timeout=settings.unconfirmed_timeout,
@@ -111,7 +111,7 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             client=client,
             control=control,
             jobs=self._jobs.informer,
-            pods=self._pods,
+            pods=self.pods,
             is_ours=self._is_ours,
             adopters=self._adopters,
             deleted_jobs=self._deleted_jobs,
@@ -127,7 +127,7 @@ class BatchJobController(Controller[BatchJobView, Effect]):
         indexes = {"uid": _job_uid, "manual": _manual_selector}
         jobs = Informer(client, BATCH_JOBS, Job, namespace=namespace, indexes=indexes)
         self._jobs = WriteThroughCache(client, BATCH_JOBS, Job, jobs, clock=self.clock)
-        self._pods = Informer(
+        self.pods = Informer(
             client,
             PODS,
             Pod,
@@ -135,9 +135,10 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             indexes={"job": owner_keys, "orphans": orphan_keys},
             transform=self._reduce,
         )
+        """All pods; of those that this controller does not manage, the identity."""
         self.sources = [
             KindSource(jobs, self._on_job),
-            _PodSource(self._pods, self._on_pod, jobs=jobs),
+            _PodSource(self.pods, self._on_pod, jobs=jobs),
         ]
 
     async def work(self) -> None:
@@ -187,13 +188,13 @@ class BatchJobController(Controller[BatchJobView, Effect]):
 
     def _release_pods(self, job: Job) -> None:
         """Enqueue the pods that a finished or deleted Job does not count any more."""
-        for pod in self._pods.by_index("job", job.metadata.identity):
+        for pod in self.pods.by_index("job", job.metadata.identity):
             self._orphans.add(pod)
         self._release_orphans(job)
 
     def _release_orphans(self, job: Job) -> None:
         """Enqueue the pods that the Job would have adopted."""
-        for pod in self._pods.by_index("orphans", orphan_scope(job)):
+        for pod in self.pods.by_index("orphans", orphan_scope(job)):
             self._orphans.add(pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -297,12 +298,12 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             return Result.DONE
         state = self._states.get(key, job.metadata.uid)
         if state is None:
-            await check_uncounted(self._client, job, self._pods)
+            await check_uncounted(self._client, job, self.pods)
             if self._jobs.get(key) is not job:
                 return Result.REQUEUE
-            state = BatchJobState(job, self._pods.by_index("job", job.metadata.identity))
+            state = BatchJobState(job, self.pods.by_index("job", job.metadata.identity))
             self._states.put(job.metadata, state)
-        version = int(self._pods.resource_version or 0)
+        version = int(self.pods.resource_version or 0)
         state.refresh(job, now=self.clock.monotonic(), synced_version=version)
         self._syncing[key] = state
         return self._view(state)
@@ -313,7 +314,7 @@ class BatchJobController(Controller[BatchJobView, Effect]):
         def is_orphan(uid: str) -> bool:
             if state.pods.get(uid) is not None:
                 return False
-            found = adoptable_with_finalizer(self._pods, job, state.traits.selector)
+            found = adoptable_with_finalizer(self.pods, job, state.traits.selector)
             return any(pod.metadata.uid == uid for pod in found)
 
         return BatchJobView(
@@ -321,10 +322,10 @@ class BatchJobController(Controller[BatchJobView, Effect]):
             state=state,
             now=self.clock.now(),
             monotonic=self.clock.monotonic(),
-            orphans=tuple(self._pods.by_index("orphans", orphan_scope(job))),
-            mismatched=tuple(find(self._pods, namespace, state.pods.mismatched)),
+            orphans=tuple(self.pods.by_index("orphans", orphan_scope(job))),
+            mismatched=tuple(find(self.pods, namespace, state.pods.mismatched)),
             is_orphan=is_orphan,
-            deletion_order=partial(order_for_deletion, self._pods, namespace),
+            deletion_order=partial(order_for_deletion, self.pods, namespace),
         )
 
     def decide(self, view: BatchJobView) -> Iterator[Effect]:

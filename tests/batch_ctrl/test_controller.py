@@ -470,13 +470,27 @@ class TestManagedBy:
             )
         world.settle()
         assert world.controller is not None
-        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller._pods}
+        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller.pods}
         assert kept == {"of-ours": True, "of-theirs": False}
         world.start_pod("of-theirs")
         world.end_pod("of-theirs")
         world.settle()
         assert world.status("theirs") == {}
         world.close()
+
+
+def test_ended_pods_are_counted_while_no_pod_can_be_created(world: BatchWorld) -> None:
+    """INV-BJ-2: a failed creation does not prevent the rest of the sync."""
+    world.submit(parallelism=2, completions=9)
+    world.settle()
+    world.api.full_namespaces.add("d")
+    _end_all(world)
+    world.advance(5)
+    assert world.status()["succeeded"] == 2 and world.active() == []
+    assert "FailedCreate" in world.reasons()
+    world.api.full_namespaces.clear()
+    world.settle()
+    assert len(world.active()) == 2
 
 
 class TestOrphans:
@@ -624,7 +638,7 @@ class TestOrphans:
         )
         world.end_pod("p")
         pod_uid = world.objects(PODS)["p"]["metadata"]["uid"]
-        world.audit._listed[uid][pod_uid] = "succeeded"
+        world.audit.listed[uid][pod_uid] = "succeeded"
         world.api.put(BATCH_JOBS, "j", status={"uncountedTerminatedPods": {"succeeded": [pod_uid]}})
         world.advance(3)
         world.settle()

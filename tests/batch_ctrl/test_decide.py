@@ -23,9 +23,18 @@ from batholith.batch_ctrl.backoff import BackoffRecord
 from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
-from batholith.batch_ctrl.effects import Creation, Finished, ManagePods, SyncAction
+from batholith.batch_ctrl.effects import (
+    CountPods,
+    Creation,
+    Finished,
+    ManagePods,
+    ReleasePods,
+    SetStatus,
+    SyncAction,
+)
 from batholith.batch_ctrl.evaluation import evaluate
 from batholith.batch_ctrl.failure_policy import FailureMatch
+from batholith.machinery.reconcile.events import Event
 from batholith.model.pod import PodPhase
 
 FAILS_JOB = FailureMatch(PolicyAction.FAIL_JOB, "message")
@@ -331,6 +340,28 @@ def test_plan_creates_or_deletes_what_is_missing(
 
 
 # The rest of a sync.
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_job_ends_once_its_counted_pods_have_no_finalizer(released: bool) -> None:
+    """INV-BJ-1, INV-BJ-2: first the status with the pod, then its release, then the end."""
+    of = view(indexed(1), pod(1, SUCCEEDED, index=0))
+    kinds = list[type]()
+    for effect in decide.decide(of):
+        kinds.append(type(effect))
+        if isinstance(effect, CountPods):
+            assert effect.status.completed_indexes == "0"
+        if isinstance(effect, ReleasePods) and released:
+            for one in effect.pods:
+                of.pods.expect_finalizer_removed(one.uid)
+    end = [Finished, Event] if released else []
+    assert kinds == [ManagePods, CountPods, ReleasePods, SetStatus, *end]
+
+
+def test_decision_changes_nothing_and_is_repeated_after_a_crash() -> None:
+    """INV-BJ-15: executed or not, the first effects of a sync are the same."""
+    of = view(job(parallelism=2, completions=3), pod(1, SUCCEEDED), pod(2, RUNNING))
+    assert list(decide.decide(of)) == list(decide.decide(of))
 
 
 def test_suspended_condition_follows_a_managed_sync_only() -> None:
