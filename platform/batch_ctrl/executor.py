@@ -110,6 +110,8 @@ class BatchJobExecutor:
     async def _write(self, state: BatchJobState, status: JobStatus) -> None:
         """Write *status* unless the Job has it."""
         job, status = state.job, normalized(status)
+        if status == job.status:  # as in most syncs; the patch costs more
+            return
         patch = merge_patch(to_json(job.status), to_json(status))
         if patch:
             state.job = await self.jobs.patch_status(job.metadata, patch)
