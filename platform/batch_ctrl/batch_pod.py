@@ -38,7 +38,7 @@ class _Template(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobTraits:
-    """What a Job's spec says about its pods. Nothing of it changes but the completions."""
+    """The part of a Job's spec that its pods are read with. Only the completions ever change."""
 
     uid: str
     indexed: bool

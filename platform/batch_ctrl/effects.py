@@ -94,7 +94,7 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The Job has ended, as its status says."""
+    """The Job has ended: its status has the terminal condition."""
 
     outcome: Outcome
 

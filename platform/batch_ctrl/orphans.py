@@ -62,7 +62,7 @@ class OrphanDeps:
 
 
 class OrphanController(Controller[ObjectMeta, ObjectMeta]):
-    """Releases orphaned pods; has no event handlers of its own."""
+    """Releases orphaned pods, which the event handlers of the Job controller add."""
 
     sources = ()
 

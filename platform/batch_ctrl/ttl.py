@@ -50,7 +50,7 @@ def expiry_time(job: Job, *, waits_for_history: bool = False) -> float | None:
 
 
 class ExpiredJobController(Controller[Job, Job]):
-    """Deletes finished Jobs with a time to live, of any controller; has no event handlers."""
+    """Deletes finished Jobs with a time to live, which the Job controller's event handlers add."""
 
     sources = ()
 

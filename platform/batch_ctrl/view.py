@@ -23,8 +23,8 @@ DeletionOrder = Callable[[Iterable[BatchPod]], Sequence[BatchPod]]
 class BatchJobView:
     """A Job, its pods, and what is remembered of it.
 
-    The pods and those unconfirmed are live: a decision that is made later in the sync sees what its
-    effects so far have written.
+    The pods and the unconfirmed ones are not copies: a later decision of the same sync sees what
+    its effects so far have written.
     """
 
     job: Job

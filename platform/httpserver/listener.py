@@ -418,7 +418,7 @@ _NOT_EVICTABLE = 4
 
 
 def _eviction_order(connection: LimitedConnection) -> tuple[int, float]:
-    """Return the sort key of the order in which connections are closed to make room for others.
+    """Return the sort key of the order in which connections are closed if there are too many.
 
     First those that are being closed anyway. Then those of clients that have not authenticated: the
     ones whose request is incomplete or that do not read the response, then the idle ones. Then
