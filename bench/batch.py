@@ -27,6 +27,7 @@ from batholith.batch_ctrl.core_types import OUR_CONTROLLER, Pod
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
 from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
+from batholith.machinery.result import Result
 from batholith.model.base import ApiStruct
 from batholith.model.meta import Condition, ObjectMeta
 from batholith.model.names import BATCH_JOBS, PODS, SIMULATE_PREFIX
@@ -379,14 +380,14 @@ class _MeteredController(BatchJobController):
     async def _measured(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await self._spent.run(work)
 
-    async def _reconcile(self, key: str) -> float | None:
+    async def reconcile(self, key: str) -> Result:
         self._syncs += 1
         token = _IN_SYNC.set(True)
         try:
-            requeue_after: float | None = await self._spent.run(super()._reconcile(key))
+            result: Result = await self._spent.run(super().reconcile(key))
         finally:
             _IN_SYNC.reset(token)
-        return requeue_after
+        return result
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         started = time.thread_time()
@@ -441,7 +442,7 @@ class _World(BatchWorld):
         measured = [metered.total()]
         for number in range(repetitions):
             if change == "nothing":
-                self.run(metered._reconcile("d/j"))
+                self.run(metered.reconcile("d/j"))
             elif change == "ready":
                 self.start_pod(names[-1], ready=number % 2 == 1)
                 self.advance(3)

@@ -1,8 +1,8 @@
-"""The second half of a sync: count each ended pod exactly once in the status of its Job. Pure.
+"""Counts each pod that has ended exactly once in the status of its Job. Pure.
 
 A pod keeps the tracking finalizer until it is counted:
 
-1. :func:`account` lists the uids of ended pods as uncounted; a completion index needs no list. This
+1. :func:`count` lists the uids of ended pods as uncounted; a completion index needs no list. This
    status is written first.
 2. The controller removes the finalizers.
 3. :func:`settle` moves the uids of pods without the finalizer from the list to the counters, and
@@ -18,11 +18,12 @@ from dataclasses import dataclass
 import msgspec
 
 from . import conditions
+from .batch_pod import BatchPod
 from .conditions import Change, Outcome
 from .core_types import JobStatus, PolicyAction, UncountedPods
-from .decide import Evaluation, HasFinalizer, JobView
-from .indexes import IndexSet
-from .pod_info import PodInfo
+from .effects import CountPods
+from .evaluation import Evaluation, backoff_after
+from .view import BatchJobView, HasFinalizer
 
 MAX_UNCOUNTED_PODS = 500
 """Maximum number of pods that one sync counts: limits the size of the status, and lets the pods of
@@ -30,40 +31,26 @@ other Jobs be counted in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class Counting:
     """Pods to count in a sync."""
 
-    status: JobStatus
-    """The status to be written before the finalizers are removed."""
-    completed: IndexSet
-    """Its completed indexes."""
-    release: tuple[PodInfo, ...]
+    effect: CountPods
+    """Writes the status that includes them."""
+    release: tuple[BatchPod, ...]
     """Pods whose finalizer is to be removed then."""
     capped: bool
     """More pods are to be counted in the next sync."""
-    policy_actions: Counter[PolicyAction]
-    """Actions of the pod failure policy, for metrics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNumbers:
-    """Numbers of pods after those of the sync were created and deleted."""
-
-    active: int
-    ready: int
-    terminating: int
-
-
-def account(
-    view: JobView, evaluation: Evaluation, outcome: Outcome | None, numbers: PodNumbers
-) -> Accounting:
+def count(view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None) -> Counting:
     """Return the status with all pods that can be counted, and with what announces *outcome*."""
+    pods, active = view.pods, len(view.pods.active)
     status = msgspec.structs.replace(
         view.job.status,
         start_time=evaluation.start_time,
-        active=numbers.active,
-        ready=min(numbers.ready, numbers.active),
-        terminating=numbers.terminating,
+        active=active,
+        ready=min(pods.ready, active),
+        terminating=len(pods.stopping),
     )
     status = settle(status, view.has_finalizer)
     counting = _Counting(view, evaluation, outcome, status.uncounted_terminated_pods)
@@ -80,16 +67,19 @@ def account(
         changes["conditions"] = conditions.upsert(
             status.conditions, conditions.interim(outcome), now=view.timestamp
         )
-    return Accounting(
+    effect = CountPods(
         status=msgspec.structs.replace(status, **changes),
         completed=completed,
-        release=tuple(counting.release),
-        capped=counting.capped,
+        failed_indexes=evaluation.failed_indexes,
+        backoff=backoff_after(view, evaluation, counting.release),
         policy_actions=counting.policy_actions,
     )
+    return Counting(effect=effect, release=tuple(counting.release), capped=counting.capped)
 
 
-def _candidates(view: JobView, evaluation: Evaluation, outcome: Outcome | None) -> list[PodInfo]:
+def _candidates(
+    view: BatchJobView, evaluation: Evaluation, outcome: Outcome | None
+) -> list[BatchPod]:
     """Return the pods with the finalizer that may be counted, in order."""
     if outcome is not None or view.job.is_being_deleted:
         found = list(view.pods.with_finalizer())
@@ -103,7 +93,7 @@ class _Counting:
 
     def __init__(
         self,
-        view: JobView,
+        view: BatchJobView,
         evaluation: Evaluation,
         outcome: Outcome | None,
         uncounted: UncountedPods | None,
@@ -117,7 +107,7 @@ class _Counting:
         self._succeeded = dict.fromkeys(uncounted.succeeded)
         self._failed = dict.fromkeys(uncounted.failed)
         self.new_indexes: dict[int, None] = {}
-        self.release: list[PodInfo] = []
+        self.release: list[BatchPod] = []
         self.capped = False
         self.policy_actions: Counter[PolicyAction] = Counter()
 
@@ -126,7 +116,7 @@ class _Counting:
         """The uids to be written."""
         return UncountedPods(succeeded=tuple(self._succeeded), failed=tuple(self._failed))
 
-    def count(self, pods: Iterable[PodInfo]) -> None:
+    def count(self, pods: Iterable[BatchPod]) -> None:
         """Count *pods* until the limit is reached."""
         for pod in pods:
             failed = self._has_failed(pod)
@@ -142,20 +132,20 @@ class _Counting:
                 self.capped = True
                 return
 
-    def _has_failed(self, pod: PodInfo) -> bool:
+    def _has_failed(self, pod: BatchPod) -> bool:
         """Whether *pod* has failed; one that was deleted because the Job succeeded has not."""
         succeeds = self._outcome is not None and self._outcome.is_success
         if succeeds and pod.stopping and (self._declared or pod.uid not in self._ended):
             return False
         return pod.has_failed(replaces_only_failed=self._view.traits.replaces_only_failed)
 
-    def _can_release(self, pod: PodInfo, failed: bool) -> bool:
+    def _can_release(self, pod: BatchPod, failed: bool) -> bool:
         """Whether the finalizer of *pod* may be removed."""
         if self._view.job.is_being_deleted or self._outcome is not None or pod.succeeded:
             return True
         return failed and pod.uid not in self._retained
 
-    def _count_success(self, pod: PodInfo) -> None:
+    def _count_success(self, pod: BatchPod) -> None:
         if not self._view.traits.indexed:
             self._succeeded[pod.uid] = None
         elif pod.index is not None and self._is_new_index(pod.index):
@@ -164,7 +154,7 @@ class _Counting:
     def _is_new_index(self, index: int) -> bool:
         return self._view.traits.has_index(index) and index not in self._view.completed
 
-    def _count_failure(self, pod: PodInfo) -> None:
+    def _count_failure(self, pod: BatchPod) -> None:
         traits = self._view.traits
         if pod.uid in self._failed or (traits.indexed and not traits.has_index(pod.index)):
             return

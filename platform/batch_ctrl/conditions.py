@@ -1,4 +1,4 @@
-"""Conditions of a Job as data: what each end writes, and when a condition is replaced. Pure."""
+"""Conditions of a Job: those that each way to end sets, and when one is replaced. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

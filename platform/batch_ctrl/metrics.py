@@ -7,7 +7,7 @@ from prometheus_client import Counter as CounterMetric
 
 from .conditions import Outcome
 from .core_types import TRACKING_FINALIZER, CompletionMode, Job, JobStatus, Pod, PolicyAction
-from .decide import Evaluation, SyncAction
+from .effects import CreationReason, SyncAction
 from .indexes import IndexSet
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
@@ -93,15 +93,8 @@ class BatchJobMetrics:
         result = "succeeded" if outcome.is_success else "failed"
         self._jobs_finished.labels(_mode(job), result, outcome.reason).inc()
 
-    def pods_created(
-        self, job: Job, evaluation: Evaluation, *, created: int, failed: int, terminating: int
-    ) -> None:
+    def pods_created(self, reason: CreationReason, *, created: int, failed: int) -> None:
         """Count creations of pods."""
-        reason = "new"
-        if job.spec.pod_replacement_policy == "Failed" and evaluation.failed:
-            reason = "recreate_failed"
-        elif evaluation.failed or terminating:
-            reason = "recreate_terminating_or_failed"
         _add(self._pods_created, created, reason, "succeeded")
         _add(self._pods_created, failed, reason, "failed")
 

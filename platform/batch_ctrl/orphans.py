@@ -1,73 +1,109 @@
 """Removes the tracking finalizer of pods whose Job will not: it is deleted or has finished.
 
-The worker gets pods that are terminating or have no owner. It asks the API server before it takes a
-Job that the informer does not have for a deleted one.
+The keys are pods that are terminating or have no owner. The API server is asked before a Job that
+the informer does not have is taken for a deleted one.
 """
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..kube.informer.informer import Informer
+from ..machinery.clock import Clock
 from ..machinery.pod_control import ObjectControl, finalizer_removal
+from ..machinery.rate_limiters import job_rate_limiter
+from ..machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ..model.meta import ObjectMeta
 from ..model.names import BATCH_JOBS
 from .conditions import is_finished
 from .core_types import CONTROLLER_UID_LABELS, TRACKING_FINALIZER, Job, Pod, owning_job
-from .known_jobs import RecentUids
 
 log = logging.getLogger(__name__)
 
+_MAX_UIDS = 10_000
 
-class OrphanPods:
-    """Processes the keys of orphaned pods."""
 
-    def __init__(
-        self,
-        client: Client,
-        control: ObjectControl[Pod],
-        *,
-        jobs: Informer[Job],
-        pods: Informer[Pod],
-        is_ours: Callable[[Job], bool],
-        adopters: Callable[[Pod], Collection[Job]],
-        deleted_jobs: RecentUids,
-        manages_default: bool,
-    ) -> None:
-        """*adopters* returns the Jobs that adopt a pod without controller.
+class RecentUids:
+    """The uids that were added last, up to a limit."""
 
-        Pods of a deleted Job are released if it is one of *deleted_jobs*, or *manages_default*.
-        """
-        self._client = client
-        self._control = control
-        self._jobs = jobs
-        self._pods = pods
-        self._is_ours = is_ours
-        self._adopters = adopters
-        self._deleted_jobs = deleted_jobs
-        self._manages_default = manages_default
+    def __init__(self, limit: int = _MAX_UIDS) -> None:
+        self._limit = limit
+        self._uids: dict[str, None] = {}
 
-    async def reconcile(self, key: str) -> None:
-        """Remove the finalizer of the pod *key*, unless a Job still needs it.
+    def add(self, uid: str) -> None:
+        """Add *uid*; forget the oldest beyond the limit."""
+        self._uids.pop(uid, None)
+        self._uids[uid] = None
+        if len(self._uids) > self._limit:
+            del self._uids[next(iter(self._uids))]
 
-        Raises:
-            ApiError, ConnectionLostError: a request failed.
-        """
-        pod = self._pods.get(key)
+    def __contains__(self, uid: str) -> bool:
+        """Whether *uid* was added recently."""
+        return uid in self._uids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanDeps:
+    """What decides whether a pod is an orphan."""
+
+    client: Client
+    control: ObjectControl[Pod]
+    jobs: Informer[Job]
+    pods: Informer[Pod]
+    is_ours: Callable[[Job], bool]
+    adopters: Callable[[Pod], Collection[Job]]
+    """Returns the Jobs that adopt a pod without controller."""
+    deleted_jobs: RecentUids
+    """Deleted Jobs that were this controller's."""
+    manages_default: bool
+    """Whether pods of unknown deleted Jobs are released, too."""
+
+
+class OrphanController(Controller[ObjectMeta, ObjectMeta]):
+    """Releases orphaned pods, which the event handlers of the Job controller add."""
+
+    sources = ()
+
+    def __init__(self, deps: OrphanDeps, settings: ControllerSettings, *, clock: Clock) -> None:
+        super().__init__(
+            "job_orphan_pod",
+            settings,
+            clock=clock,
+            limiter=job_rate_limiter(),
+            log_fields=lambda key: {"pod": key},
+        )
+        self._deps = deps
+
+    def add(self, pod: Pod) -> None:
+        """Enqueue a pod if it has the finalizer."""
+        if TRACKING_FINALIZER in pod.metadata.finalizers:
+            self.queue.add(pod.metadata.key)
+
+    async def observe(self, sync: Sync) -> ObjectMeta | None:
+        """Return the metadata of the pod if no Job needs its finalizer."""
+        pod = self._deps.pods.get(sync.key)
         if pod is None or TRACKING_FINALIZER not in pod.metadata.finalizers:
-            return
-        if not await self._is_orphan(pod):
-            return
+            return None
+        return pod.metadata if await self._is_orphan(pod) else None
+
+    def decide(self, view: ObjectMeta) -> list[ObjectMeta]:
+        """Release the pod."""
+        return [view]
+
+    async def execute(self, sync: Sync, view: ObjectMeta, effect: ObjectMeta) -> None:
+        """Remove the finalizer."""
         try:
-            await self._control.patch(pod.metadata, finalizer_removal(TRACKING_FINALIZER))
+            await self._deps.control.patch(effect, finalizer_removal(TRACKING_FINALIZER))
         except NotFoundError:
             return
-        log.info("orphaned pod released", extra={"pod": key})
+        log.info("orphaned pod released", extra={"pod": sync.key})
 
     async def _is_orphan(self, pod: Pod) -> bool:
         """Whether no Job counts *pod*, and its finalizer is this controller's to remove."""
         if pod.metadata.controller is None:
-            if self._adopters(pod):
+            if self._deps.adopters(pod):
                 return False
             uids = [pod.metadata.labels.get(label, "") for label in CONTROLLER_UID_LABELS]
             return any(map(self._was_ours, uids))
@@ -75,23 +111,23 @@ class OrphanPods:
         if owner is None:
             return False
         name, uid = owner
-        job = self._jobs.get(f"{pod.metadata.namespace}/{name}")
+        job = self._deps.jobs.get(f"{pod.metadata.namespace}/{name}")
         if job is not None and job.metadata.uid == uid:
-            return self._is_ours(job) and is_finished(job.status.conditions)
+            return self._deps.is_ours(job) and is_finished(job.status.conditions)
         return self._was_ours(uid) and await self._is_deleted(pod.metadata.namespace, name, uid)
 
     def _was_ours(self, uid: str) -> bool:
         """Whether the Job with this uid is or was one of this controller."""
-        if self._manages_default or uid in self._deleted_jobs:
+        if self._deps.manages_default or uid in self._deps.deleted_jobs:
             return True
-        return any(map(self._is_ours, self._jobs.by_index("uid", uid)))
+        return any(map(self._deps.is_ours, self._deps.jobs.by_index("uid", uid)))
 
     async def _is_deleted(self, namespace: str, name: str, uid: str) -> bool:
         """Whether the Job, which the informer lacks, does not exist."""
-        if uid in self._deleted_jobs:
+        if uid in self._deps.deleted_jobs:
             return True
         try:
-            job = await self._client.get(BATCH_JOBS, name, namespace=namespace, view=Job)
+            job = await self._deps.client.get(BATCH_JOBS, name, namespace=namespace, view=Job)
         except NotFoundError:
             return True
         return job.metadata.uid != uid

@@ -1,25 +1,25 @@
-"""The pods of one Job, kept up to date by events, so that a sync reads counts and changes only.
+"""The pods of one Job, in groups that events keep up to date: no sync has to read all pods.
 
 The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
-repeats a write that no informer has reported yet. :meth:`PodTracker.validate` compares everything
-that is kept with a full computation.
+repeats a write that no informer has reported yet. Deleted pods are shown as terminating until they
+are reported as deleted, as kube-controller-manager counts them.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from ..model.pod import PodPhase
-from .pod_info import JobTraits, PodInfo
+from .batch_pod import BatchPod, JobTraits
 
 _RESTARTING = frozenset({PodPhase.PENDING, PodPhase.RUNNING})
 """Phases in which restarts of containers count towards the backoff limit."""
 
 
 class FreeIndexes:
-    """Finds the lowest indexes without an occupant; an index is examined again once it is released.
+    """Finds the lowest free indexes. One that is occupied is examined again once it is released.
 
     Every free index below ``_next`` is in the heap, which may also contain occupied ones.
     """
@@ -52,7 +52,20 @@ class FreeIndexes:
         return found
 
 
-class PodTracker:
+_GROUPS: Mapping[str, Callable[[BatchPod, JobTraits], bool]] = {
+    "active": lambda pod, _: pod.active,
+    "stopping": lambda pod, _: pod.stopping,
+    "ended": lambda pod, _: pod.finalizer and not pod.active,
+    "failing": lambda pod, _: pod.phase is PodPhase.FAILED and pod.match.message != "",
+    "mismatched": lambda pod, _: not pod.matches,
+    "misplaced": lambda pod, traits: (
+        traits.indexed and pod.active and not traits.has_index(pod.index)
+    ),
+}
+"""Whether a pod belongs to a group; each is a property of the tracker."""
+
+
+class BatchPodTracker:
     """The pods that a Job controls."""
 
     def __init__(self, traits: JobTraits) -> None:
@@ -63,21 +76,13 @@ class PodTracker:
         """Restarts of the containers of running and pending pods."""
         self.awaited = 0
         """Terminating pods that are replaced later, if the Job replaces only failed ones."""
-        self._pods: dict[str, PodInfo] = {}
-        self._active: dict[str, PodInfo] = {}
-        self._stopping: dict[str, PodInfo] = {}
-        self._ended: dict[str, PodInfo] = {}
-        """Pods with the finalizer that are finished or terminating."""
-        self._mismatched: dict[str, PodInfo] = {}
-        self._failing: dict[str, PodInfo] = {}
-        """Failed pods that match a FailJob rule."""
-        self._by_index: dict[int, dict[str, PodInfo]] = {}
+        self._pods: dict[str, BatchPod] = {}
+        self._groups: dict[str, dict[str, BatchPod]] = {name: {} for name in _GROUPS}
+        self._by_index: dict[int, dict[str, BatchPod]] = {}
         """Active pods of the Job's indexes."""
         self._awaited_by_index: dict[int, int] = {}
         self._duplicated: set[int] = set()
         """Indexes with several active pods."""
-        self._misplaced: dict[str, PodInfo] = {}
-        """Active pods of an Indexed Job without one of its indexes."""
         self._free = FreeIndexes()
         # Own writes that no informer has reported yet, by uid.
         self._created: dict[str, str] = {}
@@ -87,7 +92,7 @@ class PodTracker:
 
     # What the informer reports.
 
-    def observe(self, pod: PodInfo) -> None:
+    def observe(self, pod: BatchPod) -> None:
         """Add or update a pod that the informer reports."""
         self._created.pop(pod.uid, None)
         if pod.terminating:
@@ -121,7 +126,7 @@ class PodTracker:
 
     # Own writes.
 
-    def add_created(self, pod: PodInfo) -> None:
+    def add_created(self, pod: BatchPod) -> None:
         """Add a created pod, unless the informer has reported it before."""
         if pod.uid not in self._pods:
             self._created[pod.uid] = pod.resource_version
@@ -147,9 +152,9 @@ class PodTracker:
             self._finalizer_removed.discard(uid)
             self._put(replace(self._pods[uid], finalizer=True))
 
-    def with_traits(self, traits: JobTraits) -> "PodTracker":
+    def with_traits(self, traits: JobTraits) -> "BatchPodTracker":
         """Return a tracker of the same pods after the Job's completions have changed."""
-        tracker = PodTracker(traits)
+        tracker = BatchPodTracker(traits)
         tracker._created = self._created
         tracker._deleted = self._deleted
         tracker._finalizer_removed = self._finalizer_removed
@@ -163,7 +168,7 @@ class PodTracker:
         """Number of pods."""
         return len(self._pods)
 
-    def get(self, uid: str) -> PodInfo | None:
+    def get(self, uid: str) -> BatchPod | None:
         """Return a pod."""
         return self._pods.get(uid)
 
@@ -173,46 +178,46 @@ class PodTracker:
         return pod is not None and pod.finalizer
 
     @property
-    def active(self) -> Collection[PodInfo]:
+    def active(self) -> Collection[BatchPod]:
         """Pods that are neither finished nor terminating."""
-        return self._active.values()
+        return self._groups["active"].values()
 
     @property
-    def stopping(self) -> Collection[PodInfo]:
+    def stopping(self) -> Collection[BatchPod]:
         """Pods that are terminating and not finished."""
-        return self._stopping.values()
+        return self._groups["stopping"].values()
 
     @property
-    def ended(self) -> Collection[PodInfo]:
+    def ended(self) -> Collection[BatchPod]:
         """Pods with the finalizer that are finished or terminating."""
-        return self._ended.values()
+        return self._groups["ended"].values()
 
     @property
-    def failing(self) -> Collection[PodInfo]:
+    def failing(self) -> Collection[BatchPod]:
         """Failed pods that match a FailJob rule."""
-        return self._failing.values()
+        return self._groups["failing"].values()
 
     @property
-    def mismatched(self) -> Collection[PodInfo]:
+    def mismatched(self) -> Collection[BatchPod]:
         """Pods that the selector does not match any more."""
-        return self._mismatched.values()
+        return self._groups["mismatched"].values()
 
     @property
-    def misplaced(self) -> Collection[PodInfo]:
+    def misplaced(self) -> Collection[BatchPod]:
         """Active pods of an Indexed Job without one of its indexes."""
-        return self._misplaced.values()
+        return self._groups["misplaced"].values()
 
     @property
-    def duplicated(self) -> list[tuple[PodInfo, ...]]:
+    def duplicated(self) -> list[tuple[BatchPod, ...]]:
         """The active pods of each index that has several."""
         return [tuple(self._by_index[index].values()) for index in sorted(self._duplicated)]
 
     @property
-    def active_indexes(self) -> Mapping[int, Mapping[str, PodInfo]]:
+    def active_indexes(self) -> Mapping[int, Mapping[str, BatchPod]]:
         """Active pods by index and uid."""
         return MappingProxyType(self._by_index)
 
-    def with_finalizer(self) -> Iterator[PodInfo]:
+    def with_finalizer(self) -> Iterator[BatchPod]:
         """Iterate over all pods that are not accounted for."""
         return (pod for pod in self._pods.values() if pod.finalizer)
 
@@ -235,13 +240,13 @@ class PodTracker:
         """Examine every index again: excluded ones may be free now."""
         self._free = FreeIndexes()
 
-    def __iter__(self) -> Iterator[PodInfo]:
+    def __iter__(self) -> Iterator[BatchPod]:
         """Iterate over all pods."""
         return iter(self._pods.values())
 
     # Bookkeeping.
 
-    def _with_own_writes(self, pod: PodInfo) -> PodInfo:
+    def _with_own_writes(self, pod: BatchPod) -> BatchPod:
         deleted = pod.uid in self._deleted and not pod.terminating
         removed = pod.uid in self._finalizer_removed and pod.finalizer
         if not deleted and not removed:
@@ -252,116 +257,53 @@ class PodTracker:
             finalizer=pod.finalizer and not removed,
         )
 
-    def _put(self, pod: PodInfo) -> None:
+    def _put(self, pod: BatchPod) -> None:
         old = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         if old is not None:
             self._discard(old)
         self._include(pod)
 
-    def _include(self, pod: PodInfo) -> None:
-        """Add *pod* to every set that it belongs to."""
-        uid = pod.uid
-        if pod.active:
-            self._active[uid] = pod
-            self.ready += pod.ready
-            if self.traits.indexed:
-                self._include_index(pod)
-        elif pod.stopping:
-            self._stopping[uid] = pod
-            self._count_awaited(pod, 1)
-        if pod.phase in _RESTARTING:
-            self.restarts += pod.restarts
-        if pod.finalizer and not pod.active:
-            self._ended[uid] = pod
-        if _fails_job(pod):
-            self._failing[uid] = pod
-        if not pod.matches:
-            self._mismatched[uid] = pod
+    def _include(self, pod: BatchPod) -> None:
+        """Add *pod* to every group and number that it belongs to."""
+        for name, belongs in _GROUPS.items():
+            if belongs(pod, self.traits):
+                self._groups[name][pod.uid] = pod
+        self._count(pod, 1)
+        if pod.index is not None and self._has_index(pod):
+            same = self._by_index.setdefault(pod.index, {})
+            same[pod.uid] = pod
+            if len(same) > 1:
+                self._duplicated.add(pod.index)
 
-    def _include_index(self, pod: PodInfo) -> None:
-        if pod.index is None or not self.traits.has_index(pod.index):
-            self._misplaced[pod.uid] = pod
-            return
-        same = self._by_index.setdefault(pod.index, {})
-        same[pod.uid] = pod
-        if len(same) > 1:
-            self._duplicated.add(pod.index)
-
-    def _discard(self, pod: PodInfo) -> None:
-        """Remove *pod* from every set that it belongs to."""
-        uid = pod.uid
-        if self._active.pop(uid, None) is not None:
-            self.ready -= pod.ready
-            self._discard_index(pod)
-        elif self._stopping.pop(uid, None) is not None:
-            self._count_awaited(pod, -1)
-        if pod.phase in _RESTARTING:
-            self.restarts -= pod.restarts
-        for pods in (self._ended, self._failing, self._mismatched):
-            pods.pop(uid, None)
+    def _discard(self, pod: BatchPod) -> None:
+        """Remove *pod* from every group and number that it belongs to."""
+        for pods in self._groups.values():
+            pods.pop(pod.uid, None)
+        self._count(pod, -1)
+        if pod.index is not None and self._has_index(pod):
+            same = self._by_index[pod.index]
+            del same[pod.uid]
+            if len(same) < 2:
+                self._duplicated.discard(pod.index)
+            if not same:
+                del self._by_index[pod.index]
         if pod.index is not None:
             self._free.release(pod.index)
 
-    def _count_awaited(self, pod: PodInfo, number: int) -> None:
-        """Add *number* to the terminating pods that a Job may wait for."""
-        if not pod.may_run:
-            return
-        self.awaited += number
-        if pod.index is not None:
-            count = self._awaited_by_index.pop(pod.index, 0) + number
-            if count:
-                self._awaited_by_index[pod.index] = count
+    def _has_index(self, pod: BatchPod) -> bool:
+        """Whether *pod* is active, and has an index of the Job."""
+        return self.traits.indexed and pod.active and self.traits.has_index(pod.index)
 
-    def _discard_index(self, pod: PodInfo) -> None:
-        if self._misplaced.pop(pod.uid, None) is not None or pod.index is None:
-            return
-        same = self._by_index[pod.index]
-        del same[pod.uid]
-        if len(same) < 2:
-            self._duplicated.discard(pod.index)
-        if not same:
-            del self._by_index[pod.index]
-
-    # Tests.
-
-    def validate(self) -> None:
-        """Compare what is kept with a full computation; for tests.
-
-        Raises:
-            AssertionError: they differ.
-        """
-        computed = recomputed(self.traits, self._pods.values())
-        for name in _KEPT:
-            kept, expected = getattr(self, name), getattr(computed, name)
-            if kept != expected:
-                raise AssertionError(f"{name} is {kept}, and not {expected}")
-
-
-_KEPT = (
-    "ready",
-    "restarts",
-    "_pods",
-    "_active",
-    "_stopping",
-    "_ended",
-    "_mismatched",
-    "_failing",
-    "_by_index",
-    "awaited",
-    "_awaited_by_index",
-    "_duplicated",
-    "_misplaced",
-)
-
-
-def recomputed(traits: JobTraits, pods: Iterable[PodInfo]) -> PodTracker:
-    """Return a tracker of *pods*, without own writes."""
-    tracker = PodTracker(traits)
-    for pod in pods:
-        tracker.observe(pod)
-    return tracker
-
-
-def _fails_job(pod: PodInfo) -> bool:
-    return pod.phase is PodPhase.FAILED and pod.match.message != ""
+    def _count(self, pod: BatchPod, number: int) -> None:
+        """Add *number* times what *pod* contributes to the numbers."""
+        if pod.active:
+            self.ready += number * pod.ready
+        if pod.phase in _RESTARTING:
+            self.restarts += number * pod.restarts
+        if pod.may_run:
+            self.awaited += number
+            if pod.index is not None:
+                count = self._awaited_by_index.pop(pod.index, 0) + number
+                if count:
+                    self._awaited_by_index[pod.index] = count

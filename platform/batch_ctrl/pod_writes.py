@@ -7,8 +7,7 @@ may take effect, but not both.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TypeVar
 
 from ..kube.errors import AlreadyExistsError, NotFoundError, was_rejected
@@ -20,29 +19,18 @@ from ..machinery.pod_control import (
     ObjectControl,
     Owner,
     finalizer_removal,
-    is_namespace_terminating,
 )
 from ..model.meta import ObjectMeta
 from ..model.names import BATCH_JOBS
 from . import pods
-from .core_types import TRACKING_FINALIZER, Job, Pod
-from .decide import Creation, Plan
-from .job_info import JobInfo, Unconfirmed
-from .pod_info import PodInfo, parse_pod
+from .batch_pod import BatchPod, parse_pod
+from .core_types import TRACKING_FINALIZER, Pod
+from .effects import Creation
+from .state import BatchJobState, Unconfirmed
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteResult:
-    """Result of the writes of one sync."""
-
-    succeeded: int = 0
-    failed: int = 0
-    error: Exception | None = None
-    """The first error, for which to retry."""
 
 
 class PodWrites:
@@ -67,61 +55,54 @@ class PodWrites:
 
     # Creation.
 
-    async def create(self, job: Job, info: JobInfo, creations: Sequence[Creation]) -> WriteResult:
-        """Create pods with a slow start; an error ends it.
-
-        The error of a namespace that is being deleted is dropped: no retry can succeed.
-        """
+    async def create(self, state: BatchJobState, creations: Sequence[Creation]) -> BatchResult[str]:
+        """Create pods with a slow start, which an error ends; return the results by name."""
         names: dict[str, Creation] = {}
         for creation in creations:
-            names[self._choose_name(job, info, creation, names)] = creation
-        owner = Owner(resource=BATCH_JOBS, metadata=job.metadata)
-        template = info.template(job)
+            names[self._choose_name(state, creation, names)] = creation
+        owner = Owner(resource=BATCH_JOBS, metadata=state.job.metadata)
 
         async def create(name: str) -> None:
-            body = pods.build(template, owner, names[name], name=name)
-            await self._create(owner, info, names[name], body)
+            body = pods.build(state.template(), owner, names[name], name=name)
+            await self._create(owner, state, names[name], body)
 
         result = await self._batch(slow_start, list(names), create)
         if result.succeeded:
-            fields = {"job": job.metadata.key, "pods": len(result.succeeded)}
+            fields = {"job": state.job.metadata.key, "pods": len(result.succeeded)}
             log.info("pods created", extra=fields)
-        errors = [error for _, error in result.failed if not is_namespace_terminating(error)]
-        return WriteResult(
-            succeeded=len(result.succeeded),
-            failed=len(result.failed),
-            error=errors[0] if errors else None,
-        )
+        return result
 
     def _choose_name(
-        self, job: Job, info: JobInfo, creation: Creation, chosen: dict[str, Creation]
+        self, state: BatchJobState, creation: Creation, chosen: dict[str, Creation]
     ) -> str:
-        repeated = info.unconfirmed_name(creation, excluded=chosen.__contains__)
+        repeated = state.unconfirmed_name(creation, excluded=chosen.__contains__)
         if repeated is not None:
             return repeated
-        prefix = pods.name_prefix(job.metadata.name, creation.index)
-        return self._names.generate(prefix, taken=_TakenNames(self._informer, job, info, chosen))
+        meta = state.job.metadata
+        prefix = pods.name_prefix(meta.name, creation.index)
+        taken = _TakenNames(self._informer, meta.namespace, chosen, state.unconfirmed)
+        return self._names.generate(prefix, taken=taken)
 
     async def _create(
-        self, owner: Owner, info: JobInfo, creation: Creation, body: pods.Json
+        self, owner: Owner, state: BatchJobState, creation: Creation, body: pods.Json
     ) -> None:
         name = body["metadata"]["name"]
-        repeated = name in info.unconfirmed
+        repeated = name in state.unconfirmed
         try:
             created = await self._control.create(owner, body)
         except AlreadyExistsError:
             # Of a repeated request it is the pod of the first one, which the informer will report.
             # If another client has the name, a new one is generated.
             if not repeated or self._is_foreign(owner, name):
-                info.unconfirmed.pop(name, None)
+                state.unconfirmed.pop(name, None)
             raise
         except BaseException as error:
             if not was_rejected(error):
                 until = self._clock.monotonic() + self._unconfirmed_timeout
-                info.unconfirmed[name] = Unconfirmed(creation, until)
+                state.unconfirmed[name] = Unconfirmed(creation, until)
             raise
-        info.unconfirmed.pop(name, None)
-        info.pods.add_created(parse_pod(created.child, info.traits))
+        state.unconfirmed.pop(name, None)
+        state.pods.add_created(parse_pod(created.child, state.traits))
 
     def _is_foreign(self, owner: Owner, name: str) -> bool:
         found = self._informer.get(f"{owner.metadata.namespace}/{name}")
@@ -129,56 +110,58 @@ class PodWrites:
 
     # Deletion.
 
-    async def delete(self, job: Job, info: JobInfo, plan: Plan) -> WriteResult:
-        """Delete the pods of *plan* concurrently.
+    async def delete(
+        self, state: BatchJobState, unwanted: Sequence[BatchPod], *, counted: bool
+    ) -> BatchResult[BatchPod]:
+        """Delete pods concurrently.
 
-        Unless deleted pods count, each loses its finalizer first. That patch applies only to the
-        observed version of the pod: its end must not be missed.
+        Unless they are *counted* afterwards, each loses its finalizer first. That patch applies
+        only to the observed version of the pod: its end must not be missed.
         """
-        owner = Owner(resource=BATCH_JOBS, metadata=job.metadata)
+        owner = Owner(resource=BATCH_JOBS, metadata=state.job.metadata)
 
-        async def delete(pod: PodInfo) -> None:
-            meta = _meta(job, pod)
+        async def delete(pod: BatchPod) -> None:
+            meta = _meta(state, pod)
             try:
-                if pod.finalizer and not plan.counts_deleted:
-                    await self._remove_finalizer(info, pod, meta, version=pod.resource_version)
+                if pod.finalizer and not counted:
+                    await self._remove_finalizer(state, meta, version=pod.resource_version)
                 await self._control.delete(owner, meta)
             except NotFoundError:
                 pass  # the informer will report it
-            info.pods.mark_deleted(pod.uid)
+            state.pods.mark_deleted(pod.uid)
 
-        result = _result(await self._batch(run_concurrently, plan.delete, delete))
+        result = await self._batch(run_concurrently, unwanted, delete)
         if result.succeeded:
-            fields = {"job": job.metadata.key, "pods": result.succeeded}
+            fields = {"job": state.job.metadata.key, "pods": len(result.succeeded)}
             log.info("pods deleted", extra=fields)
         return result
 
     # Finalizers.
 
     async def remove_finalizers(
-        self, job: Job, info: JobInfo, ended: Sequence[PodInfo]
-    ) -> WriteResult:
-        """Remove the tracking finalizer of pods that are accounted for."""
+        self, state: BatchJobState, counted: Sequence[BatchPod]
+    ) -> BatchResult[BatchPod]:
+        """Remove the tracking finalizer of pods that the status includes."""
 
-        async def remove(pod: PodInfo) -> None:
-            await self._remove_finalizer(info, pod, _meta(job, pod))
+        async def remove(pod: BatchPod) -> None:
+            await self._remove_finalizer(state, _meta(state, pod))
 
-        return _result(await self._batch(run_concurrently, ended, remove))
+        return await self._batch(run_concurrently, counted, remove)
 
     async def _remove_finalizer(
-        self, info: JobInfo, pod: PodInfo, meta: ObjectMeta, *, version: str = ""
+        self, state: BatchJobState, meta: ObjectMeta, *, version: str = ""
     ) -> None:
         body = finalizer_removal(TRACKING_FINALIZER)
         if version:
             body["metadata"]["resourceVersion"] = version
-        info.pods.expect_finalizer_removed(pod.uid)
+        state.pods.expect_finalizer_removed(meta.uid)
         try:
             await self._control.patch(meta, body)
         except NotFoundError:
             if version:
                 raise
         except BaseException:
-            info.pods.restore_finalizer(pod.uid)
+            state.pods.restore_finalizer(meta.uid)
             raise
 
     async def _batch(
@@ -195,14 +178,12 @@ class PodWrites:
 
 
 class _TakenNames:
-    """Names of pods in the Job's namespace, and those chosen for pods to be created."""
+    """Names of pods in a namespace, and those chosen for pods to be created."""
 
-    def __init__(
-        self, informer: Informer[Pod], job: Job, info: JobInfo, chosen: dict[str, Creation]
-    ) -> None:
+    def __init__(self, informer: Informer[Pod], namespace: str, *chosen: Container[object]) -> None:
         self._informer = informer
-        self._namespace = job.metadata.namespace
-        self._chosen = (chosen, info.unconfirmed)
+        self._namespace = namespace
+        self._chosen = chosen
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is taken."""
@@ -211,11 +192,5 @@ class _TakenNames:
         return f"{self._namespace}/{name}" in self._informer
 
 
-def _meta(job: Job, pod: PodInfo) -> ObjectMeta:
-    return ObjectMeta(name=pod.name, namespace=job.metadata.namespace, uid=pod.uid)
-
-
-def _result(batch: BatchResult[T]) -> WriteResult:
-    return WriteResult(
-        succeeded=len(batch.succeeded), failed=len(batch.failed), error=batch.first_error
-    )
+def _meta(state: BatchJobState, pod: BatchPod) -> ObjectMeta:
+    return ObjectMeta(name=pod.name, namespace=state.job.metadata.namespace, uid=pod.uid)

@@ -11,15 +11,16 @@ from .core_types import (
     INDEX_VARIABLE,
     TRACKING_FINALIZER,
 )
-from .decide import Creation
+from .effects import Creation
 
 Json = dict[str, Any]
 
 
 def name_prefix(job: str, index: int | None) -> str:
-    """Return the prefix of a pod's name; that with an index is cut so that the random suffix fits.
+    """Return the prefix of the names of a Job's pods, to which a random suffix is added.
 
-    kube-controller-manager leaves the other one to the API server, which cuts it for the name only.
+    A prefix with an index is short enough for the suffix. One without is not cut, although the name
+    may be: kube-controller-manager leaves that to the API server, and ``generateName`` is visible.
     """
     if index is None:
         return f"{job}-"
@@ -28,7 +29,7 @@ def name_prefix(job: str, index: int | None) -> str:
 
 
 def build(template: Json, owner: Owner, creation: Creation, *, name: str) -> Json:
-    """Return the pod of *creation*, with the name of a generated suffix."""
+    """Return the body of a new pod."""
     job = owner.metadata.name
     index = creation.index
     pod = from_template(template, owner, name=name, generate_name=name_prefix(job, index))

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from ..machinery.controller import RECONCILE_TIMEOUT
-from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.reconcile.controller import ControllerSettings
 from .core_types import BUILT_IN_CONTROLLER, OUR_CONTROLLER
 
 UNMANAGED = ""
@@ -19,7 +18,7 @@ ALL_JOBS = frozenset({UNMANAGED, BUILT_IN_CONTROLLER, OUR_CONTROLLER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchJobSettings:
+class BatchJobSettings(ControllerSettings):
     """Settings of a :class:`~batholith.batch_ctrl.controller.BatchJobController`."""
 
     managed_by: frozenset[str] = OWN_JOBS
@@ -33,9 +32,6 @@ class BatchJobSettings:
     ttl_waits_for_history: bool = False
     """Whether an expired Job is deleted only after the recorder of the history has annotated it, or
     ten minutes later."""
-
-    workers: int = 5
-    """Number of workers; two workers never process the same Job."""
 
     namespace: str = ""
     """Namespace whose Jobs are reconciled; empty for all."""
@@ -51,14 +47,8 @@ class BatchJobSettings:
     """Seconds after which a pod whose creation had no response counts as not created: by then the
     API server has ended the request. Until then the Job does not end."""
 
-    reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds after which a reconcile is cancelled and retried."""
-
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
-
-    work_metrics: WorkQueueMetrics | None = None
-    """Metrics of the work queues, if any."""
 
     @property
     def manages_default(self) -> bool:

@@ -13,14 +13,9 @@ from ..kube.client.client import Client
 from ..kube.client.codec import ListScope
 from ..kube.informer.informer import Informer
 from ..machinery.controller import RequeueError
-from ..model.base import ApiStruct
-from ..model.meta import ObjectMeta
+from ..model.meta import MetadataOnly
 from ..model.names import PODS
 from .core_types import CONTROLLER_UID_LABELS, TRACKING_FINALIZER, Job, Pod
-
-
-class _Pod(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 async def check_uncounted(client: Client, job: Job, pods: Informer[Pod]) -> None:
@@ -51,7 +46,7 @@ async def _any_with_finalizer(
     )
     async for page in client.list_pages(scope):
         for raw in page.items:
-            meta = msgspec.json.decode(raw, type=_Pod).metadata
+            meta = msgspec.json.decode(raw, type=MetadataOnly).metadata
             if meta.uid not in uids or TRACKING_FINALIZER not in meta.finalizers:
                 continue
             found = pods.get(meta.key)

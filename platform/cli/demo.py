@@ -24,6 +24,7 @@ from ..model.base import ApiStruct
 from ..model.job import FINAL_PHASES, Job, JobPhase
 from ..model.meta import ObjectMeta
 from ..model.names import CONFIGMAPS, JOB_NAME, JOBS, PODS
+from ..model.pod import PodPhaseStatus
 from . import logs
 from .embedded import EmbeddedCluster, Options
 
@@ -37,13 +38,9 @@ class DemoFailedError(Exception):
     """A step failed or timed out."""
 
 
-class _PodStatus(ApiStruct, frozen=True):
-    phase: str = ""
-
-
 class _Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
-    status: _PodStatus = _PodStatus()
+    status: PodPhaseStatus = PodPhaseStatus()
 
 
 def _task_spec(name: str, replicas: int) -> dict[str, Any]:

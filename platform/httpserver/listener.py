@@ -418,7 +418,12 @@ _NOT_EVICTABLE = 4
 
 
 def _eviction_order(connection: LimitedConnection) -> tuple[int, float]:
-    """Return the eviction priority: by what is known of the client, then by age."""
+    """Return the sort key of the order in which connections are closed if there are too many.
+
+    First those that are being closed anyway. Then those of clients that have not authenticated: the
+    ones whose request is incomplete or that do not read the response, then the idle ones. Then
+    those of authenticated clients. Any other connection that is being answered is not closed.
+    """
     phase, authenticated = connection.phase, connection.authenticated
     if phase is Phase.CLOSING:
         return 0, connection.phase_started

@@ -82,8 +82,8 @@ class Missed:
     latest: datetime
     """The last one."""
     too_many: bool
-    """Whether there are more than :data:`TOO_MANY_MISSED`, give or take those of an hour in which
-    the clock was changed."""
+    """Whether there are more than :data:`TOO_MANY_MISSED`. The times of an hour that a clock change
+    skips or repeats may be counted or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ creations by name, deletions by uid, and :meth:`~ControllerExpectations.satisfie
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .clock import Clock
@@ -215,58 +215,3 @@ class ControllerExpectations:
     def __len__(self) -> int:
         """Number of records."""
         return len(self._keys)
-
-
-def all_satisfied(satisfied: Callable[[str], bool], keys: Iterable[str]) -> bool:
-    """Whether all *keys* are satisfied: the rule for an object with several records.
-
-    A record that is not satisfied means that the store does not show all children of the object.
-    """
-    return all(satisfied(key) for key in keys)
-
-
-def any_satisfied(satisfied: Callable[[str], bool], keys: Iterable[str]) -> bool:
-    """Whether any of *keys* is satisfied, or there are none: the rule of training-operator.
-
-    Reacts earlier than :func:`all_satisfied`, but may count children of the other records twice.
-    """
-    results = [satisfied(key) for key in keys]
-    return any(results) or not results
-
-
-class FinalizerExpectations:
-    """Pods by key whose tracking finalizer is being removed; they are counted already.
-
-    A uid is added before the patch. It is removed when the patch fails, and when the informer
-    reports the pod without the finalizer or as deleted. It never expires: a pod counted twice is
-    worse than a finalizer that is removed late.
-    """
-
-    def __init__(self) -> None:
-        self._uids: dict[str, set[str]] = {}
-
-    def expect_removals(self, key: str, uids: Iterable[str]) -> None:
-        """Expect the removal of the finalizer of pods."""
-        if added := set(uids):
-            self._uids.setdefault(key, set()).update(added)
-
-    def removal_observed(self, key: str, uid: str) -> bool:
-        """Remove a pod that is reported without finalizer, or whose patch failed."""
-        uids = self._uids.get(key, set())
-        expected = uid in uids
-        uids.discard(uid)
-        if not uids:
-            self._uids.pop(key, None)
-        return expected
-
-    def pending(self, key: str) -> frozenset[str]:
-        """Return the uids of the pods of *key* whose removal is not observed yet."""
-        return frozenset(self._uids.get(key, ()))
-
-    def delete(self, key: str) -> None:
-        """Remove the record of a key whose object is deleted."""
-        self._uids.pop(key, None)
-
-    def __len__(self) -> int:
-        """Number of keys with pending removals."""
-        return len(self._uids)

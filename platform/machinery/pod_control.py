@@ -1,9 +1,7 @@
 """Writes to the children of an object, behind an interface: pods, services and the like.
 
 A controller builds a child with :func:`from_template` and writes it through an
-:class:`ObjectControl`: :class:`ApiObjectControl` sends requests and records events on the owner;
-:class:`~batholith.machinery.recording.RecordingControl` keeps the writes for a test or a dry run.
-:func:`create_children` and :func:`delete_children` are batches with expectations.
+:class:`ObjectControl`: :class:`ApiObjectControl` sends requests and records events on the owner.
 
 Every child has its name before the first request: a fixed one, or one of a :class:`NameGenerator`
 with ``generateName`` set as well. So a child whose response was lost is recognized when the
@@ -11,7 +9,7 @@ informer reports it, and a second request for a fixed name finds the child of th
 """
 
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -26,13 +24,10 @@ from ..kube.errors import (
     ConflictError,
     ForbiddenError,
     NotFoundError,
-    was_rejected,
 )
 from ..model.meta import HasMeta, ObjectMeta, ObjectReference, OwnerReference
 from ..model.names import PODS, SERVICES, Resource
-from .batches import run_concurrently, slow_start
 from .event_recorder import Recorder, object_reference
-from .expectations import ControllerExpectations
 
 Json = dict[str, Any]
 """An object as decoded JSON."""
@@ -324,115 +319,3 @@ def with_uid(child: ObjectMeta, body: Mapping[str, object]) -> Json:
 def finalizer_removal(*finalizers: str) -> Json:
     """Return the strategic merge patch that removes *finalizers*."""
     return {"metadata": {"$deleteFromPrimitiveList/finalizers": list(finalizers)}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CreationResult(Generic[Child]):
-    """Result of :func:`create_children`."""
-
-    created: tuple[Created[Child], ...]
-    error: Exception | None
-    """The first error, for which to retry; none for a namespace that is being deleted."""
-    failed: int
-    skipped: int
-    """Not attempted because of an earlier error."""
-
-
-async def create_children(
-    control: ObjectControl[Child],
-    owner: Owner,
-    bodies: Sequence[Json],
-    *,
-    expectations: ControllerExpectations,
-    key: str,
-) -> CreationResult[Child]:
-    """Create children with a slow start, and expect each that may have been created.
-
-    A child whose creation was rejected, or not attempted, is no longer expected. After a timeout or
-    a lost connection it remains expected: it may exist. So it does for a namespace that is being
-    deleted, in which a retry is useless.
-    """
-    names = [_name_of(body) for body in bodies]
-    expectations.expect_creations(key, names)
-    attempted: set[str] = set()
-    created: list[Created[Child]] = []
-
-    async def create(body: Json) -> None:
-        attempted.add(_name_of(body))
-        try:
-            child = await control.create(owner, body)
-        except Exception as error:
-            if _had_no_effect(error) and not is_namespace_terminating(error):
-                expectations.lower_expectations(key, creations=(_name_of(body),))
-            raise
-        created.append(child)
-        if child.existed:  # the informer may have reported it before it was expected
-            expectations.creation_observed(key, _name_of(body))
-
-    try:
-        result = await slow_start(bodies, create)
-    finally:  # also if this task is cancelled
-        skipped = [name for name in names if name not in attempted]
-        expectations.lower_expectations(key, creations=skipped)
-    error = result.first_error
-    return CreationResult(
-        created=tuple(created),
-        error=None if error is None or is_namespace_terminating(error) else error,
-        failed=len(result.failed),
-        skipped=len(result.skipped),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeletionResult(Generic[Child]):
-    """Result of :func:`delete_children`."""
-
-    deleted: tuple[Child, ...]
-    not_found: tuple[Child, ...]
-    error: Exception | None
-    """The first error, for which to retry."""
-    failed: int
-
-
-async def delete_children(
-    control: ObjectControl[Child],
-    owner: Owner,
-    children: Sequence[Child],
-    *,
-    expectations: ControllerExpectations,
-    key: str,
-) -> DeletionResult[Child]:
-    """Delete children concurrently, and expect each that may have been deleted.
-
-    A child that is not found, or whose deletion was rejected, is no longer expected.
-    """
-    expectations.expect_deletions(key, [child.metadata.uid for child in children])
-    not_found: list[Child] = []
-
-    async def delete(child: Child) -> None:
-        try:
-            await control.delete(owner, child.metadata)
-        except Exception as error:
-            if _had_no_effect(error):
-                expectations.lower_expectations(key, deletions=(child.metadata.uid,))
-            if not isinstance(error, NotFoundError):
-                raise
-            not_found.append(child)
-
-    result = await run_concurrently(children, delete)
-    missing = {child.metadata.uid for child in not_found}
-    return DeletionResult(
-        deleted=tuple(each for each in result.succeeded if each.metadata.uid not in missing),
-        not_found=tuple(not_found),
-        error=result.first_error,
-        failed=len(result.failed),
-    )
-
-
-def _name_of(body: Json) -> str:
-    name: str = body["metadata"]["name"]
-    return name
-
-
-def _had_no_effect(error: Exception) -> bool:
-    return isinstance(error, TemplateError) or was_rejected(error)

@@ -139,8 +139,3 @@ def default_controller_rate_limiter(clock: Clock, *, max_delay: float = 1000) ->
 def job_rate_limiter() -> ExponentialFailureRateLimiter:
     """Return the rate limiter of the Job controller of Kubernetes: per key 1 s up to 1 min."""
     return ExponentialFailureRateLimiter(1, 60)
-
-
-def slow_job_rate_limiter() -> ExponentialFailureRateLimiter:
-    """Return that of the Job controller before Kubernetes 1.30: per key 10 s up to 6 min."""
-    return ExponentialFailureRateLimiter(10, 360)

@@ -1,4 +1,7 @@
-"""Core Pod types used by several packages; each package declares its own views of Pods."""
+"""Core Pod types used by several packages; each package declares its own views of Pods.
+
+Why it does is in docs/decisions/0017-views-of-pods.md.
+"""
 
 from enum import StrEnum
 
@@ -13,6 +16,12 @@ class PodPhase(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
+
+
+class PodPhaseStatus(ApiStruct, frozen=True):
+    """``status`` of a Pod, for those who read nothing but its phase."""
+
+    phase: str = ""
 
 
 FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
-from ..model.pod import FINISHED
+from ..model.pod import FINISHED, PodPhaseStatus
 from ..model.pod_resources import PodResources
 
 
@@ -16,18 +16,12 @@ class PodSpec(PodResources, frozen=True):
     priority_class_name: str = ""
 
 
-class PodStatus(ApiStruct, frozen=True):
-    """Phase of a pod."""
-
-    phase: str = ""
-
-
 class Pod(ApiStruct, frozen=True):
     """A pod that may need a PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    status: PodPhaseStatus = PodPhaseStatus()
 
     @property
     def is_finished(self) -> bool:

@@ -11,7 +11,7 @@ from ..model.base import ApiStruct
 from ..model.described_podgroup import decode, podgroup_of
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME, NO_PODGROUP, PODGROUP
-from ..model.pod import FINISHED
+from ..model.pod import FINISHED, PodPhaseStatus
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from .counts import QueueCounts, queue_of
 
@@ -25,18 +25,12 @@ class PodSpec(ApiStruct, frozen=True):
     node_name: str = ""
 
 
-class PodStatus(ApiStruct, frozen=True):
-    """The phase of a pod."""
-
-    phase: str = ""
-
-
 class Pod(ApiStruct, frozen=True):
     """A pod that describes its PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    status: PodPhaseStatus = PodPhaseStatus()
 
 
 def queue_of_pod(pod: Pod) -> str | None:

@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.batch_views import FAILED, RUNNING, START_TEXT, SUCCEEDED, indexed, job, pod, view
 
-from batholith.batch_ctrl import accounting, conditions, decide
-from batholith.batch_ctrl.accounting import MAX_UNCOUNTED_PODS, Accounting, PodNumbers
+from batholith.batch_ctrl import accounting, conditions
+from batholith.batch_ctrl.accounting import MAX_UNCOUNTED_PODS, Counting
+from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import BACKOFF_LIMIT_EXCEEDED, COMPLETIONS_REACHED, Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
+from batholith.batch_ctrl.evaluation import evaluate
 from batholith.batch_ctrl.failure_policy import FailureMatch
-from batholith.batch_ctrl.pod_info import PodInfo
 from batholith.batch_ctrl.status import normalized, to_json
 from batholith.model.pod import PodPhase
 
-NONE = PodNumbers(active=0, ready=0, terminating=0)
 IGNORED = FailureMatch(PolicyAction.IGNORE)
 POLICY: dict[str, Any] = {
     "podFailurePolicy": {"rules": [{"action": "Count", "onPodConditions": []}]}
 }
 
 
-def _account(of: Job, *pods: PodInfo, outcome: Outcome | None = None) -> Accounting:
+def _account(of: Job, *pods: BatchPod, outcome: Outcome | None = None) -> Counting:
     state = view(of, *pods, seconds=60)
-    return accounting.account(state, decide.evaluate(state), outcome, NONE)
+    return accounting.count(state, evaluate(state), outcome)
 
 
-def _lists(found: Accounting) -> tuple[list[str], list[str]]:
-    lists = found.status.uncounted_terminated_pods
+def _lists(found: Counting) -> tuple[list[str], list[str]]:
+    lists = found.effect.status.uncounted_terminated_pods
     assert lists is not None
     return list(lists.succeeded), list(lists.failed)
 
@@ -41,7 +41,7 @@ def test_ended_pods_are_listed_before_they_are_released() -> None:
     found = _account(job(), pod(1, SUCCEEDED), pod(2, FAILED), pod(3, RUNNING))
     assert _lists(found) == (["u1"], ["u2"])
     assert [one.name for one in found.release] == ["p1", "p2"]
-    assert (found.status.succeeded, found.status.failed) == (0, 0)
+    assert (found.effect.status.succeeded, found.effect.status.failed) == (0, 0)
 
 
 def test_pods_without_the_finalizer_are_moved_to_the_counters() -> None:
@@ -49,7 +49,7 @@ def test_pods_without_the_finalizer_are_moved_to_the_counters() -> None:
     of = job({"failed": 1, "uncountedTerminatedPods": {"succeeded": ["a", "u1"], "failed": ["b"]}})
     found = _account(of, pod(1, SUCCEEDED), pod(2, SUCCEEDED, finalizer=False))
     assert _lists(found) == (["u1"], [])
-    assert (found.status.succeeded, found.status.failed) == (1, 2)
+    assert (found.effect.status.succeeded, found.effect.status.failed) == (1, 2)
 
 
 def test_index_is_counted_once() -> None:
@@ -57,21 +57,21 @@ def test_index_is_counted_once() -> None:
     of = indexed(3, {"completedIndexes": "0", "succeeded": 1})
     pods = [pod(1, SUCCEEDED, index=0), pod(2, SUCCEEDED, index=2), pod(3, SUCCEEDED, index=2)]
     found = _account(of, *pods, pod(4, SUCCEEDED, index=5), pod(5, FAILED, index=5))
-    assert (found.status.succeeded, found.status.completed_indexes) == (2, "0,2")
+    assert (found.effect.status.succeeded, found.effect.status.completed_indexes) == (2, "0,2")
     assert len(found.release) == 5 and _lists(found) == ([], [])
 
 
 def test_ignored_failure_is_released_uncounted() -> None:
     found = _account(job(**POLICY), pod(1, FAILED, match=IGNORED))
     assert len(found.release) == 1 and _lists(found) == ([], [])
-    assert found.policy_actions == {PolicyAction.IGNORE: 1}
+    assert found.effect.policy_actions == {PolicyAction.IGNORE: 1}
 
 
 def test_retained_pod_is_not_released() -> None:
     of = indexed(2, backoffLimitPerIndex=3)
     found = _account(of, pod(1, FAILED, index=0), pod(2, FAILED, index=0, failures=1))
     assert [one.name for one in found.release] == ["p1"]
-    assert found.status.failed_indexes == ""
+    assert found.effect.status.failed_indexes == ""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_end_of_the_job_releases_all_pods(outcome: Outcome, failed: list[str]) -
     """INV-BJ-10: those deleted because the Job succeeded have not failed."""
     found = _account(job(), pod(1, RUNNING), pod(2, FAILED), outcome=outcome)
     assert len(found.release) == 2 and _lists(found)[1] == failed
-    assert found.status.conditions[-1].type == outcome.interim
+    assert found.effect.status.conditions[-1].type == outcome.interim
 
 
 def test_pods_deleted_because_of_success_do_not_fail_after_a_restart() -> None:
@@ -105,7 +105,7 @@ def test_number_of_listed_pods_is_limited() -> None:
     of = indexed(600)
     pods = [pod(number, SUCCEEDED, index=number) for number in range(600)]
     found = _account(of, *pods)
-    assert found.status.completed_indexes == "0-499" and found.capped
+    assert found.effect.status.completed_indexes == "0-499" and found.capped
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_suspension_clears_the_start_time() -> None:
 def test_status_has_the_fields_of_kube_controller_manager() -> None:
     empty = normalized(job().status)
     assert to_json(empty) == {"startTime": START_TEXT, "uncountedTerminatedPods": {}}
-    full = _account(indexed(1, backoffLimitPerIndex=0), pod(1, SUCCEEDED, index=0)).status
+    full = _account(indexed(1, backoffLimitPerIndex=0), pod(1, SUCCEEDED, index=0)).effect.status
     assert to_json(full) == {
         "startTime": START_TEXT,
         "ready": 0,
@@ -168,10 +168,10 @@ def test_each_pod_is_counted_once_in_any_order_of_crashes(
     of = job(completions=9, parallelism=9, backoffLimit=99)
     for stop_after, removed in [*steps, (3, frozenset(range(9)))]:
         state = view(of, *current.values(), seconds=60)
-        found = accounting.account(state, decide.evaluate(state), None, NONE)
+        found = accounting.count(state, evaluate(state), None)
         if stop_after == 0:
             continue
-        of = msgspec.structs.replace(of, status=found.status)
+        of = msgspec.structs.replace(of, status=found.effect.status)
         if stop_after == 1:
             continue
         for number, one in enumerate(found.release):

@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 from support.batch_audit import has_finalizer, uncounted
 from support.batch_world import SETTINGS, TRACKING, BatchWorld
-from support.inmemory_api import InMemoryClient
 
-from batholith.batch_ctrl.controller import BatchJobController, JobWriters
-from batholith.batch_ctrl.core_types import Job, Pod
 from batholith.batch_ctrl.settings import BatchJobSettings
-from batholith.machinery.recording import RecordingControl, RecordingStatusWriter
 from batholith.model.names import BATCH_JOBS, PODS
 from batholith.model.recorded import RECORDED
 
@@ -474,13 +470,27 @@ class TestManagedBy:
             )
         world.settle()
         assert world.controller is not None
-        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller._pods}
+        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller.pods}
         assert kept == {"of-ours": True, "of-theirs": False}
         world.start_pod("of-theirs")
         world.end_pod("of-theirs")
         world.settle()
         assert world.status("theirs") == {}
         world.close()
+
+
+def test_ended_pods_are_counted_while_no_pod_can_be_created(world: BatchWorld) -> None:
+    """INV-BJ-2: a failed creation does not prevent the rest of the sync."""
+    world.submit(parallelism=2, completions=9)
+    world.settle()
+    world.api.full_namespaces.add("d")
+    _end_all(world)
+    world.advance(5)
+    assert world.status()["succeeded"] == 2 and world.active() == []
+    assert "FailedCreate" in world.reasons()
+    world.api.full_namespaces.clear()
+    world.settle()
+    assert len(world.active()) == 2
 
 
 class TestOrphans:
@@ -628,7 +638,7 @@ class TestOrphans:
         )
         world.end_pod("p")
         pod_uid = world.objects(PODS)["p"]["metadata"]["uid"]
-        world.audit._listed[uid][pod_uid] = "succeeded"
+        world.audit.listed[uid][pod_uid] = "succeeded"
         world.api.put(BATCH_JOBS, "j", status={"uncountedTerminatedPods": {"succeeded": [pod_uid]}})
         world.advance(3)
         world.settle()
@@ -766,30 +776,6 @@ def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
     world.api.full_namespaces.clear()
     world.settle()
     assert len(world.active()) == 100
-
-
-class _DryWorld(BatchWorld):
-    """A cluster whose controller records what it would write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.recorded_pods = RecordingControl(view=Pod)
-        self.recorded_status = RecordingStatusWriter(view=Job)
-
-    def make_controller(self, client: InMemoryClient) -> BatchJobController:
-        writers = JobWriters(pods=self.recorded_pods, status=self.recorded_status)
-        return BatchJobController(client, settings=self.settings, clock=self.clock, writers=writers)
-
-
-def test_dry_run_sends_no_write() -> None:
-    world = _DryWorld()
-    world.submit(parallelism=2, completions=5)
-    world.advance(1)  # one sync: the next one finds no pods and plans the same
-    assert world.controller_writes == 0
-    assert len(world.recorded_pods.creates) == 2
-    ((job, patch),) = world.recorded_status.patches
-    assert job.name == "j" and patch["active"] == 2
-    world.close()
 
 
 def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:

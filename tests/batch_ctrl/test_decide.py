@@ -20,11 +20,21 @@ from support.batch_views import (
 
 from batholith.batch_ctrl import conditions, decide
 from batholith.batch_ctrl.backoff import BackoffRecord
+from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.conditions import Outcome
 from batholith.batch_ctrl.core_types import Job, PolicyAction
-from batholith.batch_ctrl.decide import Creation, Plan, SyncAction
+from batholith.batch_ctrl.effects import (
+    CountPods,
+    Creation,
+    Finished,
+    ManagePods,
+    ReleasePods,
+    SetStatus,
+    SyncAction,
+)
+from batholith.batch_ctrl.evaluation import evaluate
 from batholith.batch_ctrl.failure_policy import FailureMatch
-from batholith.batch_ctrl.pod_info import PodInfo
+from batholith.machinery.reconcile.events import Event
 from batholith.model.pod import PodPhase
 
 FAILS_JOB = FailureMatch(PolicyAction.FAIL_JOB, "message")
@@ -38,8 +48,8 @@ TARGET = {"type": "FailureTarget", "status": "True", "reason": "R", "message": "
 MET = {**TARGET, "type": "SuccessCriteriaMet"}
 
 
-def _outcome(of: Job, *pods: PodInfo, seconds: float = 0) -> Outcome | None:
-    return decide.evaluate(view(of, *pods, seconds=seconds)).outcome
+def _outcome(of: Job, *pods: BatchPod, seconds: float = 0) -> Outcome | None:
+    return evaluate(view(of, *pods, seconds=seconds)).outcome
 
 
 @pytest.mark.parametrize(
@@ -117,7 +127,7 @@ def _outcome(of: Job, *pods: PodInfo, seconds: float = 0) -> Outcome | None:
     ],
 )
 def test_outcome(
-    of: Job, pods: list[PodInfo], seconds: float, outcome: Outcome | str | None
+    of: Job, pods: list[BatchPod], seconds: float, outcome: Outcome | str | None
 ) -> None:
     """INV-BJ-15: the end of a Job follows from its pods, its status and the time alone."""
     found = _outcome(of, *pods, seconds=seconds)
@@ -148,7 +158,7 @@ def test_evaluation_counts_new_pods_once() -> None:
             "uncountedTerminatedPods": {"succeeded": ["u1", "deleted"], "failed": ["u2"]},
         }
     )
-    found = decide.evaluate(
+    found = evaluate(
         view(
             of,
             pod(1, SUCCEEDED),
@@ -163,13 +173,13 @@ def test_evaluation_counts_new_pods_once() -> None:
 
 
 def test_job_starts_when_it_is_not_suspended() -> None:
-    assert decide.evaluate(view(job({"startTime": None}))).start_time is not None
-    assert decide.evaluate(view(job({"startTime": None}, suspend=True))).start_time is None
+    assert evaluate(view(job({"startTime": None}))).start_time is not None
+    assert evaluate(view(job({"startTime": None}, suspend=True))).start_time is None
 
 
 def test_latest_failed_pod_of_an_index_is_retained() -> None:
     of = indexed(4, {"completedIndexes": "3"}, backoffLimitPerIndex=2)
-    found = decide.evaluate(
+    found = evaluate(
         view(
             of,
             pod(1, FAILED, index=0, failures=0),
@@ -187,13 +197,9 @@ def test_latest_failed_pod_of_an_index_is_retained() -> None:
 # Plans.
 
 
-def _plan(of: Job, *pods: PodInfo, **options: Any) -> Plan:
+def _plan(of: Job, *pods: BatchPod, **options: Any) -> ManagePods:
     state = view(of, *pods, **options)
-    return decide.plan(state, decide.evaluate(state), _by_name)
-
-
-def _by_name(pods: Any) -> list[PodInfo]:
-    return sorted(pods, key=lambda one: str(one.name))
+    return decide.manage(state, evaluate(state))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +223,7 @@ def test_number_of_creations(of: Job, active: int, created: int) -> None:
     found = _plan(of, *(pod(number) for number in range(active)))
     assert len(found.create) == created and not found.delete
     assert found.managed != of.is_being_deleted
-    assert found.capped == (created == 500)
+    assert (found.requeue_after == 0.0) == (created == 500)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +286,7 @@ def test_creation_waits_for_the_backoff_of_the_job() -> None:
     """INV-BJ-7."""
     now = START.timestamp()
     found = _plan(job(), backoff=BackoffRecord(2, now), seconds=5)
-    assert (found.create, found.retry_in) == ((), 15.0)
+    assert (found.create, found.requeue_after) == ((), 15.0)
     assert found.action is SyncAction.PODS_CREATED
     assert len(_plan(job(), backoff=BackoffRecord(2, now), seconds=20).create) == 1
 
@@ -298,7 +304,7 @@ def test_creation_waits_for_the_backoff_of_its_index() -> None:
         Creation(1, failures=0, ignored_failures=1),
         Creation(2, failures=0),
     )
-    assert found.retry_in == 28.0
+    assert found.requeue_after == 28.0
     replaced = _plan(of, *pods, seconds=40).create[0]
     assert replaced == Creation(0, failures=2, ignored_failures=1)
 
@@ -323,8 +329,8 @@ def test_plan_creates_or_deletes_what_is_missing(
         for number, (phase, terminating, index) in enumerate(pods)
     ]
     state = view(of, *infos, seconds=9000)
-    found = decide.plan(state, decide.evaluate(state), _by_name)
-    assert found == decide.plan(state, decide.evaluate(state), _by_name)
+    found = decide.manage(state, evaluate(state))
+    assert found == decide.manage(state, evaluate(state))
     assert not (found.create and found.delete)
     active = [one.index for one in infos if one.active and one not in found.delete]
     after = active + [one.index for one in found.create]
@@ -336,9 +342,31 @@ def test_plan_creates_or_deletes_what_is_missing(
 # The rest of a sync.
 
 
+@pytest.mark.parametrize("released", [True, False])
+def test_job_ends_once_its_counted_pods_have_no_finalizer(released: bool) -> None:
+    """INV-BJ-1, INV-BJ-2: first the status with the pod, then its release, then the end."""
+    of = view(indexed(1), pod(1, SUCCEEDED, index=0))
+    kinds = list[type]()
+    for effect in decide.decide(of):
+        kinds.append(type(effect))
+        if isinstance(effect, CountPods):
+            assert effect.status.completed_indexes == "0"
+        if isinstance(effect, ReleasePods) and released:
+            for one in effect.pods:
+                of.pods.expect_finalizer_removed(one.uid)
+    end = [Finished, Event] if released else []
+    assert kinds == [ManagePods, CountPods, ReleasePods, SetStatus, *end]
+
+
+def test_decision_changes_nothing_and_is_repeated_after_a_crash() -> None:
+    """INV-BJ-15: executed or not, the first effects of a sync are the same."""
+    of = view(job(parallelism=2, completions=3), pod(1, SUCCEEDED), pod(2, RUNNING))
+    assert list(decide.decide(of)) == list(decide.decide(of))
+
+
 def test_suspended_condition_follows_a_managed_sync_only() -> None:
     running, suspended = view(job()), view(job(suspend=True))
-    managed, unmanaged = Plan(managed=True), Plan()
+    managed, unmanaged = ManagePods(managed=True), ManagePods()
     assert decide.suspension(suspended, managed, None) == conditions.SUSPENDED
     assert decide.suspension(running, managed, None) == conditions.RESUMED
     assert decide.suspension(suspended, unmanaged, None) is None
@@ -361,5 +389,5 @@ def test_suspended_condition_follows_a_managed_sync_only() -> None:
     ],
 )
 def test_completion(of: Job, active: int, complete: bool) -> None:
-    state = view(of)
-    assert decide.completes(state, decide.evaluate(state), active=active) == complete
+    effects = decide.decide(view(of, *(pod(number) for number in range(active))))
+    assert any(isinstance(each, Finished) for each in effects) == complete

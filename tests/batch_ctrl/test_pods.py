@@ -7,10 +7,10 @@ import pytest
 from support.batch_views import indexed, job, policy
 
 from batholith.batch_ctrl import pods
+from batholith.batch_ctrl.batch_pod import BatchPod, JobTraits, finish_time, parse_pod
 from batholith.batch_ctrl.core_types import Job, Pod, PolicyAction
-from batholith.batch_ctrl.decide import Creation
-from batholith.batch_ctrl.known_jobs import RecentUids
-from batholith.batch_ctrl.pod_info import JobTraits, PodInfo, finish_time, parse_pod
+from batholith.batch_ctrl.effects import Creation
+from batholith.batch_ctrl.orphans import RecentUids
 from batholith.machinery.pod_control import NameGenerator, Owner
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import BATCH_JOBS
@@ -99,7 +99,7 @@ def _pod(**fields: Any) -> Pod:
     return msgspec.convert({"metadata": meta, **fields}, Pod)
 
 
-def _parse(of: Job, **fields: Any) -> PodInfo:
+def _parse(of: Job, **fields: Any) -> BatchPod:
     return parse_pod(_pod(**fields), JobTraits.of(of))
 
 

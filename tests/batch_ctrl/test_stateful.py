@@ -11,6 +11,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from support.batch_audit import is_finished, is_foreign
 from support.batch_rest import validate, wanted
 from support.batch_specs import COUNT, DISRUPTION, FAIL_INDEX, FAIL_JOB, specs
+from support.batch_tracker import check_tracker
 from support.batch_world import ENDED, BatchWorld, is_active, is_live
 from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
@@ -30,8 +31,8 @@ class _World(BatchWorld):
         """Check the Jobs, and that what the controller keeps agrees with the pods."""
         validate(self)
         if self.controller is not None:
-            for info in self.controller._infos.values():
-                info.pods.validate()
+            for pods in self.controller.tracked_pods():
+                check_tracker(pods)
 
 
 class BatchMachine(ControllerMachine[_World]):
@@ -177,23 +178,23 @@ class BatchMachine(ControllerMachine[_World]):
             self.world.start_pod(name)
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: self._pods(_has_not_ended))
+    @precondition(lambda self: self._pods(_may_end))
     @rule(which=WHICH, code=CODES, pace=PACE)
     def end(self, which: int, code: int, pace: int | None) -> None:
-        self.world.end_pod(_pick(self._pods(_has_not_ended), which), code=code)
+        self.world.end_pod(_pick(self._pods(_may_end), which), code=code)
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: self._pods(_has_not_ended))
+    @precondition(lambda self: self._pods(_may_end))
     @rule(codes=st.lists(CODES, min_size=1, max_size=4), pace=PACE)
     def several_end(self, codes: list[int], pace: int | None) -> None:
-        for name, code in zip(self._pods(_has_not_ended), codes, strict=False):
+        for name, code in zip(self._pods(_may_end), codes, strict=False):
             self.world.end_pod(name, code=code)
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: self._pods(_has_not_ended))
+    @precondition(lambda self: self._pods(_may_end))
     @rule(which=WHICH, pace=PACE)
     def disrupt(self, which: int, pace: int | None) -> None:
-        name = _pick(self._pods(_has_not_ended), which)
+        name = _pick(self._pods(_may_end), which)
         self.world.end_pod(name, conditions=[DISRUPTION])
         self._settle_or_advance(pace)
 
@@ -249,6 +250,11 @@ def _pick(names: list[str], which: int) -> str:
 
 def _has_not_ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") not in ENDED
+
+
+def _may_end(pod: Object) -> bool:
+    """Whether containers may end: a pod that is deleted before it has a node never gets one."""
+    return _has_not_ended(pod) and (is_live(pod) or "nodeName" in pod.get("spec", {}))
 
 
 class TestStateful(BatchMachine.TestCase):  # type: ignore[valid-type,misc]

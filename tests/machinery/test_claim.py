@@ -1,6 +1,8 @@
 """Adoption and release of children."""
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -25,9 +27,8 @@ from batholith.machinery.claim import (
     claim_action,
 )
 from batholith.machinery.controller import RequeueError
-from batholith.machinery.pod_control import Owner
-from batholith.machinery.recording import Failures, RecordingControl
-from batholith.model.meta import HasMeta
+from batholith.machinery.pod_control import Created, Json, Owner, with_uid
+from batholith.model.meta import HasMeta, ObjectMeta
 from batholith.model.selectors import parse_label_selector
 
 US = msgspec.to_builtins(OWNER.controller_reference())
@@ -39,11 +40,31 @@ DELETED_OWNER = replace(
 FINALIZER = "example.com/tracking"
 
 
+@dataclass
+class RecordingControl:
+    """Records patches, of which the first *failures* fail with *error*."""
+
+    patches: list[tuple[ObjectMeta, Json]] = field(default_factory=list)
+    error: Exception | None = None
+    failures: float = math.inf
+
+    async def patch(self, child: ObjectMeta, body: Mapping[str, object]) -> None:
+        self.patches.append((child, with_uid(child, body)))
+        if self.error is not None and len(self.patches) <= self.failures:
+            raise self.error
+
+    async def create(self, owner: Owner, body: Json) -> Created[Pod]:
+        raise AssertionError("claiming creates nothing")
+
+    async def delete(self, owner: Owner, child: ObjectMeta) -> None:
+        raise AssertionError("claiming deletes nothing")
+
+
 class Pass:
     """Claims against a recording control; counts the reads of the owner."""
 
     def __init__(self, owner: Owner = OWNER, *, finalizer: str = "") -> None:
-        self.control = RecordingControl(view=Pod)
+        self.control = RecordingControl()
         self.current = owner.metadata
         self.read_error: Exception | None = None
         self.reads = 0
@@ -202,7 +223,8 @@ async def test_owner_that_cannot_be_read_adopts_nothing() -> None:
 
 async def test_child_that_is_deleted_during_its_adoption_is_no_child() -> None:
     one = Pass()
-    one.control.fail_patches = Failures(NotFoundError("no such pod", status=404), count=1)
+    one.control.error = NotFoundError("no such pod", status=404)
+    one.control.failures = 1
     claim = await one.claim(candidate("a", controller=None), candidate("b", controller=None))
     assert claim.adopted == {"uid-b"}
     assert [child.metadata.name for child in claim.children] == ["b"]
@@ -212,7 +234,7 @@ async def test_child_that_is_deleted_during_its_adoption_is_no_child() -> None:
 @pytest.mark.parametrize("error", [NotFoundError("no such pod"), InvalidError("no such reference")])
 async def test_child_that_has_no_such_reference_is_released(error: Exception) -> None:
     one = Pass()
-    one.control.fail_patches = Failures(error)
+    one.control.error = error
     claim = await one.claim(candidate("former", controller=US, matches=False))
     assert (claim.children, claim.errors) == ((), ())
 
@@ -220,7 +242,7 @@ async def test_child_that_has_no_such_reference_is_released(error: Exception) ->
 async def test_errors_do_not_end_the_pass() -> None:
     one = Pass()
     error = ForbiddenError("not allowed", status=403)
-    one.control.fail_patches = Failures(error)
+    one.control.error = error
     claim = await one.claim(
         candidate("a", controller=None),
         candidate("b", controller=US, matches=False),

@@ -11,9 +11,6 @@ from support.examples import examples
 from batholith.machinery.expectations import (
     TTL,
     ControllerExpectations,
-    FinalizerExpectations,
-    all_satisfied,
-    any_satisfied,
 )
 from batholith.machinery.testing import FakeClock
 
@@ -221,34 +218,3 @@ def test_expectations_that_expired_do_not_shorten_later_ones(
     expected.expect_creations("web", ["b"])
     clock.tick(TTL - 1)
     assert not expected.satisfied("web")
-
-
-def test_all_records_of_an_object_must_be_satisfied_by_default(
-    expected: ControllerExpectations,
-) -> None:
-    keys = ["web/worker/pods", "web/worker/services", "web/master/pods"]
-    expected.expect_creations(keys[0], ["a"])
-    assert not all_satisfied(expected.satisfied, keys)
-    assert any_satisfied(expected.satisfied, keys)
-    for key in keys[1:]:
-        expected.expect_creations(key, ["a"])
-    assert not any_satisfied(expected.satisfied, keys)
-    for key in keys:
-        expected.creation_observed(key, "a")
-    assert all_satisfied(expected.satisfied, keys)
-    assert all_satisfied(expected.satisfied, []) and any_satisfied(expected.satisfied, [])
-
-
-def test_finalizer_removal_is_pending_until_observed() -> None:
-    removals = FinalizerExpectations()
-    removals.expect_removals("job", [])
-    assert len(removals) == 0
-    removals.expect_removals("job", ["uid-a", "uid-b"])
-    assert removals.pending("job") == {"uid-a", "uid-b"}
-    assert removals.removal_observed("job", "uid-a")
-    assert not removals.removal_observed("job", "uid-a")
-    assert not removals.removal_observed("other", "uid-b")
-    assert removals.pending("job") == {"uid-b"}
-    removals.delete("job")
-    assert not removals.pending("job")
-    assert len(removals) == 0

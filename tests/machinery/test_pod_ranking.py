@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.children import Pod
 
-from batholith.machinery.pod_ranking import (
-    DELETION_COST,
-    NodeSpread,
-    deletion_order,
-    is_active,
-    is_ready,
-    is_terminating,
-)
+from batholith.machinery.pod_ranking import deletion_order
 from batholith.model import times
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,18 +31,12 @@ def ranked(
     sidecar_restarts: int = 0,
     init_restarts: int = 0,
     age: float | None = 1000,
-    cost: str = "",
-    deleted: bool = False,
     name: str = "",
 ) -> Pod:
     """Return a pod, by default one that is ready."""
     metadata: dict[str, Any] = {"name": name or f"pod-{next(_names)}"}
     if age is not None:
         metadata["creationTimestamp"] = at(age)
-    if cost:
-        metadata["annotations"] = {DELETION_COST: cost}
-    if deleted:
-        metadata["deletionTimestamp"] = at(0)
     condition: dict[str, Any] = {"type": "Ready", "status": str(ready)}
     if ready_age is not None:
         condition["lastTransitionTime"] = at(ready_age)
@@ -75,9 +62,9 @@ def ranked(
     return msgspec.convert(body, Pod)
 
 
-def first_of(*pods: Pod, spread: NodeSpread | None = None) -> Pod:
-    forwards = deletion_order(pods, spread=spread)
-    assert forwards == deletion_order(reversed(pods), spread=spread)
+def first_of(*pods: Pod) -> Pod:
+    forwards = deletion_order(pods)
+    assert forwards == deletion_order(reversed(pods))
     return forwards[0]
 
 
@@ -104,67 +91,12 @@ def test_rules_in_their_order(first: dict[str, Any], second: dict[str, Any]) -> 
     assert first_of(one, other) is one
 
 
-def test_deletion_costs_and_colocated_pods_precede_the_ready_time() -> None:
-    crowded, alone = ranked(node="node-1", ready_age=100), ranked(node="node-2", ready_age=10)
-    sibling = ranked(node="node-1")
-    finished = [ranked(node="node-2", phase="Succeeded") for _ in range(5)]
-    spread = NodeSpread(related=[crowded, alone, sibling, *finished], now=NOW)
-    assert first_of(crowded, alone) is alone
-    assert first_of(crowded, alone, spread=spread) is crowded
-    assert spread.colocated(crowded) == 2
-    cheap = ranked(node="node-2", cost="-5")
-    assert first_of(crowded, cheap, spread=spread) is cheap
-    assert first_of(crowded, cheap, ranked(ready=False), spread=spread).status.conditions[
-        0
-    ].status == ("False")
-
-
-@pytest.mark.parametrize("cost", ["", "0", "+5", "05", "five", str(2**31), "1e3"])
-def test_deletion_cost_that_is_no_integer_is_zero(cost: str) -> None:
-    odd, cheap = ranked(cost=cost), ranked(cost="-1")
-    spread = NodeSpread(related=[], now=NOW)
-    assert first_of(odd, cheap, spread=spread) is cheap
-    assert first_of(odd, ranked(cost="1"), spread=spread) is odd
-
-
-def test_ages_compare_by_magnitude_with_spread() -> None:
-    older = ranked(ready_age=900, restarts=1)
-    younger = ranked(ready_age=600, restarts=0)
-    spread = NodeSpread(related=[], now=NOW)
-    assert first_of(older, younger) is younger
-    assert first_of(older, younger, spread=spread) is older
-    assert first_of(older, ranked(ready_age=20), spread=spread).metadata != older.metadata
-    assert first_of(older, ranked(ready_age=-5), spread=spread).metadata != older.metadata
-
-
 def test_malformed_time_counts_as_missing() -> None:
     broken = msgspec.structs.replace(
         ranked(),
         metadata=msgspec.structs.replace(ranked().metadata, creation_timestamp="yesterday"),
     )
     assert first_of(broken, ranked(age=0)) is broken
-
-
-@pytest.mark.parametrize(
-    ("phase", "deleted", "active", "terminating"),
-    [
-        ("Pending", False, True, False),
-        ("Running", False, True, False),
-        ("Unknown", True, False, True),
-        ("Running", True, False, True),
-        ("Succeeded", False, False, False),
-        ("Failed", True, False, False),
-    ],
-)
-def test_active_and_terminating(phase: str, deleted: bool, active: bool, terminating: bool) -> None:
-    pod = ranked(phase=phase, deleted=deleted)
-    assert (is_active(pod), is_terminating(pod)) == (active, terminating)
-
-
-def test_ready_is_the_condition() -> None:
-    assert is_ready(ranked(ready=True))
-    assert not is_ready(ranked(ready=False))
-    assert not is_ready(ranked(ready=None))
 
 
 PODS = st.builds(
@@ -176,35 +108,35 @@ PODS = st.builds(
     restarts=st.integers(0, 2),
     sidecar_restarts=st.integers(0, 1),
     age=st.sampled_from([None, 10.0, 20.0, 21.0]),
-    cost=st.sampled_from(["", "-1", "2"]),
 )
 
 
-def precedes(one: Pod, other: Pod, spread: NodeSpread | None) -> bool:
-    return deletion_order([other, one], spread=spread)[0] is one
+def precedes(one: Pod, other: Pod) -> bool:
+    return deletion_order([other, one])[0] is one
 
 
-@given(pods=st.lists(PODS, min_size=3, max_size=3), spread=st.booleans())
-def test_inv_rk_1_order_is_a_strict_weak_order(pods: list[Pod], spread: bool) -> None:
+@given(pods=st.lists(PODS, min_size=3, max_size=3))
+def test_inv_rk_1_order_is_a_strict_weak_order(pods: list[Pod]) -> None:
     """INV-RK-1."""
-    options = NodeSpread(related=pods, now=NOW) if spread else None
     a, b, c = pods
-    assert precedes(a, b, options) != precedes(b, a, options)
-    if precedes(a, b, options) and precedes(b, c, options):
-        assert precedes(a, c, options)
+    assert precedes(a, b) != precedes(b, a)
+    if precedes(a, b) and precedes(b, c):
+        assert precedes(a, c)
+
+
+def _is_ready(pod: Pod) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
 
 
 def _first_rules(pod: Pod) -> tuple[bool, int, bool]:
     phases = {"Pending": 0, "Unknown": 1, "Running": 2}
-    return bool(pod.spec.node_name), phases.get(pod.status.phase, 0), is_ready(pod)
+    return bool(pod.spec.node_name), phases.get(pod.status.phase, 0), _is_ready(pod)
 
 
-@given(pods=st.lists(PODS, max_size=8), count=st.integers(0, 8), spread=st.booleans())
-def test_inv_rk_2_kept_pods_are_at_least_as_useful(
-    pods: list[Pod], count: int, spread: bool
-) -> None:
+@given(pods=st.lists(PODS, max_size=8), count=st.integers(0, 8))
+def test_inv_rk_2_kept_pods_are_at_least_as_useful(pods: list[Pod], count: int) -> None:
     """INV-RK-2."""
-    ordered = deletion_order(pods, spread=NodeSpread(related=pods, now=NOW) if spread else None)
+    ordered = deletion_order(pods)
     assert all(_first_rules(one) <= _first_rules(two) for one, two in pairwise(ordered))
     deleted, kept = ordered[:count], ordered[count:]
     for one in deleted:

@@ -10,9 +10,10 @@ from support.examples import examples
 from batholith.model.described_podgroup import encode
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, PODGROUP
+from batholith.model.pod import PodPhaseStatus
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.queue_ctrl.counts import QueueCounts
-from batholith.queue_ctrl.described_podgroups import DescribedCounts, Pod, PodSpec, PodStatus
+from batholith.queue_ctrl.described_podgroups import DescribedCounts, Pod, PodSpec
 
 GROUPS = st.sampled_from("abc")
 QUEUES = ("default", "x", "y")
@@ -28,7 +29,7 @@ def pod(group: str, uid: int, queue: str, node: str, phase: str) -> Pod:
         annotations=annotations,
         creation_timestamp=f"2026-01-01T00:00:0{uid}Z",
     )
-    return Pod(metadata=meta, spec=PodSpec(node_name=node), status=PodStatus(phase=phase))
+    return Pod(metadata=meta, spec=PodSpec(node_name=node), status=PodPhaseStatus(phase=phase))
 
 
 class DescribedCountsMachine(RuleBasedStateMachine):

@@ -35,7 +35,7 @@ class BatchAudit:
         """By uid of the Job: pods that the controller released, as they were then, by uid."""
         self.created: Counter[str] = Counter()
         """Pods created by uid of the Job."""
-        self._listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self.listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         """By uid of the Job: pods that were ever listed as uncounted, and in which list."""
 
         self._left: defaultdict[str, set[str]] = defaultdict(set)
@@ -88,7 +88,7 @@ class BatchAudit:
         name = pod["metadata"]["name"]
         assert uid not in self._left[owner], f"INV-BJ-1: counted {name} is released again"
         self.released[owner][uid] = pod
-        if uid in self._listed[owner]:
+        if uid in self.listed[owner]:
             self._left[owner].add(uid)
         if job is None or is_finished(job) or "deletionTimestamp" in job["metadata"]:
             return
@@ -98,11 +98,11 @@ class BatchAudit:
         if phase == "Succeeded":
             assert self._is_success_counted(job, pod), f"INV-BJ-2: {name} is not counted"
         elif must_count_failure(job, pod):
-            assert uid in self._listed[owner], f"INV-BJ-2: failed {name} is not counted"
+            assert uid in self.listed[owner], f"INV-BJ-2: failed {name} is not counted"
 
     def _is_success_counted(self, job: Object, pod: Object) -> bool:
         if job["spec"].get("completionMode") != "Indexed":
-            return pod["metadata"]["uid"] in self._listed[job["metadata"]["uid"]]
+            return pod["metadata"]["uid"] in self.listed[job["metadata"]["uid"]]
         completed = indexes(job, "completedIndexes")
         return not in_range(job, pod) or int(index_of(pod) or 0) in completed
 
@@ -128,7 +128,7 @@ class BatchAudit:
         self._counted[uid] |= before - after
         for kind, uids in uncounted(new).items():
             for pod in uids:
-                known = self._listed[uid].setdefault(pod, kind)
+                known = self.listed[uid].setdefault(pod, kind)
                 assert known == kind, f"INV-BJ-1: {pod} is {known} and {kind}"
 
     def _check_counters(self, new: Object, old: Object) -> None:
@@ -138,7 +138,7 @@ class BatchAudit:
             if kind == "succeeded" and new["spec"].get("completionMode") == "Indexed":
                 continue
             total = new["status"].get(kind, 0) + len(uncounted(new)[kind])
-            listed = sum(each == kind for each in self._listed[uid].values())
+            listed = sum(each == kind for each in self.listed[uid].values())
             assert total == listed, f"INV-BJ-1: {kind} is {total}, but {listed} pods ended so"
 
     def _job(self, uid: str) -> Object | None:

@@ -6,11 +6,10 @@ from typing import Any
 import msgspec
 
 from batholith.batch_ctrl.backoff import BackoffRecord
+from batholith.batch_ctrl.batch_pod import BatchPod
 from batholith.batch_ctrl.core_types import Job, PodFailurePolicy
-from batholith.batch_ctrl.decide import JobView
-from batholith.batch_ctrl.indexes import IndexSet
-from batholith.batch_ctrl.pod_info import JobTraits, PodInfo
-from batholith.batch_ctrl.pod_tracker import PodTracker
+from batholith.batch_ctrl.state import BatchJobState
+from batholith.batch_ctrl.view import BatchJobView
 from batholith.model.pod import PodPhase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,28 +47,27 @@ def indexed(completions: int, status: dict[str, Any] | None = None, **spec: Any)
     return job(status, completionMode="Indexed", completions=completions, **spec)
 
 
-def pod(number: int, phase: PodPhase = RUNNING, **fields: Any) -> PodInfo:
+def pod(number: int, phase: PodPhase = RUNNING, **fields: Any) -> BatchPod:
     """Return a pod with the finalizer."""
     given = {"uid": f"u{number}", "name": f"p{number}", "phase": phase, "finalizer": True}
-    return PodInfo(**{**given, **fields})
+    return BatchPod(**{**given, **fields})
 
 
 def view(
-    of: Job, *pods: PodInfo, seconds: float = 0, backoff: BackoffRecord | None = None
-) -> JobView:
-    """Return the input of a sync, *seconds* after the start of the Job."""
-    traits = JobTraits.of(of)
-    tracker = PodTracker(traits)
+    of: Job, *pods: BatchPod, seconds: float = 0, backoff: BackoffRecord | None = None
+) -> BatchJobView:
+    """Return the input of a sync, *seconds* after the start of the Job; deletes pods by name."""
+    state = BatchJobState(of)
+    state.backoff = backoff or BackoffRecord()
     for one in pods:
-        tracker.observe(one)
-    return JobView(
+        state.pods.observe(one)
+    return BatchJobView(
         job=of,
-        traits=traits,
-        pods=tracker,
-        completed=IndexSet.parse(of.status.completed_indexes, of.completions),
-        failed_indexes=IndexSet.parse(of.status.failed_indexes or "", of.completions),
-        backoff=backoff or BackoffRecord(),
+        state=state,
         now=START + timedelta(seconds=seconds),
+        monotonic=seconds,
+        is_orphan=lambda _: False,
+        deletion_order=lambda given: sorted(given, key=lambda one: one.name),
     )
 
 

@@ -15,7 +15,7 @@ from support.inmemory_objects import Target, status_response
 from support.virtual_controller import CheckedWorld
 
 from batholith.apiserver.kinds.strategic_merge import PatchError, strategic_merge
-from batholith.batch_ctrl.controller import BatchJobController, JobWriters
+from batholith.batch_ctrl.controller import BatchJobController
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
 from batholith.machinery.pod_control import NameGenerator
 from batholith.model.names import BATCH_JOBS, PODS, Resource
@@ -108,7 +108,7 @@ class BatchWorld(CheckedWorld[BatchJobController]):
             settings=self.settings,
             clock=self.clock,
             recorder=self.recorder,
-            writers=JobWriters(names=NameGenerator(self.random.choice)),
+            names=NameGenerator(self.random.choice),
         )
 
     def _on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:

@@ -3,12 +3,12 @@
 from typing import Any
 
 import msgspec
+from support.pod_view import Pod
 
 from batholith.machinery.pod_control import Owner
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
-from batholith.model.pod_view import Pod
 
 Json = dict[str, Any]
 

@@ -4,14 +4,13 @@ A process that works on some shards of the keys has controllers for each shard, 
 objects of these shards; it still receives all of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, Unpack
 
 from ...model.meta import HasMeta
 from ...model.names import Resource
 from ..client.client import Client
-from .informer import EventHandler, Informer
-from .reflector import InformerOptions
+from .informer import EventHandler, Informer, InformerScope
 
 T = TypeVar("T", bound=HasMeta)
 
@@ -28,13 +27,12 @@ class InformerFactory(Protocol):
         view: type[T],
         *,
         owner_key: OwnerKey[T] | None = None,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
-        options: InformerOptions | None = None,
+        **scope: Unpack[InformerScope[T]],
     ) -> Informer[T]:
-        """Return an informer; *owner_key* selects the objects that a shard needs, None: all."""
+        """Return an informer, as its constructor does.
+
+        *owner_key* selects the objects that a shard needs; without one, these are all.
+        """
         ...
 
 
@@ -50,23 +48,10 @@ class NewInformers:
         view: type[T],
         *,
         owner_key: OwnerKey[T] | None = None,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
-        options: InformerOptions | None = None,
+        **scope: Unpack[InformerScope[T]],
     ) -> Informer[T]:
         """Return a new informer of all objects."""
-        return Informer(
-            self._client,
-            resource,
-            view,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            indexes=indexes,
-            options=options,
-        )
+        return Informer(self._client, resource, view, **scope)
 
 
 class _Shared:
@@ -129,11 +114,14 @@ class SharedInformers:
         resource: Resource,
         view: type[T],
         owner_key: OwnerKey[T] | None,
-        **scope: Any,
+        scope: InformerScope[T],
     ) -> Informer[T]:
         """Return the view of *shard* of the one informer with these options."""
-        selectors = (scope["namespace"], scope["label_selector"], scope["field_selector"])
-        key = (resource, view, *selectors, *sorted(scope["indexes"] or ()))
+        selectors = [
+            scope.get(name, "") for name in ("namespace", "label_selector", "field_selector")
+        ]
+        kept = (scope.get("transform"), scope.get("options"), *sorted(scope.get("indexes", ())))
+        key = (resource, view, *selectors, *kept)
         shared = self._shared.get(key)
         if shared is None:
             shared = self._shared[key] = _Shared(Informer(self._client, resource, view, **scope))
@@ -166,24 +154,10 @@ class ShardInformers:
         view: type[T],
         *,
         owner_key: OwnerKey[T] | None = None,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
-        options: InformerOptions | None = None,
+        **scope: Unpack[InformerScope[T]],
     ) -> Informer[T]:
         """Return the shared informer of these options, whose handlers see the shard alone."""
-        return self._shared.view(
-            self._shard,
-            resource,
-            view,
-            owner_key,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            indexes=indexes,
-            options=options,
-        )
+        return self._shared.view(self._shard, resource, view, owner_key, scope)
 
 
 class InformerView(Informer[T]):

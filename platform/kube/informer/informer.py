@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from ...model.meta import HasMeta
 from ...model.names import Resource
@@ -229,37 +229,46 @@ class OptionalSource(KindSource[T]):
         await self._informer.wait_synced_or_refused()
 
 
-class Informer(Generic[T]):
-    """Informer of one resource, decoded as *view*, narrowed by selectors.
+class InformerScope(TypedDict, Generic[T], total=False):
+    """Which objects an informer has, and what it keeps of them; all objects by default."""
 
-    *indexes* maps an index name to the function that computes an object's values. *transform*
-    returns what to keep of a received object, whose name, namespace, uid and resourceVersion it
-    retains: less of objects that the controller does not need.
-    """
+    namespace: str
+    label_selector: str
+    field_selector: str
+
+    indexes: Mapping[str, Callable[[T], Iterable[str]]]
+    """By name of an index, the function that computes an object's values."""
+
+    transform: Callable[[T], T]
+    """Returns what to keep of a received object, whose name, namespace, uid and resourceVersion it
+    retains: less of objects that the controller does not need."""
+
+    options: InformerOptions
+
+
+class Informer(Generic[T]):
+    """Informer of one resource, decoded as *view*."""
 
     def __init__(
         self,
         client: Client,
         resource: Resource,
         view: type[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
-        transform: Callable[[T], T] | None = None,
-        options: InformerOptions | None = None,
+        **scope: Unpack[InformerScope[T]],
     ) -> None:
         self.name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
-        scope = ListScope(
+        selected = ListScope(
             resource=resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
+            namespace=scope.get("namespace", ""),
+            label_selector=scope.get("label_selector", ""),
+            field_selector=scope.get("field_selector", ""),
         )
-        self._store = _IndexedStore[T](self.name, view, indexes or {}, transform)
-        self._reflector = Reflector(client, scope, view, self._store, options or InformerOptions())
-        self._timing = (options or InformerOptions()).timing or client.timing
+        options = scope.get("options") or InformerOptions()
+        self._store = _IndexedStore[T](
+            self.name, view, scope.get("indexes", {}), scope.get("transform")
+        )
+        self._reflector = Reflector(client, selected, view, self._store, options)
+        self._timing = options.timing or client.timing
         self._reflector_task: asyncio.Task[None] | None = None
         self._runners = 0
         self._metrics = client.metrics

@@ -141,7 +141,10 @@ class Controller(ABC, Generic[View, Effect]):
 
     @abstractmethod
     def decide(self, view: View) -> Iterable[Effect]:
-        """Return the effects that the object needs, in order. Pure: reads nothing but *view*."""
+        """Return the effects that the object needs, in order. Pure: reads nothing but *view*.
+
+        Of a generator each effect is executed before the next one is computed.
+        """
 
     @abstractmethod
     async def execute(self, sync: Sync, view: View, effect: Effect) -> None:

@@ -12,16 +12,27 @@ S = TypeVar("S")
 class KeyStates(Generic[S]):
     """One *new()* for each object; an object that was created again under its name gets another."""
 
-    def __init__(self, new: Callable[[], S]) -> None:
+    def __init__(self, new: Callable[[], S] | None = None) -> None:
+        """Without *new*, a state is created by its controller and :meth:`put`."""
         self._new = new
         self._states: dict[str, tuple[str, S]] = {}
 
     def of(self, meta: ObjectMeta) -> S:
-        """Return the state of the object of *meta*."""
+        """Return the state of the object of *meta*.
+
+        Raises:
+            LookupError: it has none, and there is no *new*.
+        """
         found = self._states.get(meta.key)
         if found is None or found[0] != meta.uid:
+            if self._new is None:
+                raise LookupError(meta.key)
             found = self._states[meta.key] = meta.uid, self._new()
         return found[1]
+
+    def put(self, meta: ObjectMeta, state: S) -> None:
+        """Set the state of the object of *meta*."""
+        self._states[meta.key] = meta.uid, state
 
     def get(self, key: str, uid: str = "") -> S | None:
         """Return the state of *key*, if there is one, and if it is of *uid* where that is given."""

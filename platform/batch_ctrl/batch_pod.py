@@ -38,7 +38,7 @@ class _Template(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobTraits:
-    """What the view of a pod depends on; constant for a Job, but for its completions."""
+    """The part of a Job's spec that its pods are read with. Only the completions ever change."""
 
     uid: str
     indexed: bool
@@ -74,7 +74,7 @@ class JobTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodInfo:
+class BatchPod:
     """One pod of a Job."""
 
     uid: str
@@ -128,9 +128,9 @@ class PodInfo:
         return self.stopping and self.scheduled
 
     def has_failed(self, *, replaces_only_failed: bool) -> bool:
-        """Whether the pod counts as failed; a terminating one does unless the Job waits for it.
+        """Whether the pod counts as failed. A terminating one does unless its end is awaited.
 
-        No Job waits for a pod without node: no kubelet would ever report that it failed.
+        No Job waits for the end of a pod without node, which no kubelet would ever report.
         """
         if self.phase is PodPhase.FAILED:
             return True
@@ -147,7 +147,7 @@ class PodInfo:
         return (UNLIMITED if self.index is None else self.index, self.name)
 
 
-def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
+def parse_pod(pod: Pod, traits: JobTraits) -> BatchPod:
     """Return the view of *pod*, which the Job of *traits* controls."""
     meta, status = pod.metadata, pod.status
     phase = _PHASES.get(status.phase, PodPhase.UNKNOWN)
@@ -155,7 +155,7 @@ def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
     ready = next((one for one in status.conditions if one.type == "Ready"), None)
     ended = terminating or phase in FINISHED
     sidecars = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
-    return PodInfo(
+    return BatchPod(
         uid=meta.uid,
         name=meta.name,
         index=_parse_index(meta.annotations.get(COMPLETION_INDEX)) if traits.indexed else None,
@@ -176,7 +176,7 @@ def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
 
 
 def finish_time(pod: Pod, sidecars: Iterable[str] = ()) -> float:
-    """Return when *pod* ended: the end of its last container, or the next best time known."""
+    """Return when *pod* ended: when its last container did, or else the best estimate."""
     meta, status = pod.metadata, pod.status
     names = set(sidecars)
     containers = [

@@ -1,11 +1,7 @@
-"""View of a Pod with the fields that most controllers of pods read.
+"""View of a Pod with all fields that functions of the machinery require."""
 
-A controller that reads more declares its own view; the machinery requires only the fields that each
-function names.
-"""
-
-from .base import ApiStruct
-from .meta import Condition, ObjectMeta
+from batholith.model.base import ApiStruct
+from batholith.model.meta import Condition, ObjectMeta
 
 
 class Container(ApiStruct, frozen=True):
