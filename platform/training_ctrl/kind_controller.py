@@ -44,13 +44,13 @@ from .core_types import (
     PriorityClass,
     Service,
 )
+from .decide import plan
 from .effects import Reason, Warn
 from .execution import ExecutorDeps, JobMemory
 from .executor import Executor
 from .frameworks.base import Framework
 from .gangs import Gang
 from .metrics import TrainingMetrics
-from .plan import plan
 from .replica_pods import abnormal_messages, exit_code
 from .settings import TrainingSettings
 from .view import View

@@ -7,10 +7,10 @@ from support.training_harness import job
 
 from batholith.machinery.testing import FakeClock
 from batholith.training_ctrl.core_types import Pod, Service
+from batholith.training_ctrl.decide import plan
 from batholith.training_ctrl.effects import Plan
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 from batholith.training_ctrl.frameworks.base import Framework, Member
-from batholith.training_ctrl.plan import plan
 from batholith.training_ctrl.pods import build_pod, replica_labels
 from batholith.training_ctrl.view import View
 

@@ -48,7 +48,7 @@ from .pods import sets_restart_policy
 from .replica_groups import ReplicaGroup, count, first_failure, replica_groups
 from .replica_pods import container_restarts
 from .restarts import RestartRecord
-from .status_draft import StatusDraft
+from .status import StatusDraft
 from .view import View
 
 GANG_RECHECK = 10.0
