@@ -263,15 +263,23 @@ class WriteThroughCache(Generic[T]):
         Raises:
             ApiError, ConnectionLostError: the request failed.
         """
-        if key not in self._unconfirmed:
-            return
+        if key in self._unconfirmed:
+            await self.read(key)
+
+    async def read(self, key: str) -> T | None:
+        """Read the object of *key* from the API server, and keep it; None if it does not exist.
+
+        Raises:
+            ApiError, ConnectionLostError: the request failed.
+        """
         namespace, _, name = key.rpartition("/")
         try:
             obj = await self._client.get(self._resource, name, namespace=namespace, view=self._view)
         except NotFoundError:
             self._unconfirmed.discard(key)
-        else:
-            self.wrote(obj)
+            return None
+        self.wrote(obj)
+        return obj
 
     def forget(self, key: str) -> None:
         """Drop the own write of *key*, whose object is deleted."""
