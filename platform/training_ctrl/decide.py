@@ -1,20 +1,23 @@
-"""The decision of what a job needs: a pure function from a view to a plan.
+"""The decision of what a training job needs: a pure function from a view to effects.
 
-A plan follows from the state alone, so that one that was interrupted anywhere is completed by the
-next. What the state would not show after an interruption is in the restart record, which is written
-first.
+A decision follows from the state alone, so that one that was interrupted anywhere is completed by
+the next. What the state would not show after an interruption is in the restart record, which is
+written first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from ..machinery.reconcile.events import Event
+from ..model.meta import HasMeta
+from ..model.pod import PodPhase
 from ..model.recorded import seconds_to_wait
-from ..model.training.types import ConditionType
-from . import clean_up, gangs, restarts
+from ..model.training.types import CleanPodPolicy, ConditionType
+from . import gangs, restarts
 from .core_types import Pod
-from .dependents import differing
+from .dependents import changes
 from .effects import (
     Announcement,
     CreateObject,
@@ -27,19 +30,20 @@ from .effects import (
     DeletePods,
     DeleteServices,
     Effect,
-    Plan,
     Reason,
     ReportConflict,
+    ReportErrors,
+    RequeueAfter,
     UpdateObject,
-    UpdatePodGroup,
-    Warn,
+    Write,
+    WriteObjects,
+    WriteRecord,
+    WriteStatus,
 )
-from .gangs import Gang
-from .observation import (
+from .frameworks.base import (
     Evaluation,
     Failed,
     Observation,
-    ReplicaCounts,
     Restarting,
     Running,
     Succeeded,
@@ -49,7 +53,9 @@ from .replica_groups import ReplicaGroup, count, first_failure, replica_groups
 from .replica_pods import container_restarts
 from .restarts import RestartRecord
 from .status import StatusDraft
-from .view import View
+from .view import TrainingView
+
+T = TypeVar("T", bound=HasMeta)
 
 GANG_RECHECK = 10.0
 """Seconds after which a job that waits for its PodGroup is reconciled again."""
@@ -65,7 +71,7 @@ RESTART_POLICY_IGNORED = (
 )
 
 
-def plan(view: View) -> Plan:
+def decide(view: TrainingView) -> list[Effect]:
     """Return what the job of *view* needs.
 
     Raises:
@@ -75,21 +81,42 @@ def plan(view: View) -> Plan:
     draft = StatusDraft(view.framework, view.job, view.now)
     draft.created()
     if draft.is_finished:
-        return _finished(view, draft)
-    if view.job.spec.run_policy.suspend:
-        return _suspended(view, draft)
-    if draft.is_true(ConditionType.SUSPENDED):
-        draft.resumed()
-    return _unfinished(view, draft)
+        effects = _finished(view, draft)
+    elif view.job.spec.run_policy.suspend:
+        effects = _suspended(view, draft)
+    else:
+        if draft.is_true(ConditionType.SUSPENDED):
+            draft.resumed()
+        effects = _unfinished(view, draft)
+    return [*effects, ReportErrors(view.claim_errors)] if view.claim_errors else effects
+
+
+def _effects(
+    view: TrainingView,
+    draft: StatusDraft,
+    writes: Sequence[Write] = (),
+    *,
+    requeue_after: float | None = None,
+    needs_writes: bool = False,
+) -> list[Effect]:
+    """Return *writes*, and then the write of the status if it has changed."""
+    effects: list[Effect] = []
+    if requeue_after is not None:
+        effects.append(RequeueAfter(requeue_after))
+    if writes:
+        effects.append(WriteObjects(tuple(writes)))
+    status = draft.status()
+    if status != view.job.status:
+        effects.append(WriteStatus(status, tuple(draft.announcements), needs_writes))
+    return effects
 
 
 # A job that has ended, or is suspended.
 
 
-def _finished(view: View, draft: StatusDraft) -> Plan:
+def _finished(view: TrainingView, draft: StatusDraft) -> list[Effect]:
     policy = view.job.spec.run_policy
-    deletions = clean_up.of_finished_job(policy.clean_pod_policy, view.pods, view.services)
-    effects = [*_deletions(deletions), *_podgroup_deletion(view)]
+    writes = [*_clean_up(view, policy.clean_pod_policy), *_podgroup_deletion(view)]
     if draft.is_true(ConditionType.SUCCEEDED):
         draft.no_active(succeeded=True)
     draft.completion_time = draft.completion_time or draft.now
@@ -99,202 +126,168 @@ def _finished(view: View, draft: StatusDraft) -> Plan:
     if policy.suspend:
         left = None
     if left is not None and left <= 0:
-        effects.append(DeleteJob())
-    return _plan(draft, effects, requeue_after=left)
+        return _effects(view, draft, [*writes, DeleteJob()])
+    return _effects(view, draft, writes, requeue_after=left)
 
 
-def _suspended(view: View, draft: StatusDraft) -> Plan:
-    deletions = clean_up.of_unfinished_job(view.pods, view.services)
-    effects = [*_deletions(deletions), *_podgroup_deletion(view), *_object_deletions(view)]
+def _suspended(view: TrainingView, draft: StatusDraft) -> list[Effect]:
+    writes = [*_deletions(view), *_podgroup_deletion(view), *_object_deletions(view)]
     draft.no_active()
     draft.suspended()
-    return _plan(draft, effects)
+    return _effects(view, draft, writes)
 
 
-def _deletions(deletions: clean_up.Deletions) -> Iterator[Effect]:
-    if deletions.pods:
-        yield DeletePods(deletions.pods)
-    if deletions.services:
-        yield DeleteServices(deletions.services)
+def _clean_up(view: TrainingView, policy: str | None) -> Iterator[Write]:
+    """Yield what a cleanPodPolicy deletes of a finished job. A Service stays if its pod does."""
+    if policy == CleanPodPolicy.ALL:
+        yield from _deletions(view)
+    elif policy == CleanPodPolicy.RUNNING:
+        active = (PodPhase.RUNNING, PodPhase.PENDING)
+        yield from _deletions(
+            view, {pod.metadata.name for pod in view.pods if pod.phase not in active}
+        )
 
 
-def _podgroup_deletion(view: View) -> Iterator[Effect]:
-    group = view.podgroup
-    if group is None or group.metadata.deletion_timestamp or not view.controls(group.metadata):
+def _deletions(view: TrainingView, kept: Collection[str] = ()) -> Iterator[Write]:
+    """Yield the deletions of all pods and Services except those whose names are in *kept*."""
+    if pods := tuple(_not_terminating(view.pods, kept)):
+        yield DeletePods(pods)
+    if services := tuple(_not_terminating(view.services, kept)):
+        yield DeleteServices(services)
+
+
+def _not_terminating(objects: Iterable[T], kept: Collection[str] = ()) -> Iterator[T]:
+    for each in objects:
+        if each.metadata.deletion_timestamp is None and each.metadata.name not in kept:
+            yield each
+
+
+def _podgroup_deletion(view: TrainingView) -> Iterator[Write]:
+    gang, group = view.gang, view.podgroup
+    if gang is None or group is None or group.metadata.deletion_timestamp:
         return
-    yield DeletePodGroup(group.metadata)
-
-
-def _plan(
-    draft: StatusDraft, effects: Sequence[Effect] = (), *, requeue_after: float | None = None
-) -> Plan:
-    return Plan(
-        effects=tuple(effects),
-        status=draft.status(),
-        transitions=tuple(draft.transitions),
-        requeue_after=requeue_after,
-    )
+    if view.controls(group.metadata):
+        yield DeletePodGroup(gang.resource, group.metadata)
 
 
 # A job that runs or is to run.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Replicas:
-    """The replica types of a job, and its restart record with what has failed now."""
-
-    groups: tuple[ReplicaGroup, ...]
-    known: RestartRecord
-    record: RestartRecord
-
-    @property
-    def restarts(self) -> int:
-        """Restarts that count towards the backoffLimit: of containers, and of pods."""
-        return self.record.count + sum(
-            container_restarts(pod)
-            for group in self.groups
-            if restarts.counts_restarts(group.restart_policy)
-            for pod in group.current.values()
-        )
-
-    def newly_failed(self, group: ReplicaGroup) -> bool:
-        """Whether pods of *group* are restarted that were not counted before."""
-        return any(pod.metadata.uid not in self.known.pods for pod in group.restarting)
-
-    @property
-    def changed_record(self) -> RestartRecord | None:
-        """The record, if it must be written."""
-        return None if self.record == self.known else self.record
-
-
-def _unfinished(view: View, draft: StatusDraft) -> Plan:
+def _unfinished(view: TrainingView, draft: StatusDraft) -> list[Effect]:
     if view.size_error:
-        return _end(view, draft, view.size_error)
+        return _fail(view, draft, view.size_error)
     meta = view.job.metadata
     groups = replica_groups(view, draft.start_time)
     known = restarts.parse(meta.annotations, meta.uid)
     failed = [pod.metadata.uid for group in groups for pod in group.restarting]
     record = known.add(failed, {pod.metadata.uid for pod in view.pods})
-    replicas = _Replicas(groups=groups, known=known, record=record)
-    if message := _exceeded_limit(view, draft, replicas):
-        return _end_by_limit(view, draft, replicas, message)
-    gang_effects, delayed = _gang_effects(view)
+    if message := _exceeded_limit(view, draft, groups, record):
+        left = _deadline(view, draft)
+        if left is None or left > 0:  # pods that are deleted no longer show their restarts
+            record = msgspec.structs.replace(record, backoff_limit_exceeded=True)
+        return [WriteRecord(record)] if record != known else _fail(view, draft, message)
+    gang_writes, delayed = _gang_writes(view)
     if delayed:
         left = _deadline(view, draft)
         soon = GANG_RECHECK if left is None else min(left, GANG_RECHECK)
-        return _plan(draft, gang_effects, requeue_after=soon)
-    counts = {
-        group.replica_type: count(
-            group,
-            terminating_counts_as_failed=view.framework.terminating_counts_as_failed,
-        )
-        for group in groups
-    }
-    draft.set_counts(counts)
+        return _effects(view, draft, gang_writes, requeue_after=soon)
     draft.start_time = draft.start_time or draft.now
-    _evaluate(view, draft, replicas, counts)
+    _evaluate(view, draft, groups)
     if draft.is_finished:
-        return _plan(draft)
-    return Plan(
-        record=replicas.changed_record,
-        restarts=tuple(_restart_announcements(view, replicas)),
-        effects=(*gang_effects, *_effects(view, replicas)),
-        status=draft.status(),
-        transitions=tuple(draft.transitions),
-        requeue_after=_requeue_after(view, draft, replicas),
-    )
+        return _effects(view, draft)
+    if record != known:
+        return [WriteRecord(record, tuple(_restart_announcements(view, groups, known)))]
+    writes = [*gang_writes, *_writes(view, groups)]
+    return _effects(view, draft, writes, requeue_after=_requeue_after(view, draft, groups))
 
 
-def _requeue_after(view: View, draft: StatusDraft, replicas: _Replicas) -> float | None:
+def _requeue_after(
+    view: TrainingView, draft: StatusDraft, groups: Sequence[ReplicaGroup]
+) -> float | None:
     """Return the seconds until the job's deadline, or until a rejected pod is replaced."""
-    delays = [_replacement_delay(view, pod) for group in replicas.groups for pod in group.rejected]
+    delays = [_replacement_delay(view, pod) for group in groups for pod in group.rejected]
     deadline = _deadline(view, draft)
     times_left = [*(each for each in delays if each > 0), *([] if deadline is None else [deadline])]
     return min(times_left, default=None)
 
 
-def _deadline(view: View, draft: StatusDraft) -> float | None:
+def _deadline(view: TrainingView, draft: StatusDraft) -> float | None:
     """Return the seconds until the job's deadline, if it has one and was started."""
     seconds = view.job.spec.run_policy.active_deadline_seconds
     return restarts.remaining(draft.start_time, seconds, view.now)
 
 
-def _exceeded_limit(view: View, draft: StatusDraft, replicas: _Replicas) -> str:
+def _exceeded_limit(
+    view: TrainingView, draft: StatusDraft, groups: Sequence[ReplicaGroup], record: RestartRecord
+) -> str:
     """Return the message of the limit that the job exceeds; empty if it exceeds none."""
     name, policy = view.job.metadata.name, view.job.spec.run_policy
-    if replicas.record.backoff_limit_exceeded or restarts.backoff_limit_exceeded(
-        policy.backoff_limit, replicas.restarts
+    restarted = record.count + sum(
+        container_restarts(pod)
+        for group in groups
+        if restarts.counts_restarts(group.restart_policy)
+        for pod in group.current.values()
+    )
+    if record.backoff_limit_exceeded or restarts.backoff_limit_exceeded(
+        policy.backoff_limit, restarted
     ):
         message = f"Job {name} has failed because it has reached the specified backoff limit"
-        return _with_cause(message, replicas)
+        return _with_cause(message, groups)
     left = _deadline(view, draft)
     if left is not None and left <= 0:
         return f"Job {name} has failed because it was active longer than specified deadline"
     return ""
 
 
-def _with_cause(message: str, replicas: _Replicas) -> str:
+def _with_cause(message: str, groups: Sequence[ReplicaGroup]) -> str:
     """Return the training operator's *message*, then which pod failed and why."""
-    cause = first_failure(replicas.groups)
+    cause = first_failure(groups)
     if not cause:
         return message
     return f"{message} {cause}" if message.endswith(".") else f"{message}: {cause}"
 
 
-def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: str) -> Plan:
+def _fail(view: TrainingView, draft: StatusDraft, message: str) -> list[Effect]:
     """Delete everything, under any cleanPodPolicy, then fail the job."""
-    left = _deadline(view, draft)
-    if left is None or left > 0:  # pods that are deleted no longer show their restarts
-        record = msgspec.structs.replace(replicas.record, backoff_limit_exceeded=True)
-        replicas = _Replicas(groups=replicas.groups, known=replicas.known, record=record)
-    return _end(view, draft, message, record=replicas.changed_record)
-
-
-def _end(
-    view: View, draft: StatusDraft, message: str, *, record: RestartRecord | None = None
-) -> Plan:
-    deletions = clean_up.of_unfinished_job(view.pods, view.services)
     draft.no_active()
     draft.failed(message)
-    return Plan(
-        record=record,
-        effects=(*_deletions(deletions), *_podgroup_deletion(view)),
-        status=draft.status(),
-        status_needs_effects=True,
-        transitions=tuple(draft.transitions),
-    )
+    writes = [*_deletions(view), *_podgroup_deletion(view)]
+    return _effects(view, draft, writes, needs_writes=True)
 
 
 # The status.
 
 
-def _evaluate(
-    view: View, draft: StatusDraft, replicas: _Replicas, counts: dict[str, ReplicaCounts]
-) -> None:
-    """Set the conditions that follow from the pods."""
+def _evaluate(view: TrainingView, draft: StatusDraft, groups: Sequence[ReplicaGroup]) -> None:
+    """Set the counts and the conditions that follow from the pods."""
     name = view.job.metadata.name
-    for group in replicas.groups:
+    counts = {
+        group.replica_type: count(
+            group, terminating_counts_as_failed=view.framework.terminating_counts_as_failed
+        )
+        for group in groups
+    }
+    draft.set_counts(counts)
+    for group in groups:
         if group.fails_job:
             message = f'job "{name}" is failing because "{group.replica_type}" replica(s) failed.'
-            draft.failed(_with_cause(message, replicas))
+            draft.failed(_with_cause(message, groups))
             return
-    restarting = [group.replica_type for group in replicas.groups if group.restarting]
+    restarting = [group.replica_type for group in groups if group.restarting]
     seen = Observation(
         job=view.job,
         counts=counts,
-        pods={group.replica_type: group.current for group in replicas.groups},
+        pods={group.replica_type: group.current for group in groups},
         restarting=bool(restarting) or draft.is_true(ConditionType.RESTARTING),
     )
     results = [
-        Failed(_with_cause(each.message, replicas), each.reason)
-        if isinstance(each, Failed)
-        else each
+        Failed(_with_cause(each.message, groups), each.reason) if isinstance(each, Failed) else each
         for each in view.framework.evaluate(seen)
     ]
     if restarting:
         results.append(Restarting(_restart_message(name, restarting[0])))
-    announced = any(replicas.newly_failed(group) for group in replicas.groups)
-    _apply(draft, results, announced=announced)
+    # Restarts of failed pods are announced when the record is written.
+    _apply(draft, results, announced=bool(restarting))
 
 
 def _apply(draft: StatusDraft, results: Sequence[Evaluation], *, announced: bool) -> None:
@@ -317,116 +310,106 @@ def _restart_message(job: str, replica_type: str) -> str:
     return f"job {job} is restarting because {replica_type} replica(s) failed."
 
 
-def _restart_announcements(view: View, replicas: _Replicas) -> Iterator[Announcement]:
-    for group in replicas.groups:
-        if replicas.newly_failed(group):
-            yield Announcement(
-                reason=f"{view.framework.kind.name}{Reason.RESTARTING}",
-                message=_restart_message(view.job.metadata.name, group.replica_type),
-                warning=True,
-                counted="restarted",
-            )
+def _restart_announcements(
+    view: TrainingView, groups: Sequence[ReplicaGroup], known: RestartRecord
+) -> Iterator[Announcement]:
+    """Announce each replica type with failed pods that the record does not have yet."""
+    reason = f"{view.framework.kind.name}{Reason.RESTARTING}"
+    for group in groups:
+        if any(pod.metadata.uid not in known.pods for pod in group.restarting):
+            message = _restart_message(view.job.metadata.name, group.replica_type)
+            yield Announcement(Event(reason, message, warning=True), "restarted")
 
 
 # The gang.
 
 
-def _gang_effects(view: View) -> tuple[list[Effect], bool]:
+def _gang_writes(view: TrainingView) -> tuple[Sequence[Write], bool]:
     """Return what the PodGroup needs, and whether the pods must wait for it."""
     gang, group = view.gang, view.podgroup
     if gang is None:
         return [], False
     if group is None:
-        effects: list[Effect] = [CreatePodGroup(gang.spec(view.job, {}, view.priorities))]
-        return effects, gang.delays("")
+        spec = gang.spec(view.job, {}, view.priorities)
+        return [CreatePodGroup(gang.resource, spec)], gang.delays("")
     if not view.controls(group.metadata):
         name = view.job.metadata.name
         message = f'PodGroup "{name}" already exists and is not controlled by this job'
-        return [ReportConflict(Reason.POD_GROUP_NOT_CREATED, message)], True
+        return [ReportConflict(message, Reason.POD_GROUP_NOT_CREATED)], True
     if group.metadata.deletion_timestamp:
         return [], True
-    return _podgroup_update(view, gang), gang.delays(group.status.phase)
-
-
-def _podgroup_update(view: View, gang: Gang) -> list[Effect]:
-    group = view.podgroup
-    if group is None:
-        return []
     desired = gang.spec(view.job, group.spec, view.priorities)
     changed = gangs.changes(group.spec, desired)
-    return [UpdatePodGroup(group.metadata, changed)] if changed else []
+    writes = [UpdateObject(gang.resource, group.metadata, {"spec": changed})] if changed else []
+    return writes, gang.delays(group.status.phase)
 
 
 # Pods, Services and other objects.
 
 
-def _effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
-    current = {group.replica_type: group.current for group in replicas.groups}
-    for effect in (*_object_deletions(view), *_object_effects(view, current)):
+def _writes(view: TrainingView, groups: Sequence[ReplicaGroup]) -> Iterator[Write]:
+    current = {group.replica_type: group.current for group in groups}
+    for effect in (*_object_deletions(view), *_object_writes(view, current)):
         yield effect
         if isinstance(effect, ReportConflict):
             return
-    yield from _pod_effects(view, replicas)
+    yield from _pod_writes(view, groups)
     if view.framework.kind.has_services:
-        yield from _service_effects(replicas)
+        yield from _service_writes(groups)
 
 
-def _object_deletions(view: View) -> Iterator[Effect]:
+def _object_deletions(view: TrainingView) -> Iterator[Write]:
     for desired in view.framework.obsolete_objects(view.job):
         existing = view.find_object(desired.resource, desired.name)
         if existing is None or existing.metadata.deletion_timestamp:
             continue
         if view.controls(existing.metadata):
-            yield DeleteObject(desired, existing.metadata)
+            yield DeleteObject(desired.resource, existing.metadata)
 
 
-def _object_effects(view: View, pods: Mapping[str, Mapping[int, Pod]]) -> Iterator[Effect]:
-    kind = view.framework.kind.name
+def _object_writes(view: TrainingView, pods: Mapping[str, Mapping[int, Pod]]) -> Iterator[Write]:
     for desired in view.framework.objects(view.job, pods, view.settings):
         resource = desired.resource
         if not view.served(resource):
             text = f"{resource.kind} of {resource.api_version} is not served"
-            yield Warn(Reason.RESOURCE_NOT_SERVED, text)
+            yield Event(Reason.RESOURCE_NOT_SERVED, text, warning=True)
             continue
         existing = view.find_object(resource, desired.name)
         if existing is None:
             yield CreateObject(desired)
         elif not view.controls(existing.metadata):
-            text = (
-                f'Resource "{desired.name}" of {kind}Kind "{resource.kind}" already exists '
-                f"and is not managed by {kind}"
-            )
-            yield ReportConflict(Reason.RESOURCE_EXISTS, text)
+            text = view.conflict_message(resource, desired.name)
+            yield ReportConflict(text, Reason.RESOURCE_EXISTS)
         elif existing.metadata.deletion_timestamp:
-            yield ReportConflict("", f"{resource.kind} {desired.name} is terminating")
-        elif fields := differing(desired, existing):
-            yield UpdateObject(desired, existing, fields)
+            yield ReportConflict(f"{resource.kind} {desired.name} is terminating")
+        elif patch := changes(existing, desired):
+            yield UpdateObject(resource, existing.metadata, patch)
 
 
-def _pod_effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
-    for pod in (each for group in replicas.groups for each in group.pods.unindexed):
+def _pod_writes(view: TrainingView, groups: Sequence[ReplicaGroup]) -> Iterator[Write]:
+    for pod in (each for group in groups for each in group.pods.unindexed):
         text = f"Pod {pod.metadata.name} is ignored: its label replica-index is no integer"
-        yield Warn(Reason.INVALID_INDEX, text)
+        yield Event(Reason.INVALID_INDEX, text, warning=True)
     deleted = [
         pod
-        for group in replicas.groups
+        for group in groups
         for pod in (*group.pods.excess, *group.restarting, *group.rejected)
         if not pod.is_terminating and _replacement_delay(view, pod) <= 0
     ]
     if deleted:
         yield DeletePods(tuple(deleted))
-    by_type = {group.replica_type: group for group in replicas.groups}
+    by_type = {group.replica_type: group for group in groups}
     for replica_type in view.framework.creation_order(view.job):
         group = by_type[replica_type]
         if missing := group.pods.missing(group.replicas):
             if view.gang is not None and view.gang.names_other_scheduler(view.job):
-                yield Warn(Reason.SET_SCHEDULER_NAME, OTHER_SCHEDULER)
+                yield Event(Reason.SET_SCHEDULER_NAME, OTHER_SCHEDULER, warning=True)
             if sets_restart_policy(view.job, replica_type):
-                yield Warn(Reason.SET_RESTART_POLICY, RESTART_POLICY_IGNORED)
+                yield Event(Reason.SET_RESTART_POLICY, RESTART_POLICY_IGNORED, warning=True)
             yield CreatePods(replica_type, tuple(missing))
 
 
-def _replacement_delay(view: View, pod: Pod) -> float:
+def _replacement_delay(view: TrainingView, pod: Pod) -> float:
     """Return the seconds until *pod* is deleted: one that its node rejects again and again must not
     be created again and again without a delay."""
     if not pod.is_rejected:
@@ -435,15 +418,10 @@ def _replacement_delay(view: View, pod: Pod) -> float:
     return max(left or 0.0, 0.0)
 
 
-def _service_effects(replicas: _Replicas) -> Iterator[Effect]:
-    deleted = [
-        service
-        for group in replicas.groups
-        for service in group.services.excess
-        if service.metadata.deletion_timestamp is None
-    ]
+def _service_writes(groups: Sequence[ReplicaGroup]) -> Iterator[Write]:
+    deleted = [service for group in groups for service in _not_terminating(group.services.excess)]
     if deleted:
         yield DeleteServices(tuple(deleted))
-    for group in replicas.groups:
+    for group in groups:
         if missing := group.services.missing(group.replicas):
             yield CreateServices(group.replica_type, tuple(missing))
