@@ -158,7 +158,7 @@ class TrainingExecutor:
                 if isinstance(each, CreatePodGroup | CreateObject | ReportConflict):
                     return  # the pods need these objects
 
-    async def _write(  # noqa: C901, PLR0912 - one case per write
+    async def _write(  # noqa: C901, PLR0912 - one branch per write
         self, sync: Sync, view: TrainingView, write: Write
     ) -> None:
         match write:

@@ -198,7 +198,7 @@ class Framework(FrameworkApi[S], Generic[S]):
         return False
 
     def failure(self, seen: Observation[S], replica_type: str) -> Failed | Restarting:
-        """Return what the restart policy says about failed pods."""
+        """Return what follows from failed pods by the restart policy."""
         number = seen.counts[replica_type].failed
         if seen.job.spec.replica_specs[replica_type].restart_policy == RestartPolicy.NEVER:
             return Failed(self.message(self.failure_text, seen.job, replica_type, number))
