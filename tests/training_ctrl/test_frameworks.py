@@ -93,9 +93,7 @@ async def test_seventh_framework_is_one_file(tmp_path: Path) -> None:
         .replace(b"PyTorchJob", b"RingJob")
         .replace(b"pytorchReplicaSpecs", b"ringReplicaSpecs")
     )
-    api = TrainingApi()
-    api._crds = [*api._crds, crd]
-    async with api, api.client() as client:
+    async with TrainingApi(definitions=[crd]) as api, api.client() as client:
         world = TrainingHarness(api, client)
         controller = TrainingController(
             client,
