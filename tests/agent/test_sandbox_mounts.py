@@ -2,17 +2,14 @@
 
 import contextlib
 import os
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster, make_world_writable
-from support.api_servers import EmbeddedServerFactory, ServerFactory, add_namespace
+from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
 from support.sandbox import SANDBOXES, Sandbox
 
@@ -149,22 +146,9 @@ async def test_empty_files_count_as_memory(sandbox: Sandbox) -> None:
         assert not oom.is_over_limit(pid, 64 * MIB)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AgentCluster]:
-    """One server and one agent for all tests of this module."""
-    directory = tmp_path_factory.mktemp("world")
-    async with agent_cluster(servers, directory, memory="2Gi") as created, created.agent():
-        yield created
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace for this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.server, name)
-    return replace(shared, namespace=name)
+@pytest.fixture(scope="module")
+def agent_options() -> dict[str, Any]:
+    return {"memory": "2Gi"}
 
 
 @pytest.fixture
