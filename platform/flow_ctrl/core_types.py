@@ -1,22 +1,12 @@
-"""The fields of Jobs and pods that the JobFlow controller reads, and its events."""
+"""The fields of Jobs that the JobFlow controller reads."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from ..kube.client.events import EventType
 from ..model.base import ApiStruct
 from ..model.flow import JobFlow, TaskPhases
 from ..model.job import JobState
 from ..model.meta import ObjectMeta
 from ..model.names import FLOW_GROUP, JOBFLOWS
-
-
-class Event(NamedTuple):
-    """An event to record on a JobFlow."""
-
-    type: EventType
-    reason: str
-    message: str
 
 
 class Task(ApiStruct, frozen=True):

@@ -1,15 +1,16 @@
-"""What to do for a JobFlow. Pure: the controller executes the plan."""
+"""Decisions of the JobFlow controller: a pure function from a flow's view to its effects."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from ..machinery.reconcile.events import Event
 from ..model.flow import Flow, HttpGetProbe, JobFlow, RetainPolicy, TcpSocketProbe
 from ..model.flow_validation import blocking_errors, duplicate_warnings, spec_errors
 from .build import build_job
-from .core_types import Event, Job, Task
+from .core_types import Job, Task
 from .patching import PatchError
 from .phases import RULES
 from .view import FlowView, Progress
@@ -31,55 +32,74 @@ class AwaitedProbe:
     tcp: tuple[TcpSocketProbe, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to do; *notices* are conditions that persist until a user changes something."""
+@dataclass(frozen=True, slots=True)
+class AwaitProbes:
+    """Send the requests of these probes until they pass, instead of those of the last decision."""
 
-    create: tuple[Json, ...] = ()
-    """Jobs to create, in the order of the flows."""
-    delete: tuple[Job, ...] = ()
-    probe: tuple[AwaitedProbe, ...] = ()
-    notices: tuple[Event, ...] = ()
+    probes: tuple[AwaitedProbe, ...]
 
 
-def decide(view: FlowView) -> Plan:
-    """Return what to do for a flow that is not being deleted."""
+@dataclass(frozen=True, slots=True)
+class CreateJobs:
+    """Create Jobs, in the order of the flows."""
+
+    bodies: tuple[Json, ...]
+    notices: tuple[Event, ...]
+    """Events on conditions that last until a user changes something. Others are added: that a
+    name is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJobs:
+    """Delete Jobs."""
+
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStatus:
+    """Write the status that the Jobs require, the created ones included, if it differs."""
+
+
+Effect = AwaitProbes | CreateJobs | DeleteJobs | UpdateStatus
+
+
+def decide(view: FlowView) -> list[Effect]:
+    """Return what a flow that is not being deleted needs, in order."""
     jobflow = view.jobflow
     rules = RULES[jobflow.phase]
     if rules.deletes_jobs and jobflow.spec.job_retain_policy == RetainPolicy.DELETE:
         remaining = (job for job in view.jobs.values() if not job.metadata.deletion_timestamp)
-        return Plan(delete=tuple(remaining))
-    if not rules.creates_jobs:
-        return Plan()
-    if view.failures:
-        return Plan()
-    errors = spec_errors(jobflow.spec)
-    notices = [Event("Warning", "InvalidSpec", "; ".join(errors))] if errors else []
-    duplicates = duplicate_warnings(jobflow.spec.flows)
-    notices += [Event("Warning", "DuplicateFlow", each) for each in duplicates]
-    if blocking_errors(jobflow.spec):
-        return Plan(notices=tuple(notices))
-    plan = _deploy(view)
-    return replace(plan, notices=(*notices, *plan.notices))
+        if jobs := tuple(remaining):
+            return [AwaitProbes(()), DeleteJobs(jobs)]
+    probes: tuple[AwaitedProbe, ...] = ()
+    create = CreateJobs((), ())
+    if rules.creates_jobs and not view.failures:
+        probes, create = _deploy(view)
+    return [AwaitProbes(probes), create, UpdateStatus()]
 
 
-def _deploy(view: FlowView) -> Plan:
+def _deploy(view: FlowView) -> tuple[tuple[AwaitedProbe, ...], CreateJobs]:
+    """Return the probes to send and the Jobs to create, with notices on what prevents others."""
+    spec = view.jobflow.spec
+    errors = spec_errors(spec)
+    notices = [_warning("InvalidSpec", "; ".join(errors))] if errors else []
+    notices += [_warning("DuplicateFlow", each) for each in duplicate_warnings(spec.flows)]
+    if blocking_errors(spec):
+        return (), CreateJobs((), tuple(notices))
     create: list[Json] = []
     probes: list[AwaitedProbe] = []
-    notices: list[Event] = []
     for flow in view.flows.values():
         if view.progress(flow.name) is not Progress.NOT_CREATED:
             continue
         probes += _awaited(view, flow)
         unknown = _unknown_tasks(view, flow)
-        notices += [
-            Event("Warning", "ProbeTaskNotFound", f"flow {flow.name}: no target has a task {task}")
-            for task in unknown
-        ]
+        for task in unknown:
+            text = f"flow {flow.name}: no target has a task {task}"
+            notices.append(_warning("ProbeTaskNotFound", text))
         if flow.name not in view.templates:
             # Also for a Job whose targets are not satisfied yet, so that users notice at once.
-            text = f'JobTemplate "{flow.name}" not found'
-            notices.append(Event("Warning", "JobTemplateNotFound", text))
+            notices.append(_warning("JobTemplateNotFound", f'JobTemplate "{flow.name}" not found'))
             continue
         if unknown or not all(view.is_satisfied(flow, each) for each in flow.targets):
             continue
@@ -87,8 +107,12 @@ def _deploy(view: FlowView) -> Plan:
             create.append(build_job(view.jobflow, flow, view.templates[flow.name]))
         except (PatchError, msgspec.DecodeError) as error:
             text = f"flow {flow.name}: cannot apply patch.jobSpec: {error}"
-            notices.append(Event("Warning", "InvalidPatch", text))
-    return Plan(create=tuple(create), probe=tuple(probes), notices=tuple(notices))
+            notices.append(_warning("InvalidPatch", text))
+    return tuple(probes), CreateJobs(tuple(create), tuple(notices))
+
+
+def _warning(reason: str, message: str) -> Event:
+    return Event(reason, message, warning=True)
 
 
 def _awaited(view: FlowView, flow: Flow) -> Iterator[AwaitedProbe]:

@@ -19,7 +19,6 @@ class FlowProgress:
 class PhaseRules:
     """The rules of one phase."""
 
-    phase: FlowPhase
     creates_jobs: bool = False
     """Whether Jobs are created in this phase."""
     deletes_jobs: bool = False
@@ -33,7 +32,6 @@ class PhaseRules:
 class Pending(PhaseRules):
     """No Job runs yet."""
 
-    phase = FlowPhase.PENDING
     creates_jobs = True
 
     def next_phase(self, progress: FlowProgress) -> FlowPhase | None:
@@ -48,7 +46,6 @@ class Pending(PhaseRules):
 class Running(PhaseRules):
     """A Job runs or has completed."""
 
-    phase = FlowPhase.RUNNING
     creates_jobs = True
 
     def next_phase(self, progress: FlowProgress) -> FlowPhase | None:
@@ -61,22 +58,20 @@ class Running(PhaseRules):
 class Succeed(PhaseRules):
     """All Jobs have completed."""
 
-    phase = FlowPhase.SUCCEED
     deletes_jobs = True
 
 
 class Failed(PhaseRules):
-    """A Job has failed; the others go on, and no more are created."""
+    """A Job has failed; the others go on, and no more are created.
 
-    phase = FlowPhase.FAILED
-
-
-class Terminating(PhaseRules):
-    """Not entered by any controller; treated as final."""
-
-    phase = FlowPhase.TERMINATING
+    Also the rules of Terminating, which no controller sets.
+    """
 
 
 RULES: Mapping[FlowPhase, PhaseRules] = {
-    rules.phase: rules for rules in (Pending(), Running(), Succeed(), Failed(), Terminating())
+    FlowPhase.PENDING: Pending(),
+    FlowPhase.RUNNING: Running(),
+    FlowPhase.SUCCEED: Succeed(),
+    FlowPhase.FAILED: Failed(),
+    FlowPhase.TERMINATING: Failed(),
 }

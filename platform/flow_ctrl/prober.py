@@ -107,6 +107,10 @@ class Prober:
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._run(key))
 
+    def forget(self, key: str) -> None:
+        """Send no more requests for a flow that is deleted."""
+        self.set_awaited(key, ())
+
     async def close(self) -> None:
         """End all requests."""
         self._closed = True

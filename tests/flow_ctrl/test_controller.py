@@ -238,7 +238,7 @@ def test_a_late_list_of_jobs_does_not_count_as_deletion(world: FlowWorld) -> Non
     settle(world)
     end(world, "f-a", "Running")
     assert world.controller is not None
-    jobs = world.controller._jobs
+    jobs = world.controller._jobs.informer
     jobs._store.delete("d/f-a")  # as if the informer did not have it yet
     settle(world)
     assert world.phase("f") == "Running"

@@ -157,9 +157,7 @@ class WriteThroughCache(Generic[T]):
         try:
             return await self.create(body, namespace=meta.namespace)
         except AlreadyExistsError:
-            self._unconfirmed.add(meta.key)
-        await self.confirm(meta.key)
-        found = self.get(meta.key)
+            found = await self.read(meta.key)
         if found is None:
             raise RequeueError(f"{self._resource.kind} was deleted concurrently")
         return found
@@ -267,7 +265,7 @@ class WriteThroughCache(Generic[T]):
             await self.read(key)
 
     async def read(self, key: str) -> T | None:
-        """Read the object of *key* from the API server, and keep it; None if it does not exist.
+        """Read the object of *key* from the server; its state is visible from then on.
 
         Raises:
             ApiError, ConnectionLostError: the request failed.
