@@ -406,7 +406,7 @@ class ApiServer:
 
     @property
     def app(self) -> App:
-        """The server's request handlers and their parts, for tests of the server itself."""
+        """The server's request handlers, with its catalog and store; for tests of the server."""
         return self._running.app
 
     # Internals.

@@ -61,7 +61,7 @@ GANG_RECHECK = 10.0
 """Seconds after which a job that waits for its PodGroup is reconciled again."""
 
 REJECTION_DELAY = 5
-"""Minimum age of a pod that a kubelet rejected when it is deleted and created again."""
+"""Age in seconds at which a pod that a kubelet has rejected is deleted and created again."""
 
 OTHER_SCHEDULER = (
     "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
@@ -240,7 +240,7 @@ def _exceeded_limit(
 
 
 def _with_cause(message: str, groups: Sequence[ReplicaGroup]) -> str:
-    """Return the training operator's *message*, then which pod failed and why."""
+    """Return *message*, which is the training operator's, with the pod that failed and why."""
     cause = first_failure(groups)
     if not cause:
         return message
@@ -291,7 +291,8 @@ def _evaluate(view: TrainingView, draft: StatusDraft, groups: Sequence[ReplicaGr
 
 
 def _apply(draft: StatusDraft, results: Sequence[Evaluation], *, announced: bool) -> None:
-    """Set the conditions of *results*: an end precedes restarts, and these precede Running."""
+    """Set the conditions of *results*. A job that has ended is not restarting, and one that is
+    restarting is not running."""
     end = next((each for each in results if isinstance(each, Succeeded | Failed)), None)
     restart = next((each for each in results if isinstance(each, Restarting)), None)
     running = next((each for each in results if isinstance(each, Running)), None)
@@ -410,8 +411,10 @@ def _pod_writes(view: TrainingView, groups: Sequence[ReplicaGroup]) -> Iterator[
 
 
 def _replacement_delay(view: TrainingView, pod: Pod) -> float:
-    """Return the seconds until *pod* is deleted: one that its node rejects again and again must not
-    be created again and again without a delay."""
+    """Return the seconds until *pod* may be deleted.
+
+    A node may reject a pod again and again; without a delay it would be created in a loop.
+    """
     if not pod.is_rejected:
         return 0.0
     left = restarts.remaining(pod.metadata.creation_timestamp, REJECTION_DELAY, view.now)

@@ -1,4 +1,4 @@
-"""Effects: what the executor is to do. Immutable data."""
+"""Effects: the writes that a decision requires, as immutable data."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +16,7 @@ Counted = Literal["created", "successful", "failed", "restarted"]
 
 
 class Reason:
-    """Reasons of events; those with a kind are prefixed with it."""
+    """Reasons of events. The first six follow the kind of the job, as in ``TFJobSucceeded``."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -120,7 +120,7 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class ReportConflict:
-    """An object that is not the job's has a name that the job needs; the rest must wait."""
+    """Report that another object has a name which the job needs; it gets no pods until then."""
 
     message: str
     reason: str = ""
@@ -161,7 +161,7 @@ class RequeueAfter:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write the restart record, then decide again: what it includes may be deleted only then."""
+    """Write the restart record and decide again: the pods that it counts are deleted after that."""
 
     record: RestartRecord
     announcements: tuple[Announcement, ...] = ()
@@ -186,7 +186,7 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReportErrors:
-    """Retry the job, once all else is done: pods or Services could not be adopted or released."""
+    """Retry the job after all else, because pods or Services could not be adopted or released."""
 
     errors: tuple[Exception, ...]
 

@@ -183,7 +183,7 @@ class KindController(Controller[TrainingView, Effect]):
         )
 
     def on_synced(self) -> None:
-        """From now on, events and metrics of pods report what is new."""
+        """Start to record events of pods; those of the initial lists are not new."""
         self._reports = True
 
     # Event handlers.
@@ -367,4 +367,4 @@ def _label_value(namespace: str, labels: Mapping[str, str]) -> str:
 
 
 def _ignore(old: object, new: object) -> None:
-    """Handle no event: the next reconcile of a job reads what has changed."""
+    """Ignore the event: the next reconcile of a job reads the object."""

@@ -1,4 +1,4 @@
-"""The pods and Services of a job by replica type and index, and what failed pods lead to. Pure."""
+"""The pods and Services of a job by replica type and index, and the effect of failed pods. Pure."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,11 +25,11 @@ class Slots(Generic[T]):
     """Objects of one replica type by index."""
 
     by_index: dict[int, T] = field(default_factory=dict)
-    """The object of each index below the number of replicas, as far as there is one."""
+    """The objects of the indices below the number of replicas; some may be missing."""
     excess: list[T] = field(default_factory=list)
     """Objects with another index, or with the index of an object that is kept."""
     unindexed: list[T] = field(default_factory=list)
-    """Objects without a valid index; nothing is done with them."""
+    """Objects without a valid index; they are ignored."""
 
     def missing(self, replicas: int) -> list[int]:
         """Return the indices without object."""
@@ -99,7 +99,7 @@ def replica_groups(view: TrainingView, started: str | None) -> tuple[ReplicaGrou
 
 
 def first_failure(groups: Iterable[ReplicaGroup]) -> str:
-    """Return the first failed pod of the jobs and why it failed; empty if that is not known."""
+    """Return the name of the first failed pod and why it failed; empty if that is not known."""
     for group in groups:
         for _, pod in sorted(group.current.items()):
             if pod.phase == PodPhase.FAILED and (cause := pod.failure):

@@ -47,7 +47,7 @@ def is_finished(conditions: Sequence[JobCondition]) -> bool:
 def set_condition(
     conditions: Sequence[JobCondition], new: JobCondition
 ) -> tuple[JobCondition, ...]:
-    """Return the conditions with *new*, whose times are both now.
+    """Return the conditions after *new* is set; both its times are those of the change.
 
     Failed is final. A change of the message alone is ignored.
     """
@@ -107,7 +107,7 @@ class StatusDraft:
         self._set(ConditionType.RUNNING, message)
 
     def restarting(self, message: str, *, announced: bool) -> None:
-        """Set Restarting; its event is recorded unless it is *announced* for each restart."""
+        """Set Restarting, and record its event unless each restart was *announced* already."""
         if self._set(ConditionType.RESTARTING, message) and not announced:
             reason = self._reason(Reason.RESTARTING)
             self._announce(reason, message, warning=True, counted="restarted")
@@ -153,7 +153,7 @@ class StatusDraft:
             )
 
     def no_active(self, *, succeeded: bool = False) -> None:
-        """Set the active pods of all types to 0; they count as *succeeded* if so."""
+        """Set the number of active pods of all types to 0; with *succeeded* they count as such."""
         for replica_type, status in self.replica_statuses.items():
             more = status.active if succeeded else 0
             self.replica_statuses[replica_type] = msgspec.structs.replace(

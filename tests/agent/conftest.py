@@ -1,4 +1,4 @@
-"""One server and one agent for all tests of a module, each test in a namespace of its own."""
+"""One server and one agent for all tests of a module, each test in another namespace."""
 
 import uuid
 from collections.abc import AsyncIterator

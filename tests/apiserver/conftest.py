@@ -10,7 +10,7 @@ from support.kubectl import Kubectl, needs_kubectl
 
 @pytest.fixture
 async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
-    """kubectl for a server of its own, which has the custom kind Foo."""
+    """kubectl for a new server, which has the custom kind Foo."""
     needs_kubectl()
     home = tmp_path / "home"
     home.mkdir()

@@ -154,7 +154,7 @@ class Framework(FrameworkApi[S], Generic[S]):
         return replica_type == WORKER and index == 0
 
     def has_index(self, replica_type: str) -> bool:
-        """Return whether pods of this type have an index in name and labels."""
+        """Return whether the names and labels of this type's pods contain an index."""
         return True
 
     def creation_order(self, job: TrainingJob[S]) -> Sequence[str]:
@@ -265,7 +265,7 @@ def containers(pod: Json) -> list[Json]:
 
 
 def append_env(container: Json, variables: Iterable[tuple[str, object]]) -> None:
-    """Append variables to *container*: an object is the source of a value, else its text."""
+    """Append variables to *container*; a dict, such as ``valueFrom``, is kept; else it is text."""
     env = [
         {"name": name, **value} if isinstance(value, dict) else {"name": name, "value": str(value)}
         for name, value in variables
