@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from ..apiserver.app import App
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
 from ..apiserver.kinds.info import KindInfo
@@ -162,7 +163,7 @@ class ApiServer:
         """
         if isinstance(kind, Resource):
             return kind
-        served = {each.resource for each in self._running.app.catalog.stored_kinds()}
+        served = {each.resource for each in self.app.catalog.stored_kinds()}
         name, _, group = kind.partition(".")
         found = {
             each
@@ -403,6 +404,11 @@ class ApiServer:
             store.oldest_version = newest
         objects.oldest_rv = newest
 
+    @property
+    def app(self) -> App:
+        """The server's request handlers, with its catalog and store; for tests of the server."""
+        return self._running.app
+
     # Internals.
 
     @property
@@ -413,21 +419,21 @@ class ApiServer:
 
     @property
     def _object_store(self) -> ObjectStore:
-        return self._running.app.handlers.writer.store
+        return self.app.handlers.writer.store
 
     def _plural(self, resource: Resource | str) -> Resource | str:
         """Return what a matcher takes: subresources and plurals of several groups, too."""
         if isinstance(resource, Resource) or not resource:
             return resource
         name, slash, subresource = resource.partition("/")
-        plurals = {each.resource.plural for each in self._running.app.catalog.stored_kinds()}
+        plurals = {each.resource.plural for each in self.app.catalog.stored_kinds()}
         if name.partition(".")[0] in plurals:
             return resource
         found = self.resource(name)
         return f"{found.plural}.{found.group}".rstrip(".") + slash + subresource
 
     def _kind(self, resource: Resource) -> KindInfo:
-        found = self._running.app.catalog.get(resource.group, resource.version, resource.plural)
+        found = self.app.catalog.get(resource.group, resource.version, resource.plural)
         if found is None:
             raise LookupError(f"{resource.plural} of {resource.api_version} are not served")
         return found
@@ -469,7 +475,7 @@ class ApiServer:
             body=b"" if body is None else msgspec.json.encode(body),
         )
         await self._committed()
-        reply = await self._running.app(request)
+        reply = await self.app(request)
         if reply.status >= 300:
             raise from_response(reply.status, reply.body)
         decoded: Json = msgspec.json.decode(reply.body)

@@ -108,12 +108,6 @@ class Service(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class MetadataOnly(ApiStruct, frozen=True):
-    """Metadata of any object."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
-
 class GroupStatus(ApiStruct, frozen=True):
     """``status`` of a PodGroup."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ..machinery.status_writer import merge_patch
 from ..model.names import Resource
 from .core_types import DependentObject
 
@@ -22,14 +23,15 @@ class DesiredObject:
     """Labels in addition to those of the job."""
 
 
-def differing(desired: DesiredObject, existing: DependentObject) -> dict[str, Any]:
-    """Return the content fields of *desired* that *existing* has otherwise."""
+def changes(existing: DependentObject, desired: DesiredObject) -> dict[str, Any]:
+    """Return the merge patch of the content fields of *desired* that *existing* has otherwise."""
     observed = msgspec.to_builtins(existing)
-    return {
-        name: value
-        for name, value in desired.content.items()
-        if not _matches(value, observed.get(name, type(value)()), exact=name == "data")
-    }
+    patch: dict[str, Any] = {}
+    for name, value in desired.content.items():
+        old = observed.get(name, type(value)())
+        if not _matches(value, old, exact=name == "data"):
+            patch[name] = merge_patch(old, value) if isinstance(value, dict) else value
+    return patch
 
 
 def _matches(desired: Any, observed: Any, *, exact: bool = False) -> bool:

@@ -1,11 +1,13 @@
-"""Effects and plans: what the executor is to do. Immutable data."""
+"""Effects: the writes that a decision requires, as immutable data."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..machinery.reconcile.events import Event
 from ..model.meta import ObjectMeta
+from ..model.names import Resource
 from ..model.training.types import JobStatus
-from .core_types import DependentObject, Pod, Service
+from .core_types import Pod, Service
 from .dependents import DesiredObject
 from .restarts import RestartRecord
 
@@ -14,7 +16,7 @@ Counted = Literal["created", "successful", "failed", "restarted"]
 
 
 class Reason:
-    """Reasons of events; those with a kind are prefixed with it."""
+    """Reasons of events. The first six follow the kind of the job, as in ``TFJobSucceeded``."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -28,25 +30,22 @@ class Reason:
     SET_SCHEDULER_NAME = "SetPodTemplateSchedulerName"
     INVALID_INDEX = "InvalidReplicaIndex"
     JOB_TERMINATED = "JobTerminated"
-    POD_GROUP_DELETED = "SuccessfulDeletePodGroup"
-    POD_GROUP_NOT_DELETED = "FailedDeletePodGroup"
     POD_GROUP_NOT_CREATED = "FailedCreatePodGroup"
-    JOB_DELETED = "SuccessfulDeleteJob"
-    JOB_NOT_DELETED = "FailedDeleteJob"
     POD_NOT_CREATED = "FailedCreatePod"
     RESOURCE_EXISTS = "ErrResourceExists"
     RESOURCE_NOT_SERVED = "ErrResourceDoesNotExist"
     STATUS_REJECTED = "FailedUpdateStatus"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Announcement:
-    """An event on the job, and what it counts as."""
+    """What happened to the job: an event, if users are to see it, and what metrics count."""
 
-    reason: str
-    message: str = ""
-    warning: bool = False
+    event: Event | None = None
     counted: Counted | None = None
+
+
+# Writes of objects.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +82,7 @@ class CreateServices:
 class CreatePodGroup:
     """Create the PodGroup of the job."""
 
-    spec: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdatePodGroup:
-    """Change fields of the spec of the PodGroup."""
-
-    observed: ObjectMeta
+    resource: Resource
     spec: dict[str, Any]
 
 
@@ -98,6 +90,7 @@ class UpdatePodGroup:
 class DeletePodGroup:
     """Delete the PodGroup; the job has ended or is suspended."""
 
+    resource: Resource
     observed: ObjectMeta
 
 
@@ -110,35 +103,28 @@ class CreateObject:
 
 @dataclass(frozen=True, slots=True)
 class UpdateObject:
-    """Change fields of an object of the framework."""
+    """Patch the PodGroup or an object of the framework."""
 
-    desired: DesiredObject
-    observed: DependentObject
-    fields: dict[str, Any]
+    resource: Resource
+    observed: ObjectMeta
+    patch: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
     """Delete an object of the framework."""
 
-    desired: DesiredObject
+    resource: Resource
     observed: ObjectMeta
 
 
 @dataclass(frozen=True, slots=True)
 class ReportConflict:
-    """An object that is not the job's has a name that the job needs; the rest must wait."""
+    """Report that another object has a name which the job needs; it gets no pods until then."""
 
-    reason: str
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """Record a warning, once per generation of the job."""
-
-    reason: str
-    message: str
+    reason: str = ""
+    """Reason of the event; without one, none is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,36 +132,63 @@ class DeleteJob:
     """Delete the job, whose time to live has passed."""
 
 
-Effect = (
+Write = (
     DeletePods
     | DeleteServices
     | CreatePods
     | CreateServices
     | CreatePodGroup
-    | UpdatePodGroup
     | DeletePodGroup
     | CreateObject
     | UpdateObject
     | DeleteObject
     | ReportConflict
-    | Warn
     | DeleteJob
+    | Event
 )
+"""An event is a warning on a lasting condition, recorded once for each generation of the job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a job needs now: write the record, then execute the effects, then write the status."""
+# Effects, in the order of their execution.
 
-    record: RestartRecord | None = None
-    """The restart record to write, if it changes."""
-    restarts: tuple[Announcement, ...] = ()
-    """Announced when the record is written."""
-    effects: tuple[Effect, ...] = ()
+
+@dataclass(frozen=True, slots=True)
+class RequeueAfter:
+    """Reconcile again after some seconds, if nothing changes before."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Write the restart record and decide again: the pods that it counts are deleted after that."""
+
+    record: RestartRecord
+    announcements: tuple[Announcement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteObjects:
+    """Execute *writes* in order. An error does not prevent the others, unless they depend on it."""
+
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Write the status, unless the job was deleted."""
+
     status: JobStatus
-    status_needs_effects: bool = False
-    """Whether the status must not be written if an effect fails."""
-    transitions: tuple[Announcement, ...] = ()
-    """Announced when the status is written."""
-    requeue_after: float | None = None
-    """Seconds until the next plan, if nothing changes before."""
+    announcements: tuple[Announcement, ...] = ()
+    needs_writes: bool = False
+    """Whether it must not be written if one of the writes before it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportErrors:
+    """Retry the job after all else, because pods or Services could not be adopted or released."""
+
+    errors: tuple[Exception, ...]
+
+
+Effect = RequeueAfter | WriteRecord | WriteObjects | WriteStatus | ReportErrors

@@ -1,7 +1,7 @@
 """Gangs of a job's pods, by Volcano's or another scheduler's PodGroups. Pure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,9 +22,11 @@ Spec = dict[str, Any]
 
 
 class Gang(ABC):
-    """How a scheduler gets the gang of a job."""
+    """How a scheduler learns which pods are the gang of a job."""
 
     resource: ClassVar[Resource]
+    waiting_phases: ClassVar[Collection[str]] = ()
+    """Phases of a PodGroup in which its pods must not be created."""
 
     def __init__(self, scheduler: str) -> None:
         self.scheduler = scheduler
@@ -39,13 +41,18 @@ class Gang(ABC):
             QuantityError: a quantity in a template is malformed.
         """
 
-    @abstractmethod
     def delays(self, phase: str) -> bool:
         """Whether no pod may be created while the PodGroup is in *phase*."""
+        return phase in self.waiting_phases
 
-    @abstractmethod
     def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
         """Add *pod* to the job's gang."""
+        pod["spec"]["schedulerName"] = pod["spec"].get("schedulerName") or self.scheduler
+        self._add_to_podgroup(pod["metadata"], job, replica_type)
+
+    @abstractmethod
+    def _add_to_podgroup(self, metadata: dict[str, Any], job: Job, replica_type: str) -> None:
+        """Name the PodGroup in the metadata of a pod."""
 
     def names_other_scheduler(self, job: Job) -> bool:
         """Whether a template of *job* names another scheduler."""
@@ -57,14 +64,12 @@ class Gang(ABC):
             )
         )
 
-    def _set_scheduler(self, pod: dict[str, Any]) -> None:
-        pod["spec"]["schedulerName"] = pod["spec"].get("schedulerName") or self.scheduler
-
 
 class VolcanoGang(Gang):
     """PodGroups of Volcano: pods are created once the PodGroup is Inqueue."""
 
     resource = names.PODGROUPS
+    waiting_phases = ("", PodGroupPhase.PENDING)
 
     def spec(self, job: Job, existing: Spec, priorities: Mapping[str, int]) -> Spec:
         """Return the fields of the PodGroup's spec that follow from *job*."""
@@ -76,14 +81,8 @@ class VolcanoGang(Gang):
             "minResources": min_resources(job, priorities),
         }
 
-    def delays(self, phase: str) -> bool:
-        """Whether no pod may be created while the PodGroup is in *phase*."""
-        return phase in ("", PodGroupPhase.PENDING)
-
-    def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
-        """Add *pod* to the job's gang."""
-        self._set_scheduler(pod)
-        pod["metadata"]["annotations"] |= {
+    def _add_to_podgroup(self, metadata: dict[str, Any], job: Job, replica_type: str) -> None:
+        metadata["annotations"] |= {
             names.GROUP_NAME: job.metadata.name,
             names.TASK_SPEC: replica_type.lower(),
         }
@@ -100,14 +99,8 @@ class SchedulerPluginsGang(Gang):
         spec: Spec = {"minMember": min_member(job), "minResources": min_resources(job, priorities)}
         return spec if timeout is None else {**spec, "scheduleTimeoutSeconds": timeout}
 
-    def delays(self, phase: str) -> bool:
-        """Whether no pod may be created while the PodGroup is in *phase*: never."""
-        return False
-
-    def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
-        """Add *pod* to the job's gang."""
-        self._set_scheduler(pod)
-        pod["metadata"]["labels"][_POD_GROUP_LABEL] = job.metadata.name
+    def _add_to_podgroup(self, metadata: dict[str, Any], job: Job, replica_type: str) -> None:
+        metadata["labels"][_POD_GROUP_LABEL] = job.metadata.name
 
 
 def gang_of(scheduler: str) -> Gang | None:

@@ -1,7 +1,9 @@
-"""The pods and Services of a job by replica type and index, and what failed pods lead to. Pure."""
+"""The pods and Services of a job by replica type and index, and the effect of failed pods. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ..machinery.pod_ranking import deletion_order
 from ..model import names
@@ -9,10 +11,62 @@ from ..model.meta import HasMeta
 from ..model.pod import PodPhase
 from ..model.training.types import RestartPolicy
 from .core_types import Pod, Service
-from .observation import ReplicaCounts
+from .frameworks.base import ReplicaCounts
 from .replica_pods import Reaction, deletion_requested_by, exit_code, reaction
-from .slots import Slots, T, arrange, parse_index
-from .view import View
+from .view import TrainingView
+
+T = TypeVar("T", bound=HasMeta)
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots(Generic[T]):
+    """Objects of one replica type by index."""
+
+    by_index: dict[int, T] = field(default_factory=dict)
+    """The objects of the indices below the number of replicas; some may be missing."""
+    excess: list[T] = field(default_factory=list)
+    """Objects with another index, or with the index of an object that is kept."""
+    unindexed: list[T] = field(default_factory=list)
+    """Objects without a valid index; they are ignored."""
+
+    def missing(self, replicas: int) -> list[int]:
+        """Return the indices without object."""
+        return [index for index in range(replicas) if index not in self.by_index]
+
+
+def arrange(
+    objects: Iterable[T],
+    replicas: int,
+    *,
+    index_of: Callable[[T], int | None],
+    rank: Callable[[list[T]], list[T]],
+) -> Slots[T]:
+    """Assign *objects* to the indices below *replicas*.
+
+    Of several objects with one index the last in the order of *rank* is kept.
+    """
+    slots: Slots[T] = Slots()
+    candidates: dict[int, list[T]] = {}
+    for obj in objects:
+        index = index_of(obj)
+        if index is None:
+            slots.unindexed.append(obj)
+        elif 0 <= index < replicas:
+            candidates.setdefault(index, []).append(obj)
+        else:
+            slots.excess.append(obj)
+    for index, several in sorted(candidates.items()):
+        *others, kept = rank(several) if len(several) > 1 else several
+        slots.by_index[index] = kept
+        slots.excess.extend(others)
+    return slots
+
+
+def parse_index(text: str) -> int | None:
+    """Parse the value of an index label; ``None`` if it is no integer."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +89,7 @@ class ReplicaGroup:
     """Whether a program has failed with an exit code that is not retried."""
 
 
-def replica_groups(view: View, started: str | None) -> tuple[ReplicaGroup, ...]:
+def replica_groups(view: TrainingView, started: str | None) -> tuple[ReplicaGroup, ...]:
     """Return the objects of each replica type of a job that was started at *started*."""
     pods, services = _by_type(view.pods), _by_type(view.services)
     return tuple(
@@ -45,7 +99,7 @@ def replica_groups(view: View, started: str | None) -> tuple[ReplicaGroup, ...]:
 
 
 def first_failure(groups: Iterable[ReplicaGroup]) -> str:
-    """Return the first failed pod of the jobs and why it failed; empty if that is not known."""
+    """Return the name of the first failed pod and why it failed; empty if that is not known."""
     for group in groups:
         for _, pod in sorted(group.current.items()):
             if pod.phase == PodPhase.FAILED and (cause := pod.failure):
@@ -70,7 +124,11 @@ def count(group: ReplicaGroup, *, terminating_counts_as_failed: bool) -> Replica
 
 
 def _group(
-    view: View, replica_type: str, pods: list[Pod], services: list[Service], started: str | None
+    view: TrainingView,
+    replica_type: str,
+    pods: list[Pod],
+    services: list[Service],
+    started: str | None,
 ) -> ReplicaGroup:
     spec = view.job.spec.replica_specs[replica_type]
     number = spec.replicas or 0

@@ -32,7 +32,7 @@ class RestartRecord(ApiStruct, frozen=True):
     """The job fails because of its backoffLimit."""
 
     def add(self, failed: Iterable[str], existing: Collection[str]) -> "RestartRecord":
-        """Return the record with the pods *failed*; uids that do not exist any more are dropped."""
+        """Return the record with the uids *failed*, without those of pods that no longer exist."""
         new = [uid for uid in failed if uid not in self.pods]
         if not new:
             return self
@@ -41,7 +41,7 @@ class RestartRecord(ApiStruct, frozen=True):
 
 
 def parse(annotations: Mapping[str, str], job_uid: str) -> RestartRecord:
-    """Return the record of a job; an empty one if there is none, or none that is valid."""
+    """Return the record of a job; an empty one if it has no valid record."""
     try:
         record = msgspec.json.decode(annotations.get(ANNOTATION, "{}"), type=RestartRecord)
     except msgspec.MsgspecError:
@@ -67,7 +67,7 @@ def backoff_limit_exceeded(limit: int | None, restarts: int) -> bool:
 
 
 def remaining(since: str | None, seconds: int | None, now: datetime) -> float | None:
-    """Return the time from *now* until *seconds* after *since*; ``None`` without either."""
+    """Return the seconds left until *seconds* after *since*; ``None`` if either is missing."""
     if since is None or seconds is None:
         return None
     return (times.parse(since) + timedelta(seconds=seconds) - now).total_seconds()

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from ..machinery.controller import RECONCILE_TIMEOUT
-from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.reconcile.controller import ControllerSettings
 from ..model.job_size import MAX_PODS
 from ..model.names import TRAINING_OPERATOR
 from .frameworks.base import PodSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSettings:
+class TrainingSettings(ControllerSettings):
     """Settings of a :class:`~batholith.training_ctrl.controller.TrainingController`."""
 
     kinds: Sequence[str] = ()
@@ -48,14 +47,8 @@ class TrainingSettings:
     served_interval: float = 10.0
     """Seconds between two checks of which kinds the API server has."""
 
-    reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds after which a reconcile is cancelled and retried."""
-
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
-
-    work_metrics: WorkQueueMetrics | None = None
-    """Metrics of the work queues, if any."""
 
 
 class UnknownKindError(ValueError):

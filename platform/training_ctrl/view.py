@@ -1,10 +1,11 @@
-"""The state of a job from which a plan is computed. Immutable."""
+"""The state of a job that decisions depend on. Immutable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ..machinery.pod_control import Owner
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
 from ..model.training.types import TrainingJob
@@ -18,7 +19,7 @@ def _no_object(resource: Resource, name: str) -> DependentObject | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TrainingView:
     """A job and what belongs to it."""
 
     framework: Framework[Any]
@@ -27,6 +28,8 @@ class View:
     now: datetime
     pods: tuple[Pod, ...] = ()
     services: tuple[Service, ...] = ()
+    claim_errors: tuple[Exception, ...] = ()
+    """Why other pods and Services could not be adopted or released."""
     gang: Gang | None = None
     """How pods are scheduled together, if they are."""
     podgroup: Group | None = None
@@ -46,3 +49,16 @@ class View:
     def controls(self, meta: ObjectMeta) -> bool:
         """Whether the job controls an object."""
         return self.job.metadata.controls(meta)
+
+    @property
+    def owner(self) -> Owner:
+        """The job as the owner of what is created for it."""
+        return Owner(resource=self.framework.kind.resource, metadata=self.job.metadata)
+
+    def conflict_message(self, resource: Resource, name: str) -> str:
+        """Return the text for an object that has a name which the job needs and is not its own."""
+        kind = self.framework.kind.name
+        return (
+            f'Resource "{name}" of {kind}Kind "{resource.kind}" already exists '
+            f"and is not managed by {kind}"
+        )

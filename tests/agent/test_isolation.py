@@ -2,17 +2,12 @@
 
 import os
 import shutil
-import uuid
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.agent import container, decode_pod, manifest
-from support.agent_cluster import AgentCluster, agent_cluster, bind_pvc
-from support.api_servers import ServerFactory, add_namespace
+from support.agent_cluster import AgentCluster, bind_pvc
 
 from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
@@ -26,23 +21,6 @@ from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 Json = dict[str, Any]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AgentCluster]:
-    """One server and one agent for all tests of this module."""
-    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as created, created.agent():
-        yield created
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace for this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.server, name)
-    return replace(shared, namespace=name)
 
 
 @pytest.fixture

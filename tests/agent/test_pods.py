@@ -4,17 +4,13 @@ import asyncio
 import os
 import shutil
 import socket
-import uuid
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.agent import container, manifest
-from support.agent_cluster import NODE, AgentCluster, agent_cluster, bind_pvc
-from support.api_servers import ServerFactory, add_namespace
+from support.agent_cluster import NODE, AgentCluster, bind_pvc
 from support.polling import DEFAULT_TIMEOUT, wait_for
 
 from batholith.agent.pods.records import PodDir
@@ -30,23 +26,6 @@ from batholith.model.names import (
 Json = dict[str, Any]
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AgentCluster]:
-    """One server and one agent for all tests of this module."""
-    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as created, created.agent():
-        yield created
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace for this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.server, name)
-    return replace(shared, namespace=name)
 
 
 def shell(script: str, *, name: str = "c", **more: Any) -> Json:

@@ -1,16 +1,12 @@
 """Hooks and probes of containers on a real node."""
 
-import uuid
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.agent import container, manifest
-from support.agent_cluster import AgentCluster, agent_cluster, make_world_writable
-from support.api_servers import ServerFactory, add_namespace
+from support.agent_cluster import AgentCluster, make_world_writable
+from support.api_servers import ServerFactory
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.volumes.host_dirs import HostDir
@@ -27,25 +23,9 @@ def host_dir(servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory) -
     return make_world_writable(tmp_path_factory.mktemp("outside"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory, host_dir: Path
-) -> AsyncIterator[AgentCluster]:
-    """One server and one agent for all tests of this module."""
-    base = tmp_path_factory.mktemp("world")
-    async with (
-        agent_cluster(servers, base, host_dirs=(HostDir(str(host_dir)),)) as created,
-        created.agent(),
-    ):
-        yield created
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace for this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.server, name)
-    return replace(shared, namespace=name)
+@pytest.fixture(scope="module")
+def agent_options(host_dir: Path) -> dict[str, Any]:
+    return {"host_dirs": (HostDir(str(host_dir)),)}
 
 
 def run_in(script: str) -> Json:

@@ -11,17 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agent import container, decode_pod, manifest
 from support.agent_cluster import make_world_writable
+from support.sandbox import SANDBOXES, Sandbox
 
 from batholith.agent.runtime import runs
-from batholith.agent.runtime.ids import SHARED, Ids
 from batholith.agent.runtime.rootfs import Mount, Step, mount_plan
 from batholith.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
     IsolationLevel,
-    LaunchSpec,
-    RunDir,
-    detect_isolation,
 )
 from batholith.agent.volumes.volumes import MountedVolume, container_mounts
 from batholith.machinery.clock import SystemClock
@@ -174,14 +171,11 @@ def test_sealing_a_read_only_root_leaves_the_pod_s_mounts_writable(tmp_path: Pat
 # --- executed plans -------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE])
+@pytest.fixture(params=SANDBOXES)
 def level(request: pytest.FixtureRequest) -> IsolationLevel:
     """Each level with a sandbox."""
-    wanted: IsolationLevel = request.param
-    found = detect_isolation(wanted)
-    if found.isolation is not wanted:
-        pytest.skip("; ".join(found.reasons))
-    return wanted
+    level: IsolationLevel = request.param
+    return level
 
 
 @pytest.fixture
@@ -201,25 +195,11 @@ async def execute(
     base: Path, steps: Sequence[Step], level: IsolationLevel, script: str
 ) -> tuple[ExitRecord, list[str]]:
     """Return the exit record of *script* and its output."""
-    run_dir = RunDir(base / "pods" / "uid" / "c" / "0")
-    root_with_ranges = os.geteuid() == 0 and level is IsolationLevel.UNSHARE
-    run_dir.prepare(
-        LaunchSpec(
-            argv=["sh", "-c", script],
-            env={"PATH": os.defpath},
-            cwd="/",
-            log=base / "logs" / "0.log",
-            hostname="pod",
-            isolation=level,
-            ids=Ids(SHARED if root_with_ranges else None),
-            steps=steps,
-            can_stage=True,
-        )
-    )
+    sandbox = Sandbox(base, level)
+    run_dir = sandbox.prepare(script, steps=steps, can_stage=True)
     ended = await ContainerProcess(run_dir, run_dir.start(), clock=SystemClock()).wait()
     assert run_dir.is_valid == (ended.reason != "HostChanged")
-    lines = (base / "logs" / "0.log").read_text().splitlines()
-    return ended, [line.split(" ", 3)[3] for line in lines]
+    return ended, sandbox.lines()
 
 
 @pytest.mark.process

@@ -7,18 +7,17 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.agent_cluster import make_world_writable
 from support.polling import wait_for
+from support.sandbox import SANDBOXES, Sandbox
 
 from batholith.agent.runtime import rootfs, shim
 from batholith.agent.runtime.ids import SHARED, IdMode, Ids
 from batholith.agent.runtime.runs import (
     ContainerProcess,
-    ExitRecord,
     IsolationLevel,
     LaunchSpec,
     RunDir,
@@ -30,64 +29,23 @@ from batholith.machinery.clock import SystemClock
 
 pytestmark = pytest.mark.process
 
-CLOCK = SystemClock()
-
 
 @pytest.fixture(params=list(IsolationLevel))
-def level(request: pytest.FixtureRequest) -> IsolationLevel:
-    """Each level that this machine permits."""
-    wanted: IsolationLevel = request.param
-    found = detect_isolation(wanted)
-    if found.isolation is not wanted:
-        pytest.skip("; ".join(found.reasons))
-    return wanted
+def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Containers at each level that this machine permits."""
+    return Sandbox(tmp_path, request.param)
 
 
-def ids_for(level: IsolationLevel) -> Ids:
-    """Return the user ids of pods at *level*."""
-    return Ids(SHARED if os.geteuid() == 0 and level is IsolationLevel.UNSHARE else None)
+@pytest.fixture
+def plain(tmp_path: Path) -> Sandbox:
+    """Containers without a sandbox."""
+    return Sandbox(tmp_path, IsolationLevel.PLAIN)
 
 
-def launch(
-    base: Path,
-    argv: Sequence[str],
-    level: IsolationLevel,
-    *mounts: rootfs.Mount,
-    user: tuple[int, int] = (0, 0),
-) -> RunDir:
-    run_dir = RunDir(base / "pods" / "uid" / "c" / "0")
-    plan = rootfs.mount_plan(mounts, hidden=[str(base)], home=os.path.expanduser("~"))
-    run_dir.prepare(
-        LaunchSpec(
-            argv=argv,
-            env={"PATH": os.defpath, "GREETING": "hello"},
-            cwd="/" if level is not IsolationLevel.PLAIN else str(base),
-            log=base / "logs" / "0.log",
-            hostname="some-pod",
-            isolation=level,
-            user=user,
-            ids=ids_for(level),
-            steps=plan,
-        )
-    )
-    return run_dir
-
-
-def log_of(base: Path) -> list[tuple[str, str]]:
-    lines = (base / "logs" / "0.log").read_text().splitlines()
-    return [(fields[1], fields[3]) for line in lines if len(fields := line.split(" ", 3)) == 4]
-
-
-async def run(
-    base: Path, argv: Sequence[str], level: IsolationLevel, *mounts: rootfs.Mount
-) -> ExitRecord:
-    run_dir = launch(base, argv, level, *mounts)
-    return await ContainerProcess(run_dir, run_dir.start(), clock=CLOCK).wait()
-
-
-async def until_logged(base: Path, text: str) -> None:
-    log = base / "logs" / "0.log"
-    await wait_for(lambda: log.exists() and text in log.read_text())
+@pytest.fixture(params=SANDBOXES)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Containers at each level with a sandbox that this machine permits."""
+    return Sandbox(tmp_path, request.param)
 
 
 def alive(text: str) -> list[int]:
@@ -125,143 +83,124 @@ def test_root_uses_bubblewrap_only_without_id_ranges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
 )
-async def test_exit_code_is_that_of_the_main_process(
-    tmp_path: Path, level: IsolationLevel, script: str, code: int
-) -> None:
-    ended = await run(tmp_path, ["sh", "-c", script], level)
+async def test_exit_code_is_that_of_the_main_process(box: Sandbox, script: str, code: int) -> None:
+    ended = await box.run(script)
     assert (ended.code, ended.reason) == (code, "")
 
 
-async def test_missing_program_is_a_start_error(tmp_path: Path, level: IsolationLevel) -> None:
-    ended = await run(tmp_path, ["no-such-program"], level)
+async def test_missing_program_is_a_start_error(box: Sandbox) -> None:
+    ended = await box.run(["no-such-program"])
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "no-such-program" in ended.message or "No such file" in ended.message
-    assert log_of(tmp_path) == [("stderr", f"cannot start: {ended.message}")]
+    assert box.output() == [("stderr", f"cannot start: {ended.message}")]
 
 
-async def test_a_start_is_reported_when_the_program_runs(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    run_dir = launch(tmp_path, ["sleep", "60"], level)
-    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=CLOCK)
+async def test_a_start_is_reported_when_the_program_runs(box: Sandbox) -> None:
+    run_dir = box.prepare(["sleep", "60"])
+    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=SystemClock())
     assert run_dir.read_claim() is not None
     assert run_dir.exit_record() is None
     await process.kill()
 
 
 async def test_a_program_that_cannot_be_started_has_ended_when_its_start_is_over(
-    tmp_path: Path, level: IsolationLevel
+    box: Sandbox,
 ) -> None:
-    run_dir = launch(tmp_path, ["no-such-program"], level)
-    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=CLOCK)
+    run_dir = box.prepare(["no-such-program"])
+    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=SystemClock())
     record = run_dir.exit_record()
     assert record is not None
     assert record.reason == "StartError"
     await process.wait()
 
 
-async def test_output_is_logged_by_line_with_its_stream(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
+async def test_output_is_logged_by_line_with_its_stream(box: Sandbox) -> None:
     script = 'echo "$GREETING"; echo bad >&2; printf unfinished; env | grep -c .'
-    await run(tmp_path, ["sh", "-c", script], level)
-    lines = log_of(tmp_path)
+    await box.run(script)
+    lines = box.output()
     assert ("stdout", "hello") in lines
     assert ("stderr", "bad") in lines
     assert any(stream == "stdout" and text.startswith("unfinished") for stream, text in lines)
 
 
-async def test_full_disk_loses_output_but_not_the_container(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    run_dir = launch(tmp_path, ["sh", "-c", "echo x; sleep 0.1; echo x; exit 3"], level)
+async def test_full_disk_loses_output_but_not_the_container(box: Sandbox) -> None:
+    run_dir = box.prepare("echo x; sleep 0.1; echo x; exit 3")
     text = json.loads((run_dir.path / shim.LAUNCH).read_text())
     (run_dir.path / shim.LAUNCH).write_text(json.dumps({**text, "log": "/dev/full"}))
-    ended = await ContainerProcess(run_dir, run_dir.start(), clock=CLOCK).wait()
+    ended = await ContainerProcess(run_dir, run_dir.start(), clock=SystemClock()).wait()
     assert ended.code == 3
 
 
-async def test_environment_of_the_agent_does_not_leak(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
+async def test_environment_of_the_agent_does_not_leak(box: Sandbox) -> None:
     os.environ["LEAK"] = "secret"
     try:
-        await run(tmp_path, ["env"], level)
+        await box.run(["env"])
     finally:
         del os.environ["LEAK"]
-    shown = {line.partition("=")[0] for _, line in log_of(tmp_path)}
+    shown = {line.partition("=")[0] for _, line in box.output()}
     assert "GREETING" in shown
     assert "LEAK" not in shown
 
 
-async def test_sigterm_reaches_a_main_process_that_handles_it(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
+async def test_sigterm_reaches_a_main_process_that_handles_it(box: Sandbox) -> None:
     script = "trap 'echo caught; exit 5' TERM; echo up; while :; do sleep 0.02; done"
-    run_dir = launch(tmp_path, ["sh", "-c", script], level)
-    process = ContainerProcess(run_dir, run_dir.start(), clock=CLOCK)
-    await until_logged(tmp_path, "up")
+    process = box.start(script)
+    await box.until_logged("up")
     process.terminate()
     assert (await process.wait()).code == 5
-    assert ("stdout", "caught") in log_of(tmp_path)
+    assert ("stdout", "caught") in box.output()
 
 
-async def test_sigterm_terminates_a_main_process_without_a_handler(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    run_dir = launch(tmp_path, ["sh", "-c", "echo up; sleep 60"], level)
-    process = ContainerProcess(run_dir, run_dir.start(), clock=CLOCK)
-    await until_logged(tmp_path, "up")
+async def test_sigterm_terminates_a_main_process_without_a_handler(box: Sandbox) -> None:
+    process = box.start("echo up; sleep 60")
+    await box.until_logged("up")
     process.terminate()
     assert (await process.wait()).code == 143
 
 
-async def test_kill_kills_all_processes_of_the_run(tmp_path: Path, level: IsolationLevel) -> None:
+async def test_kill_kills_all_processes_of_the_run(box: Sandbox) -> None:
     tag = unique_seconds()
     script = f"trap '' TERM; (setsid sleep {tag} &) ; setsid sleep {tag} & echo up; sleep {tag}"
-    run_dir = launch(tmp_path, ["sh", "-c", script], level)
-    process = ContainerProcess(run_dir, run_dir.start(), clock=CLOCK)
-    await until_logged(tmp_path, "up")
+    process = box.start(script)
+    await box.until_logged("up")
     process.terminate()
     await process.kill()
     assert (await process.wait()).code == 137
     assert alive(tag) == []
 
 
-async def test_no_process_outlives_the_main_process(tmp_path: Path, level: IsolationLevel) -> None:
+async def test_no_process_outlives_the_main_process(box: Sandbox) -> None:
     tag = unique_seconds()
     script = f"setsid sleep {tag} & (sleep {tag} & sleep {tag} &); exit 4"
-    ended = await run(tmp_path, ["sh", "-c", script], level)
+    ended = await box.run(script)
     assert ended.code == 4
     assert alive(tag) == []
 
 
-async def test_cancelled_run_never_starts(tmp_path: Path) -> None:
-    run_dir = launch(tmp_path, ["touch", str(tmp_path / "ran")], IsolationLevel.PLAIN)
+async def test_cancelled_run_never_starts(plain: Sandbox) -> None:
+    run_dir = plain.prepare(["touch", str(plain.base / "ran")])
     assert run_dir.cancel()
     await asyncio.to_thread(os.waitpid, run_dir.start(), 0)
-    assert not (tmp_path / "ran").exists()
+    assert not (plain.base / "ran").exists()
     assert run_dir.exit_record() is None
     assert run_dir.shim_pid() is None
 
 
-async def test_concurrent_shims_start_a_run_once(tmp_path: Path) -> None:
-    script = f"echo x >> {tmp_path}/ran"
-    run_dir = launch(tmp_path, ["sh", "-c", script], IsolationLevel.PLAIN)
+async def test_concurrent_shims_start_a_run_once(plain: Sandbox) -> None:
+    script = f"echo x >> {plain.base}/ran"
+    run_dir = plain.prepare(script)
     for pid in [run_dir.start() for _ in range(4)]:
         await asyncio.to_thread(os.waitpid, pid, 0)
-    assert (tmp_path / "ran").read_text() == "x\n"
+    assert (plain.base / "ran").read_text() == "x\n"
     assert not run_dir.cancel()
 
 
-async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
+async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(box: Sandbox) -> None:
     tag = unique_seconds()
-    run_dir = launch(tmp_path, ["sh", "-c", f"echo up; setsid sleep {tag} & sleep {tag}"], level)
+    run_dir = box.prepare(f"echo up; setsid sleep {tag} & sleep {tag}")
     pid = run_dir.start()
-    process = ContainerProcess(run_dir, pid, clock=CLOCK)
-    await until_logged(tmp_path, "up")
+    process = ContainerProcess(run_dir, pid, clock=SystemClock())
+    await box.until_logged("up")
     await wait_for(lambda: len(alive(tag)) >= 3)
     os.kill(pid, signal.SIGKILL)
     ended = await process.wait()
@@ -270,33 +209,27 @@ async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(
     assert lost_exit_record(run_dir).started > 0
 
 
-async def test_run_goes_on_if_the_agent_exits_during_its_start(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    run_dir = launch(
-        tmp_path, ["sh", "-c", "test ! -e /proc/self/fd/3 || echo leaked; exit 6"], level
-    )
+async def test_run_goes_on_if_the_agent_exits_during_its_start(box: Sandbox) -> None:
+    run_dir = box.prepare("test ! -e /proc/self/fd/3 || echo leaked; exit 6")
     read, write = os.pipe()
     os.close(read)
-    process = ContainerProcess(run_dir, run_dir.start(write), clock=CLOCK)
+    process = ContainerProcess(run_dir, run_dir.start(write), clock=SystemClock())
     os.close(write)
     assert (await process.wait()).code == 6
-    assert log_of(tmp_path) == []
+    assert box.output() == []
 
 
-async def test_reused_pid_is_not_mistaken_for_the_shim(tmp_path: Path) -> None:
-    run_dir = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
+async def test_reused_pid_is_not_mistaken_for_the_shim(plain: Sandbox) -> None:
+    run_dir = plain.prepare(["true"])
     text = f'{{"pid": {os.getpid()}, "start": 1, "boot": "{shim.boot_id()}"}}'
     (run_dir.path / shim.CLAIM).write_text(text)
     assert run_dir.shim_pid() is None
 
 
 async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere(
-    tmp_path: Path, level: IsolationLevel
+    sandbox: Sandbox,
 ) -> None:
-    if level is IsolationLevel.PLAIN:
-        pytest.skip("plain has no mounts")
-    data, secret = make_world_writable(tmp_path / "data"), tmp_path / "secret"
+    data, secret = make_world_writable(sandbox.base / "data"), sandbox.base / "secret"
     secret.write_text("key")
     mounts = [
         rootfs.Mount(str(data), "/some/path"),
@@ -305,10 +238,11 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
     ]
     script = (
         "echo new > /some/path/file; cat /etc/volcano/deep/file /root/.ssh/id; hostname;"
-        f"touch /etc/volcano/deep/x /usr/x 2>/dev/null || echo refused; ls -A {tmp_path}; echo $$"
+        f"touch /etc/volcano/deep/x /usr/x 2>/dev/null || echo refused; ls -A {sandbox.base};"
+        "echo $$"
     )
-    ended = await run(tmp_path, ["sh", "-c", script], level, *mounts)
-    shown = [text for stream, text in log_of(tmp_path) if stream == "stdout"]
+    ended = await sandbox.run(script, *mounts)
+    shown = [text for stream, text in sandbox.output() if stream == "stdout"]
     assert shown[:2] == ["new", "keysome-pod"]
     assert "refused" in shown
     assert int(shown[-1]) < 10, "it has its own pid namespace with an init"
@@ -317,52 +251,41 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
     assert "x" not in os.listdir("/usr")
 
 
-async def test_sandbox_runs_as_the_requested_user(tmp_path: Path, level: IsolationLevel) -> None:
-    if level is IsolationLevel.PLAIN:
-        pytest.skip("plain has the agent's user")
-    data = make_world_writable(tmp_path / "data")
+async def test_sandbox_runs_as_the_requested_user(sandbox: Sandbox) -> None:
+    data = make_world_writable(sandbox.base / "data")
     script = (
         "id -u; id -g; touch /some/file; stat -c %u:%g /some/file; test -w /etc || echo refused"
     )
     mounts = [rootfs.Mount(str(data), "/some")]
-    run_dir = launch(tmp_path, ["sh", "-c", script], level, *mounts, user=(1234, 4321))
-    ended = await ContainerProcess(run_dir, run_dir.start(), clock=CLOCK).wait()
-    shown = [text for _, text in log_of(tmp_path)]
+    ended = await sandbox.run(script, *mounts, user=(1234, 4321))
+    shown = sandbox.lines()
     assert (shown, ended.code) == (["1234", "4321", "1234:4321", "refused"], 0)
-    assert (data / "file").stat().st_uid == (ids_for(level).owner(1234) or os.geteuid())
+    assert (data / "file").stat().st_uid == (sandbox.ids.owner(1234) or os.geteuid())
 
 
-async def test_link_in_a_volume_leads_no_mount_out_of_it(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    if level is IsolationLevel.PLAIN:
-        pytest.skip("plain has no mounts")
-    volume, outside = make_world_writable(tmp_path / "volume"), tmp_path / "outside"
+async def test_link_in_a_volume_leads_no_mount_out_of_it(sandbox: Sandbox) -> None:
+    volume, outside = make_world_writable(sandbox.base / "volume"), sandbox.base / "outside"
     outside.mkdir()
     (outside / "tokens.json").write_text("secret")
     (volume / "source").symlink_to(outside)
     (volume / "target").symlink_to(outside)
     source = rootfs.Mount(str(volume), "/seen", sub_path="source")
-    ended = await run(tmp_path, ["cat", "/seen/tokens.json"], level, source)
+    ended = await sandbox.run(["cat", "/seen/tokens.json"], source)
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "subPath 'source'" in ended.message
-    assert log_of(tmp_path) == [("stderr", f"cannot start: {ended.message}")]
-    shutil.rmtree(tmp_path / "pods")
+    assert sandbox.output() == [("stderr", f"cannot start: {ended.message}")]
+    shutil.rmtree(sandbox.base / "pods")
     mounts = [
         rootfs.Mount(str(volume), "/v"),
         rootfs.Mount(str(volume), "/v/target/created/deep"),
         rootfs.Mount(str(outside / "tokens.json"), "/v/target/file"),
     ]
-    await run(tmp_path, ["true"], level, *mounts)
+    await sandbox.run(["true"], *mounts)
     assert os.listdir(outside) == ["tokens.json"]
 
 
-async def test_nested_mounts_and_sub_paths_are_mounted(
-    tmp_path: Path, level: IsolationLevel
-) -> None:
-    if level is IsolationLevel.PLAIN:
-        pytest.skip("plain has no mounts")
-    outer, inner = make_world_writable(tmp_path / "outer"), make_world_writable(tmp_path / "inner")
+async def test_nested_mounts_and_sub_paths_are_mounted(sandbox: Sandbox) -> None:
+    outer, inner = (make_world_writable(sandbox.base / name) for name in ("outer", "inner"))
     make_world_writable(outer / "sub")
     (outer / "here").symlink_to("sub")
     (inner / "file").write_text("inner")
@@ -376,8 +299,8 @@ async def test_nested_mounts_and_sub_paths_are_mounted(
         "cat /o/a/sub/file; touch /o/a/sub/new /sub/mine; touch /o/a/no || echo refused;"
         "cat /name; echo x > /name || echo refused"
     )
-    ended = await run(tmp_path, ["sh", "-c", script], level, *mounts)
-    shown = [text for stream, text in log_of(tmp_path) if stream == "stdout"]
+    ended = await sandbox.run(script, *mounts)
+    shown = [text for stream, text in sandbox.output() if stream == "stdout"]
     assert (ended.code, shown) == (0, ["innerrefused", "innerrefused"])
     assert sorted(os.listdir(inner)) == ["file", "new"]
     assert os.listdir(outer / "sub") == ["mine"]
@@ -406,8 +329,8 @@ def test_mount_plan_recreates_only_needed_directories(tmp_path: Path) -> None:
     assert {step[2] for step in steps if step[0] == "rw"} == {"/etc/volcano", "/data", "/a/b"}
 
 
-async def test_removed_run_counts_as_finished(tmp_path: Path) -> None:
-    run_dir = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
+async def test_removed_run_counts_as_finished(plain: Sandbox) -> None:
+    run_dir = plain.prepare(["true"])
     assert not run_dir.is_finished
     shutil.rmtree(run_dir.path)
     assert run_dir.is_finished

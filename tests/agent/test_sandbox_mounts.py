@@ -2,31 +2,23 @@
 
 import contextlib
 import os
-import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster, make_world_writable
-from support.api_servers import EmbeddedServerFactory, ServerFactory, add_namespace
+from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
+from support.sandbox import SANDBOXES, Sandbox
 
 from batholith.agent.runtime import oom, rootfs
-from batholith.agent.runtime.ids import SHARED, IdMode, Ids
 from batholith.agent.runtime.mounting import HIDDEN_SIZE
 from batholith.agent.runtime.runs import (
-    ContainerProcess,
     IsolationLevel,
-    IsolationReport,
-    LaunchSpec,
-    RunDir,
     detect_isolation,
 )
-from batholith.machinery.clock import SystemClock
 
 Json = dict[str, Any]
 
@@ -36,71 +28,17 @@ MIB = 1 << 20
 TEMPORARY = ("/", "/tmp", "/run", "/var/tmp", "/dev/shm", "/root")
 
 
-@pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE])
-def isolation(request: pytest.FixtureRequest) -> IsolationReport:
-    """Each level with a sandbox that this machine permits."""
-    wanted: IsolationLevel = request.param
-    found = detect_isolation(wanted)
-    if found.isolation is not wanted:
-        pytest.skip("; ".join(found.reasons))
-    return found
+@pytest.fixture(params=SANDBOXES)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Containers at each level with a sandbox that this machine permits."""
+    return Sandbox(tmp_path, request.param)
 
 
-class Sandbox:
-    """Containers in one directory, without an agent."""
-
-    def __init__(self, base: Path, isolation: IsolationReport) -> None:
-        self.base = base
-        self._isolation = isolation
-        self._runs = 0
-
-    def start(self, argv: Sequence[str], *mounts: rootfs.Mount, **more: Any) -> ContainerProcess:
-        """Start a container."""
-        self._runs += 1
-        run_dir = RunDir(self.base / "pods" / "uid" / "c" / str(self._runs))
-        plan = rootfs.mount_plan(
-            mounts,
-            hidden=[str(self.base), *more.pop("hidden", ())],
-            home=os.path.expanduser("~"),
-            read_only_root=more.pop("read_only_root", False),
-        )
-        id_mode = self._isolation.id_mode
-        base = None if id_mode is IdMode.OWN else SHARED
-        run_dir.prepare(
-            LaunchSpec(
-                argv=argv,
-                env={"PATH": os.defpath},
-                cwd="/",
-                log=self.log,
-                hostname="some-pod",
-                isolation=self._isolation.isolation,
-                ids=Ids(base, id_mode is IdMode.RANGE),
-                steps=plan,
-                **more,
-            )
-        )
-        return ContainerProcess(run_dir, run_dir.start(), clock=SystemClock())
-
-    @property
-    def log(self) -> Path:
-        """The log of the last container."""
-        return self.base / "logs" / f"{self._runs}.log"
-
-    def lines(self) -> list[str]:
-        """Return the lines of the log."""
-        return [line.split(" ", 3)[3] for line in self.log.read_text().splitlines()]
-
-    async def run(self, script: str, *mounts: rootfs.Mount, **more: Any) -> list[str]:
-        """Run a shell script; return its output."""
-        ended = await self.start(["sh", "-c", script], *mounts, **more).wait()
-        assert ended.reason == "", ended
-        return self.lines()
-
-
-@pytest.fixture
-def sandbox(tmp_path: Path, isolation: IsolationReport) -> Sandbox:
-    """Sandboxes of each level."""
-    return Sandbox(tmp_path, isolation)
+async def lines(sandbox: Sandbox, script: str, *mounts: rootfs.Mount, **more: Any) -> list[str]:
+    """Run a shell script; return its output."""
+    ended = await sandbox.run(script, *mounts, **more)
+    assert ended.reason == "", ended
+    return sandbox.lines()
 
 
 LINKS = ("dev", "proc", "sys", "run", "shm", "pts", "fd", "stdin", "null", "batholith", "tmp", "x")
@@ -126,11 +64,11 @@ async def test_a_volume_can_replace_the_devices_and_shared_memory(sandbox: Sandb
     volume = make_world_writable(sandbox.base / "volume")
     (volume / "mark").touch()
     shared = rootfs.Mount(str(volume), "/dev/shm")
-    assert await sandbox.run("ls /dev/shm; echo > /dev/null && touch /dev/shm/new", shared) == [
+    assert await lines(sandbox, "ls /dev/shm; echo > /dev/null && touch /dev/shm/new", shared) == [
         "mark"
     ]
     assert (volume / "new").exists()
-    assert await sandbox.run("ls /dev", rootfs.Mount(str(volume), "/dev")) == ["mark", "new"]
+    assert await lines(sandbox, "ls /dev", rootfs.Mount(str(volume), "/dev")) == ["mark", "new"]
 
 
 async def test_volumes_stay_writable_below_a_read_only_root(sandbox: Sandbox) -> None:
@@ -139,7 +77,7 @@ async def test_volumes_stay_writable_below_a_read_only_root(sandbox: Sandbox) ->
         for name, path in (("one", "/tmp"), ("two", "/run"), ("three", "/var"))
     ]
     script = "for d in /tmp /run /var; do touch $d/file; done; touch /new || echo refused"
-    assert "refused" in await sandbox.run(script, *volumes, read_only_root=True)
+    assert "refused" in await lines(sandbox, script, *volumes, read_only_root=True)
     assert all((sandbox.base / name / "file").exists() for name in ("one", "two", "three"))
 
 
@@ -148,7 +86,7 @@ async def test_every_tmpfs_of_a_container_has_the_given_size(sandbox: Sandbox) -
         f"for d in {' '.join(TEMPORARY)}; do head -c 8M /dev/zero > $d/file; "
         "stat -c %s $d/file; rm $d/file; done; head -c 8M /dev/zero > /dev/file; ls /dev/file"
     )
-    written = [line for line in await sandbox.run(script, tmpfs_size=2 * MIB) if line.isdigit()]
+    written = [line for line in await lines(sandbox, script, tmpfs_size=2 * MIB) if line.isdigit()]
     assert len(written) == len(TEMPORARY)
     # Pages of directories and links count, too.
     assert all(1.9 * MIB < int(size) <= 2 * MIB for size in written), written
@@ -156,7 +94,7 @@ async def test_every_tmpfs_of_a_container_has_the_given_size(sandbox: Sandbox) -
 
 async def test_nothing_can_be_stored_where_host_files_are_hidden(sandbox: Sandbox) -> None:
     script = "head -c 1M /dev/zero > /var/lib/file 2>/dev/null; stat -c %s /var/lib/file"
-    assert int((await sandbox.run(script, hidden=["/var/lib"]))[-1]) <= HIDDEN_SIZE
+    assert int((await lines(sandbox, script, hidden=["/var/lib"]))[-1]) <= HIDDEN_SIZE
 
 
 @contextlib.asynccontextmanager
@@ -208,22 +146,9 @@ async def test_empty_files_count_as_memory(sandbox: Sandbox) -> None:
         assert not oom.is_over_limit(pid, 64 * MIB)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AgentCluster]:
-    """One server and one agent for all tests of this module."""
-    directory = tmp_path_factory.mktemp("world")
-    async with agent_cluster(servers, directory, memory="2Gi") as created, created.agent():
-        yield created
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace for this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.server, name)
-    return replace(shared, namespace=name)
+@pytest.fixture(scope="module")
+def agent_options() -> dict[str, Any]:
+    return {"memory": "2Gi"}
 
 
 @pytest.fixture

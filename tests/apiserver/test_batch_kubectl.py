@@ -1,30 +1,19 @@
 """Jobs and CronJobs by an unmodified kubectl; the statuses are written as their controllers do."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import yaml
 from support.api_servers import merge_patch
 from support.batch_writes import COMPLETE, FAILED, POD, STARTED
-from support.embedded_apiserver import PODS, embedded_server
-from support.kubectl import Kubectl, needs_kubectl
+from support.embedded_apiserver import PODS
+from support.kubectl import Kubectl
 
 from batholith.model.names import BATCH_JOBS
 
 pytestmark = pytest.mark.process
 
 JOBS = BATCH_JOBS.path("default")
-
-
-@pytest.fixture
-async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
-    needs_kubectl()
-    home = tmp_path / "home"
-    home.mkdir()
-    async with embedded_server(tmp_path / "data") as server:
-        yield Kubectl(server, home)
 
 
 async def test_create_job_and_wait_for_it(kubectl: Kubectl) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 from support.polling import wait_until_true
@@ -39,6 +39,13 @@ class FailingConnection:
         self._connection = connection
         self.fails_at = ""
         self.fails_after = False
+
+    @classmethod
+    def of(cls, store: SqliteStore) -> Self:
+        """Replace the connection of *store*."""
+        disk = cls(store.connection)
+        store.connection = disk  # type: ignore[assignment]
+        return disk
 
     def execute(self, text: str, *rest: Any) -> Any:
         if self.fails_at and text.startswith(self.fails_at):
@@ -119,7 +126,7 @@ class LimitedDatabase:
         kept = disk_reserve.RESERVE_SIZE // 8192
 
         def set_limit(pages: int) -> None:
-            store._connection.execute(f"PRAGMA max_page_count={pages}").close()
+            store.connection.execute(f"PRAGMA max_page_count={pages}").close()
 
         self._patch.setattr(DiskReserve, "ensure", lambda _: self.extra_pages)
         self._patch.setattr(DiskReserve, "release", lambda _: set_limit(self.LIMIT + kept))
@@ -207,7 +214,7 @@ async def test_a_checkpoint_never_needs_more_than_the_reserve(tmp_path: Path) ->
         largest = 0
         for number in range(60):
             await put(objects, resource_store, f"n{number}", "x" * (50_000 * number))
-            (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+            (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
             largest = max(largest, pages * 8192 - database.stat().st_size)
         # The next group is added to what the log contains.
         assert largest <= sqlite_store.MAX_GROWTH
@@ -217,8 +224,7 @@ async def test_a_checkpoint_never_needs_more_than_the_reserve(tmp_path: Path) ->
 
 async def test_an_error_after_the_commit_does_not_fail_the_write(tmp_path: Path) -> None:
     async with opened(tmp_path) as (objects, store, resource_store):
-        disk = FailingConnection(store._connection)
-        store._connection = disk  # type: ignore[assignment]
+        disk = FailingConnection.of(store)
         for name, statement in (("a", "PRAGMA page_count"), ("b", "PRAGMA wal_checkpoint")):
             disk.fails_at = statement
             await put(objects, resource_store, name, "x" * 2 * sqlite_store.MAX_GROWTH)
@@ -284,8 +290,7 @@ async def test_a_failed_compaction_keeps_all_writes(
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
     monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (objects, store, resource_store):
-        disk = FailingConnection(store._connection)
-        store._connection = disk  # type: ignore[assignment]
+        disk = FailingConnection.of(store)
         for name in "abcd":
             disk.fails_at = "DELETE FROM log"
             await put(objects, resource_store, name)
@@ -333,8 +338,7 @@ async def test_a_commit_of_unknown_outcome_returns_once_it_is_known(
         await put(objects, resource_store, "a")
         watcher = Watcher(SelectionPredicate())
         resource_store.broadcaster.add(watcher)
-        disk = FailingConnection(store._connection)
-        store._connection = disk  # type: ignore[assignment]
+        disk = FailingConnection.of(store)
         disk.fails_at, disk.fails_after = "COMMIT", stored
         written = put(objects, resource_store, "b")
 
@@ -366,8 +370,7 @@ async def test_a_stop_fails_commits_of_unknown_outcome(
     monkeypatch.setattr(SqliteStore, "contains_version", holds)
     async with opened(tmp_path) as (objects, store, resource_store):
         await put(objects, resource_store, "a")
-        disk = FailingConnection(store._connection)
-        store._connection = disk  # type: ignore[assignment]
+        disk = FailingConnection.of(store)
         disk.fails_at, disk.fails_after = "COMMIT", True
         written = put(objects, resource_store, "b")
         objects.stop()

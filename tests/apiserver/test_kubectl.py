@@ -3,12 +3,9 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from support.embedded_apiserver import definition, embedded_server
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
 from support.polling import DEFAULT_TIMEOUT
 
 pytestmark = pytest.mark.process
@@ -26,15 +23,6 @@ kind: Foo
 metadata: {name: f}
 spec: {mode: a}
 """
-
-
-@pytest.fixture
-async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
-    needs_kubectl()
-    home = tmp_path / "home"
-    home.mkdir()
-    async with embedded_server(tmp_path / "data", crds=[definition()]) as server:
-        yield Kubectl(server, home)
 
 
 async def test_apply_is_idempotent(kubectl: Kubectl) -> None:

@@ -50,7 +50,7 @@ class World:
 
     async def start(self) -> None:
         """Start the controllers, as a server that starts does."""
-        app = self.server._running.app
+        app = self.server.app
         store = app.handlers.writer.store
         context = ControllerContext(
             writer=app.handlers.writer,
@@ -77,7 +77,7 @@ class World:
 
     async def stop(self) -> None:
         """Stop the controllers."""
-        listeners = self.server._running.app.handlers.writer.store.listeners
+        listeners = self.server.app.handlers.writer.store.listeners
         del listeners[-1 - len(self.controllers) :]
         for task in self._tasks:
             task.cancel()
@@ -85,7 +85,7 @@ class World:
 
     async def settle(self) -> None:
         """Wait until the controllers have nothing to do before the clock advances."""
-        store = self.server._running.app.handlers.writer.store
+        store = self.server.app.handlers.writer.store
         quiet = 0
         while quiet < 3:
             await asyncio.sleep(0)

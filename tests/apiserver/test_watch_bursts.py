@@ -38,7 +38,7 @@ async def test_changes_of_a_burst_arrive_once_and_in_order(server: Server) -> No
 def test_messages_are_delayed_during_a_burst_only() -> None:
     delay, waits = 0.0, []
     for changes in (*[1] * 3, *[reads.BURST_CHANGES] * 20, *[1] * 6):
-        delay = reads._next_delay(delay, changes)
+        delay = reads.next_delay(delay, changes)
         waits.append(delay)
     assert waits[:3] == [0, 0, 0]
     assert waits[3:23] == sorted(waits[3:23])

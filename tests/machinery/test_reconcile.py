@@ -165,6 +165,14 @@ async def test_write_without_a_response_is_confirmed_by_a_read(caches: Caches) -
     assert caches.api.count() == requests
 
 
+async def test_object_that_is_read_is_visible_before_the_watch_reports_it(caches: Caches) -> None:
+    await caches.hold_watch()
+    caches.api.put(QUEUES, "q", spec={"parent": "blue"})
+    found = await caches.cache.read("q")
+    assert found is not None and found.spec["parent"] == caches.colour() == "blue"
+    assert await caches.cache.read("no-such-queue") is None
+
+
 async def test_existing_object_of_a_fixed_name_is_returned(caches: Caches) -> None:
     await caches.hold_watch()
     caches.api.put(QUEUES, "r", spec={"parent": "red"})
@@ -258,6 +266,18 @@ def test_notice_is_recorded_when_it_begins() -> None:
     notices.update(meta("2"), [fail])
     assert [event[3] for event in recorder.events] == ["Wait", "Fail", "Fail", "Fail", "Fail"]
     assert recorder.events[1] == ("Pod", "p", "Warning", "Fail", "no quota")
+
+
+def test_added_notices_are_recorded_once_until_they_are_forgotten() -> None:
+    recorder = FakeRecorder()
+    notices = Notices(Events(recorder, PODS))
+    wait, fail = Event("Wait", "for quota"), Event("Fail", "no quota", warning=True)
+    for event in (wait, fail, wait, fail):
+        notices.add(meta(), event)
+    notices.add(meta("2"), fail)
+    notices.forget("ns/p")
+    notices.add(meta("2"), fail)
+    assert [event[3] for event in recorder.events] == ["Wait", "Fail", "Fail", "Fail"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "1", "2"])), max_size=20))

@@ -1,5 +1,6 @@
 """The API server of `batholith.testing` for tests of controllers, with objects in namespace d."""
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 from batholith.model import crds
@@ -12,12 +13,17 @@ _CRDS = crds.load()
 
 
 class ControllerApi(ApiServer):
-    """An API server that serves these custom resources of Volcano, and has namespace d."""
+    """An API server that serves these custom resources of Volcano, and has namespace d.
 
-    def __init__(self, *resources: Resource, **options: Any) -> None:
+    *definitions* are further CRDs.
+    """
+
+    def __init__(
+        self, *resources: Resource, definitions: Iterable[Json] = (), **options: Any
+    ) -> None:
         names = {f"{each.plural}.{each.group}" for each in resources}
-        definitions = [each for each in _CRDS if each["metadata"]["name"] in names]
-        super().__init__(crds=definitions, collect_garbage=False, **options)
+        found = [each for each in _CRDS if each["metadata"]["name"] in names]
+        super().__init__(crds=[*found, *definitions], **{"collect_garbage": False, **options})
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

@@ -196,7 +196,11 @@ class InMemoryApi(InMemoryObjects):
 
     def force_delete(self, resource: Resource, name: str) -> None:
         """Remove an object at once, finalizers ignored; *name* as above."""
-        super()._delete(resource.path(), key_of(name))
+        self.delete_stored(resource.path(), key_of(name))
+
+    def delete_stored(self, prefix: str, key: str) -> None:
+        """Remove what is stored under *key* of *prefix* at once."""
+        super()._delete(prefix, key)
 
     def _store(self, prefix: str, key: str, obj: Object) -> Object:
         old = self.stores.setdefault(prefix, {}).get(key)

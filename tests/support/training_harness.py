@@ -1,6 +1,6 @@
 """Training jobs on an in-process API server: builders, and what a kubelet and a scheduler do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,11 @@ def definition(resource: Resource) -> Json:
 class TrainingApi(ControllerApi):
     """An API server that serves these kinds of training jobs and PodGroups."""
 
-    def __init__(self, *resources: Resource) -> None:
-        training = [each for each in resources if each.group == TRAINING_GROUP]
-        super().__init__(PODGROUPS)
-        self._crds = [*self._crds, *map(definition, training)]
+    def __init__(
+        self, *resources: Resource, definitions: Iterable[Json] = (), **options: Any
+    ) -> None:
+        training = [definition(each) for each in resources if each.group == TRAINING_GROUP]
+        super().__init__(PODGROUPS, definitions=[*training, *definitions], **options)
 
 
 def template(container: str, *, image: str = "trainer", **spec: Any) -> Json:

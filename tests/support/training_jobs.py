@@ -1,18 +1,21 @@
-"""Typed training jobs, pods and views for tests of pure functions."""
+"""Typed training jobs, pods and decisions for tests of pure functions."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from support.training_harness import job
 
 from batholith.machinery.testing import FakeClock
+from batholith.model.training.types import JobStatus
+from batholith.training_ctrl import effects as fx
 from batholith.training_ctrl.core_types import Pod, Service
-from batholith.training_ctrl.effects import Plan
+from batholith.training_ctrl.decide import decide
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 from batholith.training_ctrl.frameworks.base import Framework, Member
-from batholith.training_ctrl.plan import plan
 from batholith.training_ctrl.pods import build_pod, replica_labels
-from batholith.training_ctrl.view import View
+from batholith.training_ctrl.restarts import ANNOTATION, RestartRecord, encode
+from batholith.training_ctrl.view import TrainingView
 
 BY_KIND: dict[str, Framework[Any]] = {each.kind.name: each for each in FRAMEWORKS}
 UID = "job-uid"
@@ -71,12 +74,46 @@ def service(given: Any, replica_type: str, index: int) -> Service:
     return Service(metadata=found.metadata)
 
 
-def planned(given: Any, *pods: Pod, **view: Any) -> Plan:
-    """The plan for a job with these pods."""
-    return plan(View(framework=_framework(given), job=given, pods=pods, **{"now": NOW, **view}))
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """All effects of a decision, and of the one after its restart record is written."""
+
+    record: RestartRecord | None = None
+    restarts: tuple[fx.Announcement, ...] = ()
+    writes: tuple[fx.Write, ...] = ()
+    status: JobStatus
+    needs_writes: bool = False
+    announcements: tuple[fx.Announcement, ...] = ()
+    requeue_after: float | None = None
 
 
-def after(given: Any, result: Plan) -> Any:
+def decided(given: Any, *pods: Pod, **view: Any) -> Decision:
+    """What a job with these pods needs."""
+    framework = _framework(given)
+    found: dict[str, Any] = {"status": given.status}
+    for each in decide(
+        TrainingView(framework=framework, job=given, pods=pods, **{"now": NOW, **view})
+    ):
+        match each:
+            case fx.WriteRecord(record, announcements):
+                recorded = with_annotations(given, {ANNOTATION: encode(record)})
+                after_record = decided(recorded, *pods, **view)
+                assert after_record.record is None, "the record is written once"
+                return replace(after_record, record=record, restarts=announcements)
+            case fx.WriteObjects(writes):
+                found["writes"] = writes
+            case fx.WriteStatus(status, announcements, needs_writes):
+                found |= {
+                    "status": status,
+                    "announcements": announcements,
+                    "needs_writes": needs_writes,
+                }
+            case fx.RequeueAfter(seconds):
+                found["requeue_after"] = seconds
+    return Decision(**found)
+
+
+def after(given: Any, result: Decision) -> Any:
     """The job once its status is written."""
     return msgspec.structs.replace(given, status=result.status)
 
@@ -86,7 +123,7 @@ def with_annotations(given: Any, annotations: dict[str, str]) -> Any:
     return msgspec.structs.replace(given, metadata=metadata)
 
 
-def conditions(result: Plan) -> dict[str, tuple[str, str]]:
+def conditions(result: Decision) -> dict[str, tuple[str, str]]:
     return {each.type: (each.status, each.reason) for each in result.status.conditions}
 
 

@@ -157,10 +157,7 @@ class TrainingWorld(CheckedWorld[TrainingController]):
             if _owner(each) not in ("", uid)
         ]
         for prefix, key in left:
-            self.api.stores[prefix][key]["spec"].pop("nodeName", None) if prefix == (
-                PODS.path()
-            ) else None
-            self.api._delete(prefix, key)
+            self.api.delete_stored(prefix, key)
         return bool(left)
 
     async def run_until_quiet(self) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batholith.model.training.types import ConditionType, JobCondition
-from batholith.training_ctrl.conditions import is_finished, is_true, set_condition
+from batholith.training_ctrl.status import is_finished, is_true, set_condition
 
 RUNNING, RESTARTING = ConditionType.RUNNING, ConditionType.RESTARTING
 SUCCEEDED, FAILED = ConditionType.SUCCEEDED, ConditionType.FAILED

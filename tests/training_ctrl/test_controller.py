@@ -79,9 +79,7 @@ async def test_terminating_job_gets_no_children(world: TrainingHarness) -> None:
 
 async def test_children_of_a_deleted_job_are_collected() -> None:
     """INV-TJ-13: after background deletion."""
-    api = TrainingApi(PYTORCHJOBS)
-    api._collect_garbage = True
-    async with api, api.client() as client:
+    async with TrainingApi(PYTORCHJOBS, collect_garbage=True) as api, api.client() as client:
         world = TrainingHarness(api, client)
         async with running(world.controller(gang_scheduler_name="volcano")):
             await world.create(pytorch())

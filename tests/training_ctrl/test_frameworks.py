@@ -17,12 +17,13 @@ from support.training_harness import (
     replica,
     template,
 )
-from support.training_jobs import planned, typed
+from support.training_jobs import decided, typed
 
+from batholith.machinery.reconcile.events import Event
 from batholith.training_ctrl import effects as fx
 from batholith.training_ctrl.controller import TrainingController
 from batholith.training_ctrl.core_types import DependentObject
-from batholith.training_ctrl.dependents import differing
+from batholith.training_ctrl.dependents import changes
 from batholith.training_ctrl.frameworks.pytorch import HORIZONTAL_POD_AUTOSCALERS
 from batholith.training_ctrl.settings import TrainingSettings
 
@@ -92,9 +93,7 @@ async def test_seventh_framework_is_one_file(tmp_path: Path) -> None:
         .replace(b"PyTorchJob", b"RingJob")
         .replace(b"pytorchReplicaSpecs", b"ringReplicaSpecs")
     )
-    api = TrainingApi()
-    api._crds = [*api._crds, crd]
-    async with api, api.client() as client:
+    async with TrainingApi(definitions=[crd]) as api, api.client() as client:
         world = TrainingHarness(api, client)
         controller = TrainingController(
             client,
@@ -192,20 +191,20 @@ async def test_scale_changes_the_workers(world: TrainingHarness) -> None:
 def test_autoscaler_that_is_not_served_is_reported_and_does_not_block() -> None:
     body = elastic(metrics=[METRIC])["spec"]
     found = typed(PYTORCH, elasticPolicy=body["elasticPolicy"], Worker=replica(PYTORCH))
-    result = planned(found, served=lambda resource: False)
-    kinds = [type(each) for each in result.effects]
-    assert kinds == [fx.Warn, fx.CreatePods, fx.CreateServices]
+    result = decided(found, served=lambda resource: False)
+    kinds = [type(each) for each in result.writes]
+    assert kinds == [Event, fx.CreatePods, fx.CreateServices]
 
 
 def test_defaults_of_the_server_are_no_difference() -> None:
-    desired = planned(
+    desired = decided(
         typed(
             PYTORCH,
             elasticPolicy={"minReplicas": 1, "maxReplicas": 2, "metrics": [METRIC]},
             Worker=replica(PYTORCH),
         )
-    ).effects[0]
+    ).writes[0]
     assert isinstance(desired, fx.CreateObject)
     spec = dict(desired.desired.content["spec"])
-    assert not differing(desired.desired, DependentObject(spec={**spec, "behavior": {"a": 1}}))
-    assert differing(desired.desired, DependentObject(spec={**spec, "metrics": []}))
+    assert not changes(DependentObject(spec={**spec, "behavior": {"a": 1}}), desired.desired)
+    assert changes(DependentObject(spec={**spec, "metrics": []}), desired.desired)

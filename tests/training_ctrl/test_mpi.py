@@ -6,7 +6,7 @@ import msgspec
 from support.polling import wait_for
 from support.running_controller import running
 from support.training_harness import TrainingHarness, job, replica
-from support.training_jobs import built, conditions, environment, planned, pod, typed
+from support.training_jobs import built, conditions, decided, environment, pod, typed
 
 from batholith.model.names import CONFIGMAPS, SERVICEACCOUNTS
 from batholith.testing import RequestMatcher
@@ -32,10 +32,10 @@ def given(workers: int = 2, policy: str = "Never", **fields: Any) -> Any:
 
 
 def desired(typed_job: Any, *pods: Any) -> dict[str, Any]:
-    result = planned(typed_job, *pods)
+    result = decided(typed_job, *pods)
     return {
         each.desired.resource.kind: each.desired
-        for each in result.effects
+        for each in result.writes
         if isinstance(each, fx.CreateObject)
     }
 
@@ -183,8 +183,8 @@ def test_worker_without_command_sleeps() -> None:
 def test_running_needs_launcher_and_all_workers() -> None:
     found = given(2)
     launcher, first = pod(found, "Launcher", 0), pod(found, "Worker", 0)
-    assert "Running" not in conditions(planned(found, launcher, first))
-    both = conditions(planned(found, launcher, first, pod(found, "Worker", 1)))
+    assert "Running" not in conditions(decided(found, launcher, first))
+    both = conditions(decided(found, launcher, first, pod(found, "Worker", 1)))
     assert both["Running"] == ("True", "MPIJobRunning")
 
 
@@ -192,7 +192,7 @@ def test_evicted_pod_fails_the_job_with_its_reason() -> None:
     found = given(1)
     evicted = pod(found, "Worker", 0, "Failed")
     status = msgspec.structs.replace(evicted.status, reason="Evicted")
-    result = planned(
+    result = decided(
         found, pod(found, "Launcher", 0), msgspec.structs.replace(evicted, status=status)
     )
     assert conditions(result)["Failed"] == ("True", "MPIJobEvicted")
@@ -201,15 +201,15 @@ def test_evicted_pod_fails_the_job_with_its_reason() -> None:
 def test_failed_launcher_is_created_again_for_a_retryable_code() -> None:
     found = given(1, "ExitCode")
     worker = pod(found, "Worker", 0)
-    result = planned(found, pod(found, "Launcher", 0, "Failed", code=137), worker)
-    deleted = [each for each in result.effects if isinstance(each, fx.DeletePods)]
+    result = decided(found, pod(found, "Launcher", 0, "Failed", code=137), worker)
+    deleted = [each for each in result.writes if isinstance(each, fx.DeletePods)]
     assert [each.metadata.name for each in deleted[0].pods] == ["j-launcher"]
     assert conditions(result)["Restarting"] == ("True", "MPIJobRestarting")
-    failed = planned(found, pod(found, "Launcher", 0, "Failed", code=1), worker)
+    failed = decided(found, pod(found, "Launcher", 0, "Failed", code=1), worker)
     assert conditions(failed)["Failed"] == ("True", "MPIJobFailed")
 
 
 def test_terminating_worker_does_not_fail_the_job() -> None:
     found = given(1)
     lost = pod(found, "Worker", 0, deletionTimestamp="2026-01-01T09:00:00Z")
-    assert "Failed" not in conditions(planned(found, pod(found, "Launcher", 0), lost))
+    assert "Failed" not in conditions(decided(found, pod(found, "Launcher", 0), lost))

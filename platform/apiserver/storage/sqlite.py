@@ -98,13 +98,14 @@ class SqliteStore:
         """Whether the reserve is allocated. Otherwise the database must not grow: other writes than
         deletions need free pages."""
 
-        self._connection = self._open()
-        (self._page_size,) = self._connection.execute("PRAGMA page_size").fetchone()
+        self.connection = self._open()
+        """The open database; may be replaced by one that injects errors."""
+        (self._page_size,) = self.connection.execute("PRAGMA page_size").fetchone()
         path.chmod(0o600)
         self.check_disk_space()
         self._reserved_rv = self._meta("reserved")
         self._compacted_rv = self._meta("compacted")
-        newest = self._connection.execute("SELECT max(rv) FROM log").fetchone()[0] or 0
+        newest = self.connection.execute("SELECT max(rv) FROM log").fetchone()[0] or 0
         self._last_rv = max(self._reserved_rv, newest)
 
     @property
@@ -120,13 +121,13 @@ class SqliteStore:
     def objects(self, group: str, plural: str) -> Iterator[bytes]:
         """Yield the stored objects of one resource."""
         query = "SELECT data FROM objects WHERE grp=? AND plural=? ORDER BY ns, name"
-        for (data,) in self._connection.execute(query, (group, plural)):
+        for (data,) in self.connection.execute(query, (group, plural)):
             yield data
 
     def log_entries(self) -> Iterator[LogEntry]:
         """Yield the log, oldest entry first."""
         query = "SELECT rv, grp, plural, ns, name, type, data FROM log ORDER BY rv"
-        return map(LogEntry._make, self._connection.execute(query))
+        return map(LogEntry._make, self.connection.execute(query))
 
     def commit(
         self, changes: Sequence[LogEntry], *, durable: bool, deletions: bool = False
@@ -183,7 +184,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        run = self._connection
+        run = self.connection
         ending = False
         try:
             run.execute("BEGIN IMMEDIATE")
@@ -210,10 +211,10 @@ class SqliteStore:
             sqlite3.Error: it is still unknown.
         """
         with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
+            self.connection.close()
         # Opening the file recovers the rest of its log, or drops it.
-        self._connection = self._open()
-        found = self._connection.execute("SELECT 1 FROM log WHERE rv=?", (rv,)).fetchone()
+        self.connection = self._open()
+        found = self.connection.execute("SELECT 1 FROM log WHERE rv=?", (rv,)).fetchone()
         if found is not None:
             self._last_rv = rv
             # The log was not synced; the database will be.
@@ -268,7 +269,7 @@ class SqliteStore:
 
     def _has_free_pages(self) -> bool:
         """Whether the next group of writes does not extend the database."""
-        (pages,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+        (pages,) = self.connection.execute("PRAGMA freelist_count").fetchone()
         return bool(pages * self._page_size >= disk_reserve.FREE_PAGES_SIZE)
 
     def _limit_growth(self) -> None:
@@ -279,7 +280,7 @@ class SqliteStore:
         try:
             if not self.reserved:
                 self.full = not self._has_free_pages()
-            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
             if pages * self._page_size - self._path.stat().st_size > MAX_GROWTH:
                 self._checkpoint("PASSIVE")
         except OSError:
@@ -310,7 +311,7 @@ class SqliteStore:
     def _compaction_limit(self) -> "_CompactionLimit | None":
         """Return the newest entry of the next batch to delete, if any."""
         kept = MAX_LOG_ENTRIES if self.reserved else MAX_LOG_ENTRIES_WHEN_FULL
-        run = self._connection
+        run = self.connection
         limit = run.execute(
             "SELECT rv FROM log ORDER BY rv DESC LIMIT 1 OFFSET ?", (kept,)
         ).fetchone()
@@ -323,16 +324,16 @@ class SqliteStore:
         return _CompactionLimit((oldest or limit)[0], oldest is not None)
 
     def _delete_log(self, upto: int) -> None:
-        self._connection.execute("DELETE FROM log WHERE rv <= ?", (upto,))
-        self._connection.execute(_SET_META, ("compacted", upto))
+        self.connection.execute("DELETE FROM log WHERE rv <= ?", (upto,))
+        self.connection.execute(_SET_META, ("compacted", upto))
 
     def close(self) -> None:
         """Close the file; unused reserved versions are returned."""
         try:
-            self._connection.execute(_SET_META, ("reserved", self._last_rv))
+            self.connection.execute(_SET_META, ("reserved", self._last_rv))
         except sqlite3.Error:
             log.warning("cannot return reserved versions", exc_info=True)
-        self._connection.close()
+        self.connection.close()
         if not self.reserved:
             # Closing has deleted the write-ahead log.
             self._disk_reserve.allocate(disk_reserve.RESERVE_SIZE)
@@ -368,10 +369,10 @@ class SqliteStore:
 
     def _set_checkpoint(self) -> None:
         for pragma in self._checkpoint_pragmas():
-            self._connection.execute(f"PRAGMA {pragma}").close()
+            self.connection.execute(f"PRAGMA {pragma}").close()
 
     def _checkpoint(self, mode: str) -> None:
-        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").close()
+        self.connection.execute(f"PRAGMA wal_checkpoint({mode})").close()
 
     def _create_tables(self) -> None:
         if self._path.exists():
@@ -382,12 +383,12 @@ class SqliteStore:
         create(self._path)
 
     def _meta(self, key: str) -> int:
-        row = self._connection.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
+        row = self.connection.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
         return row[0] if row else 0
 
     def _set_synchronous(self, mode: str) -> None:
         if mode != self._synchronous:
-            self._connection.execute(f"PRAGMA synchronous={mode}").close()
+            self.connection.execute(f"PRAGMA synchronous={mode}").close()
             self._synchronous = mode
 
 

@@ -294,7 +294,7 @@ class _WatchStream:
                     self._bookmark_due = False
                     next_bookmark.cancel()
                     next_bookmark = loop.call_later(BOOKMARK_INTERVAL, self._request_bookmark)
-                delay = _next_delay(delay, len(changes))
+                delay = next_delay(delay, len(changes))
                 if delay:
                     await asyncio.sleep(delay)
         finally:
@@ -308,7 +308,7 @@ class _WatchStream:
         return line
 
 
-def _next_delay(delay: float, changes: int) -> float:
+def next_delay(delay: float, changes: int) -> float:
     """Return the seconds to wait after a message with *changes*; *delay* is the last one."""
     if changes >= BURST_CHANGES:
         return min(delay + DELAY_STEP, MAX_DELAY)

@@ -64,6 +64,11 @@ class Notices:
         else:
             self.forget(meta.key)
 
+    def add(self, meta: ObjectMeta, event: Event) -> None:
+        """Record *event* unless it was added before, since the last :meth:`forget`."""
+        uid, known = self._current.get(meta.key, ("", frozenset[Event]()))
+        self.update(meta, [*(known if uid == meta.uid else ()), event])
+
     def forget(self, key: str) -> None:
         """Drop the notices of *key*."""
         self._current.pop(key, None)

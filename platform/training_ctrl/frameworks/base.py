@@ -1,6 +1,6 @@
 """What a framework defines."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
 
@@ -12,7 +12,6 @@ from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, S, TrainingJob
 from ..core_types import Pod
 from ..dependents import DesiredObject
-from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 
 Json = dict[str, Any]
 """An object as decoded JSON."""
@@ -55,6 +54,69 @@ class Member(Generic[S]):
     settings: PodSettings = PodSettings()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCounts:
+    """Pods of one replica type."""
+
+    replicas: int
+    active: int = 0
+    """Running pods."""
+    succeeded: int = 0
+    failed: int = 0
+    """Failed pods, and running ones that are terminating."""
+
+    @property
+    def expected(self) -> int:
+        """Number of replicas that have not succeeded."""
+        return self.replicas - self.succeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation(Generic[S]):
+    """A job, with defaults, and its pods."""
+
+    job: TrainingJob[S]
+    counts: Mapping[str, ReplicaCounts]
+    """By replica type, in the order in which they are evaluated."""
+    pods: Mapping[str, Mapping[int, Pod]]
+    """By replica type and index."""
+    restarting: bool = False
+    """Whether the condition Restarting is True, or pods are restarted now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The job is running."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarting:
+    """Pods are created again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The job has succeeded."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job has failed."""
+
+    message: str
+    reason: str = ""
+    """Suffix of the condition's reason, if it is not ``Failed``."""
+
+
+Evaluation = Running | Restarting | Succeeded | Failed
+
+
 class Framework(FrameworkApi[S], Generic[S]):
     """One framework: the API of its kind, and how its pods find each other.
 
@@ -67,20 +129,32 @@ class Framework(FrameworkApi[S], Generic[S]):
     # The pods.
 
     def shape_pod(self, pod: Json, member: Member[S]) -> None:
-        """Add to *pod* what it needs to find the others.
+        """Add to *pod* what it needs to find the others, by default :meth:`environment`.
 
         Raises:
             PortNotFoundError: a template lacks a port.
         """
+        add_env(pod, self.environment(member))
+
+    def environment(self, member: Member[S]) -> Iterable[tuple[str, object]]:
+        """Return the variables that each container of a pod gets.
+
+        Raises:
+            PortNotFoundError: a template lacks a port.
+        """
+        return ()
+
+    leaders: ClassVar[Sequence[str]] = (MASTER,)
+    """Replica types whose pods get the label of the master."""
 
     def is_master(self, job: TrainingJob[S], replica_type: str, index: int) -> bool:
-        """Return whether a pod gets the label of the master: the Master, or else worker 0."""
-        if MASTER in job.spec.replica_specs:
-            return replica_type == MASTER
+        """Return whether a pod gets the label of the master: a leader, or worker 0 without one."""
+        if any(leader in job.spec.replica_specs for leader in self.leaders):
+            return replica_type in self.leaders
         return replica_type == WORKER and index == 0
 
     def has_index(self, replica_type: str) -> bool:
-        """Return whether pods of this type have an index in name and labels."""
+        """Return whether the names and labels of this type's pods contain an index."""
         return True
 
     def creation_order(self, job: TrainingJob[S]) -> Sequence[str]:
@@ -112,62 +186,64 @@ class Framework(FrameworkApi[S], Generic[S]):
         for replica_type, counts in seen.counts.items():
             if replica_type == MASTER or MASTER not in seen.counts:
                 if counts.expected == 0 or self.succeeds_early(seen, replica_type):
-                    yield Succeeded(self.success_message(seen.job))
+                    yield self.succeeded(seen.job)
                     return
                 if counts.active:
-                    yield Running(self.running_message(seen.job))
-            yield from self.evaluate_failures(seen, replica_type)
+                    yield self.running(seen.job)
+            if counts.failed and counts.replicas > counts.succeeded + counts.active:
+                yield self.failure(seen, replica_type)  # they were not created again yet
 
     def succeeds_early(self, seen: Observation[S], replica_type: str) -> bool:
         """Return whether the job succeeds although pods of *replica_type* are missing."""
         return False
 
-    def evaluate_failures(self, seen: Observation[S], replica_type: str) -> Iterator[Evaluation]:
-        """Yield what follows from failed pods that were not created again yet."""
-        counts = seen.counts[replica_type]
-        if not counts.failed or counts.replicas <= counts.succeeded + counts.active:
-            return
-        policy = seen.job.spec.replica_specs[replica_type].restart_policy
-        if policy == RestartPolicy.NEVER:
-            yield Failed(self.failure_message(seen.job, replica_type, counts.failed))
-        else:
-            yield Restarting(self.restart_message(seen.job, replica_type, counts.failed))
+    def failure(self, seen: Observation[S], replica_type: str) -> Failed | Restarting:
+        """Return what follows from failed pods by the restart policy."""
+        number = seen.counts[replica_type].failed
+        if seen.job.spec.replica_specs[replica_type].restart_policy == RestartPolicy.NEVER:
+            return Failed(self.message(self.failure_text, seen.job, replica_type, number))
+        return Restarting(self.message(self.restart_text, seen.job, replica_type, number))
 
-    def running_message(self, job: TrainingJob[S]) -> str:
-        """Return the message of the condition Running."""
-        return f"{self.kind.name} {job.metadata.name} is running."
+    # Messages of conditions; see :meth:`message` for the fields.
 
-    def success_message(self, job: TrainingJob[S]) -> str:
-        """Return the message of the condition Succeeded."""
-        return f"{self.kind.name} {job.metadata.name} is successfully completed."
+    running_text: ClassVar[str] = "{kind} {name} is running."
+    success_text: ClassVar[str] = "{kind} {name} is successfully completed."
+    failure_text: ClassVar[str] = (
+        "{kind} {name} is failed because {number} {replica_type} replica(s) failed."
+    )
+    restart_text: ClassVar[str] = (
+        "{kind} {name} is restarting because {number} {replica_type} replica(s) failed."
+    )
 
-    def failure_message(self, job: TrainingJob[S], replica_type: str, number: int) -> str:
-        """Return the message of the condition Failed."""
-        return (
-            f"{self.kind.name} {job.metadata.name} is failed because "
-            f"{number} {replica_type} replica(s) failed."
-        )
+    def running(self, job: TrainingJob[S]) -> Running:
+        """Return that *job* runs."""
+        return Running(self.message(self.running_text, job))
 
-    def restart_message(self, job: TrainingJob[S], replica_type: str, number: int) -> str:
-        """Return the message of the condition Restarting."""
-        return (
-            f"{self.kind.name} {job.metadata.name} is restarting because "
-            f"{number} {replica_type} replica(s) failed."
-        )
+    def succeeded(self, job: TrainingJob[S]) -> Succeeded:
+        """Return that *job* has succeeded."""
+        return Succeeded(self.message(self.success_text, job))
+
+    def message(
+        self, text: str, job: TrainingJob[S], replica_type: str = "", number: int = 0
+    ) -> str:
+        """Fill in *kind*, *name* and *key* of the job, and *number* of failed *replica_type*."""
+        meta = job.metadata
+        fields = {"kind": self.kind.name, "name": meta.name, "key": meta.key}
+        return text.format(**fields, replica_type=replica_type, number=number)
 
     # Helpers.
 
-    def port(self, job: TrainingJob[S], replica_type: str) -> int:
+    def port(self, job: TrainingJob[S], replica_type: str, default: int | None = None) -> int:
         """Return the port of a replica type.
 
         Raises:
-            PortNotFoundError: the main container has no port of this name.
+            PortNotFoundError: the main container has no port of this name, and there is no default.
         """
         container = main_container(
             job.spec.replica_specs[replica_type].template, self.kind.main_container
         )
         port = container.port(self.kind.port_name) if container is not None else None
-        if port is None:
+        if (port := port or default) is None:
             raise PortNotFoundError("port not found")
         return port
 
@@ -189,7 +265,7 @@ def containers(pod: Json) -> list[Json]:
 
 
 def append_env(container: Json, variables: Iterable[tuple[str, object]]) -> None:
-    """Append variables to *container*: an object is the source of a value, else its text."""
+    """Append variables to *container*; a dict, such as ``valueFrom``, is kept; else it is text."""
     env = [
         {"name": name, **value} if isinstance(value, dict) else {"name": name, "value": str(value)}
         for name, value in variables

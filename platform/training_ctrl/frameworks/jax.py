@@ -6,7 +6,7 @@ import msgspec
 
 from ...model.training import kinds
 from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
-from .base import WORKER, Framework, Json, Member, add_env, total_replicas
+from .base import WORKER, Framework, Member, total_replicas
 
 
 class JaxSpec(TrainingSpec, frozen=True):
@@ -21,9 +21,8 @@ class Jax(Framework[JaxSpec]):
     kind = kinds.JAX
     job_type = TrainingJob[JaxSpec]
 
-    def shape_pod(self, pod: Json, member: Member[JaxSpec]) -> None:
-        """Add the variables of ``jax.distributed``."""
-        add_env(pod, self.environment(member))
+    running_text = "{kind} {key} is running."
+    success_text = "{kind} {key} successfully completed."
 
     def environment(self, member: Member[JaxSpec]) -> Iterator[tuple[str, object]]:
         """Yield the variables of one pod.
@@ -37,14 +36,6 @@ class Jax(Framework[JaxSpec]):
         yield "COORDINATOR_ADDRESS", self.pod_name(job.metadata.name, WORKER, 0)
         yield "NUM_PROCESSES", total_replicas(job)
         yield "PROCESS_ID", member.index
-
-    def running_message(self, job: TrainingJob[JaxSpec]) -> str:
-        """Return the message of the condition Running."""
-        return f"JAXJob {job.metadata.key} is running."
-
-    def success_message(self, job: TrainingJob[JaxSpec]) -> str:
-        """Return the message of the condition Succeeded."""
-        return f"JAXJob {job.metadata.key} successfully completed."
 
 
 FRAMEWORK = Jax()

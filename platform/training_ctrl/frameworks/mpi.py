@@ -10,16 +10,24 @@ from ...model.training import kinds
 from ...model.training.types import (
     CleanPodPolicy,
     ReplicaSpec,
-    RestartPolicy,
     TrainingJob,
     TrainingSpec,
 )
 from ..core_types import Pod
 from ..dependents import DesiredObject
-from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from ..replica_pods import EVICTED
 from . import _mpi_objects as mpi_objects
-from .base import WORKER, Framework, Json, Member, PodSettings, replicas
+from .base import (
+    WORKER,
+    Evaluation,
+    Failed,
+    Framework,
+    Json,
+    Member,
+    Observation,
+    PodSettings,
+    replicas,
+)
 
 LAUNCHER = "Launcher"
 
@@ -92,11 +100,8 @@ class Mpi(Framework[MpiSpec]):
         errors.not_supported("spec.cleanPodPolicy", policy, tuple(CleanPodPolicy))
 
     terminating_counts_as_failed = False
+    leaders = (LAUNCHER,)
     watched = mpi_objects.RESOURCES
-
-    def is_master(self, job: TrainingJob[MpiSpec], replica_type: str, index: int) -> bool:
-        """Return whether the pod is the launcher."""
-        return replica_type == LAUNCHER
 
     def has_index(self, replica_type: str) -> bool:
         """Return whether pods of this type have an index: the launcher has none."""
@@ -151,22 +156,20 @@ class Mpi(Framework[MpiSpec]):
         """The launcher decides; a job runs when launcher and workers do."""
         launcher = seen.counts[LAUNCHER]
         if launcher.expected == 0:
-            yield Succeeded(self.success_message(seen.job))
+            yield self.succeeded(seen.job)
             return
         if launcher.active and all(
             counts.active == counts.replicas for counts in seen.counts.values()
         ):
-            yield Running(self.running_message(seen.job))
+            yield self.running(seen.job)
         for replica_type, counts in seen.counts.items():
-            if not counts.failed:
-                continue
-            if seen.job.spec.replica_specs[replica_type].restart_policy != RestartPolicy.NEVER:
-                yield Restarting(self.restart_message(seen.job, replica_type, counts.failed))
-                continue
-            pods = seen.pods.get(replica_type, {}).values()
-            evicted = any(pod.status.reason == EVICTED for pod in pods)
-            message = self.failure_message(seen.job, replica_type, counts.failed)
-            yield Failed(message, "Evicted" if evicted else "")
+            if counts.failed:
+                failure = self.failure(seen, replica_type)
+                pods = seen.pods.get(replica_type, {}).values()
+                evicted = any(pod.status.reason == EVICTED for pod in pods)
+                if evicted and isinstance(failure, Failed):
+                    failure = Failed(failure.message, "Evicted")
+                yield failure
 
     def _has_workers(self, job: TrainingJob[MpiSpec]) -> bool:
         return WORKER in job.spec.replica_specs

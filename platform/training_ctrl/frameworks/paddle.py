@@ -13,9 +13,8 @@ from ...model.training.elastic import (
     default_range,
     validate_range,
 )
-from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
-from .base import MASTER, Framework, Json, Member, add_env, total_replicas
+from .base import MASTER, Framework, Member, total_replicas
 
 _POD_IP = "POD_IP_DUMMY"
 
@@ -57,10 +56,6 @@ class Paddle(Framework[PaddleSpec]):
                 errors=errors,
             )
 
-    def shape_pod(self, pod: Json, member: Member[PaddleSpec]) -> None:
-        """Add the variables of ``paddle.distributed``."""
-        add_env(pod, self.environment(member))
-
     def environment(self, member: Member[PaddleSpec]) -> Iterator[tuple[str, object]]:
         """Yield the variables of one pod."""
         job = member.job
@@ -69,7 +64,7 @@ class Paddle(Framework[PaddleSpec]):
         yield "PYTHONUNBUFFERED", 1
         yield "PADDLE_JOB_ID", job.metadata.name
         yield "PADDLE_NNODES", total_replicas(job)
-        port = self._port(job, meeting_point)
+        port = self.port(job, meeting_point, self.kind.port)
         if (member.replica_type, member.index) == (meeting_point, 0):
             yield _POD_IP, {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
             yield "PADDLE_MASTER", f"$({_POD_IP}):{port}"
@@ -78,13 +73,6 @@ class Paddle(Framework[PaddleSpec]):
         if has_master:
             role = "SERVER" if member.replica_type == MASTER else "TRAINER"
             yield f"PADDLE_{role}_NUM", 1
-
-    def _port(self, job: TrainingJob[PaddleSpec], replica_type: str) -> int:
-        container = main_container(
-            job.spec.replica_specs[replica_type].template, self.kind.main_container
-        )
-        port = container.port(self.kind.port_name) if container is not None else None
-        return port or self.kind.port
 
 
 FRAMEWORK = Paddle()

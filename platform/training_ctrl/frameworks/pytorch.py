@@ -20,15 +20,14 @@ from ...model.training.elastic import (
 from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
 from ..core_types import Pod
 from ..dependents import DesiredObject
-from ..observation import Observation
 from ._pytorch_init import init_containers
 from .base import (
     MASTER,
     Framework,
     Json,
     Member,
+    Observation,
     PodSettings,
-    add_env,
     decode_raw,
     total_replicas,
 )
@@ -171,7 +170,7 @@ class PyTorch(Framework[PyTorchSpec]):
 
     def shape_pod(self, pod: Json, member: Member[PyTorchSpec]) -> None:
         """Add the variables of ``torch.distributed``; a worker waits for the master's address."""
-        add_env(pod, self.environment(member))
+        super().shape_pod(pod, member)
         has_master = MASTER in member.job.spec.replica_specs
         if has_master and member.replica_type != MASTER and member.settings.pytorch_init_image:
             address = self.pod_name(member.job.metadata.name, MASTER, 0)

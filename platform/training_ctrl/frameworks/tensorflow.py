@@ -9,15 +9,25 @@ import msgspec
 from ...model.field_errors import ErrorList
 from ...model.pod import PodPhase
 from ...model.training import kinds
-from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
 from ..core_types import Pod
-from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from ..replica_pods import exit_code
-from .base import WORKER, Framework, Json, Member, append_env, containers, replicas, total_replicas
+from .base import (
+    WORKER,
+    Evaluation,
+    Failed,
+    Framework,
+    Json,
+    Member,
+    Observation,
+    Restarting,
+    append_env,
+    containers,
+    replicas,
+    total_replicas,
+)
 
 _PS = "PS"
-_LEADERS = ("Chief", "Master")
 _EVALUATION_ORDER = ("Chief", "Evaluator", "Master", _PS, WORKER)
 """Order in which the replica types are evaluated."""
 
@@ -99,29 +109,25 @@ class TensorFlow(Framework[TensorFlowSpec]):
         meta = member.job.metadata
         host = f"{self.pod_name(meta.name, replica_type, index)}.{meta.namespace}.svc"
         domain = member.settings.cluster_domain
-        container = main_container(
-            member.job.spec.replica_specs[replica_type].template, self.kind.main_container
-        )
-        port = container.port(self.kind.port_name) if container is not None else None
-        return f"{host}{'.' if domain else ''}{domain}:{port or self.kind.port}"
+        port = self.port(member.job, replica_type, self.kind.port)
+        return f"{host}{'.' if domain else ''}{domain}:{port}"
 
-    def is_master(self, job: TrainingJob[TensorFlowSpec], replica_type: str, index: int) -> bool:
-        """Return whether the pod is a Chief or Master; without these, whether it is worker 0."""
-        if any(leader in job.spec.replica_specs for leader in _LEADERS):
-            return replica_type in _LEADERS
-        return replica_type == WORKER and index == 0
+    leaders = ("Chief", "Master")
+    running_text = "{kind} {key} is running."
+    success_text = "{kind} {key} successfully completed."
+    failure_text = "{kind} {key} has failed because {number} {replica_type} replica(s) failed."
 
     def evaluate(self, seen: Observation[TensorFlowSpec]) -> Iterable[Evaluation]:
         """Chief or Master decide; without these, the workers by the success policy."""
-        has_leader = any(leader in seen.counts for leader in _LEADERS)
+        has_leader = any(leader in seen.counts for leader in self.leaders)
         for replica_type in filter(seen.counts.__contains__, _EVALUATION_ORDER):
             counts = seen.counts[replica_type]
-            if replica_type in (_LEADERS if has_leader else (WORKER,)):
+            if replica_type in (self.leaders if has_leader else (WORKER,)):
                 if counts.expected == 0 or (not has_leader and self._first_worker_suffices(seen)):
-                    yield Succeeded(self.success_message(seen.job))
+                    yield self.succeeded(seen.job)
                     return
                 if counts.active:
-                    yield Running(self.running_message(seen.job))
+                    yield self.running(seen.job)
             if counts.failed:
                 yield from self._failures(seen, replica_type)
 
@@ -131,32 +137,15 @@ class TensorFlow(Framework[TensorFlowSpec]):
         number = seen.counts[replica_type].failed
         restarts = seen.job.spec.replica_specs[replica_type].restart_policy != RestartPolicy.NEVER
         if seen.restarting and restarts:
-            yield Restarting(self.restart_message(seen.job, replica_type, number))
+            yield Restarting(self.message(self.restart_text, seen.job, replica_type, number))
         elif not (seen.job.spec.enable_dynamic_worker and replica_type == WORKER):
-            yield Failed(self.failure_message(seen.job, replica_type, number))
+            yield Failed(self.message(self.failure_text, seen.job, replica_type, number))
 
     def _first_worker_suffices(self, seen: Observation[TensorFlowSpec]) -> bool:
         pod: Pod | None = seen.pods.get(WORKER, {}).get(0)
         if pod is None or seen.job.spec.success_policy == ALL_WORKERS:
             return False
         return pod.phase == PodPhase.SUCCEEDED and exit_code(pod, self.kind.main_container) == 0
-
-    def running_message(self, job: TrainingJob[TensorFlowSpec]) -> str:
-        """Return the message of the condition Running."""
-        return f"TFJob {job.metadata.key} is running."
-
-    def success_message(self, job: TrainingJob[TensorFlowSpec]) -> str:
-        """Return the message of the condition Succeeded."""
-        return f"TFJob {job.metadata.key} successfully completed."
-
-    def failure_message(
-        self, job: TrainingJob[TensorFlowSpec], replica_type: str, number: int
-    ) -> str:
-        """Return the message of the condition Failed."""
-        return (
-            f"TFJob {job.metadata.key} has failed because {number} {replica_type} "
-            "replica(s) failed."
-        )
 
 
 FRAMEWORK = TensorFlow()

@@ -6,9 +6,17 @@ import msgspec
 
 from ...model.field_errors import ErrorList
 from ...model.training import kinds
-from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
-from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
-from .base import MASTER, WORKER, Framework, Json, Member, add_env, replicas, total_replicas
+from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
+from .base import (
+    MASTER,
+    WORKER,
+    Evaluation,
+    Framework,
+    Member,
+    Observation,
+    replicas,
+    total_replicas,
+)
 
 
 class XGBoostSpec(TrainingSpec, frozen=True):
@@ -32,10 +40,6 @@ class XGBoost(Framework[XGBoostSpec]):
         elif master.replicas != 1:
             errors.add(f"{path}.replicas", "Forbidden: must be 1")
 
-    def shape_pod(self, pod: Json, member: Member[XGBoostSpec]) -> None:
-        """Add the variables of Rabit."""
-        add_env(pod, self.environment(member))
-
     def environment(self, member: Member[XGBoostSpec]) -> Iterator[tuple[str, object]]:
         """Yield the variables of one pod.
 
@@ -56,22 +60,18 @@ class XGBoost(Framework[XGBoostSpec]):
 
     def evaluate(self, seen: Observation[XGBoostSpec]) -> Iterable[Evaluation]:
         """The master decides; failures of any replica type count."""
-        running = Running(self.running_message(seen.job))
+        running = self.running(seen.job)
         for replica_type, counts in seen.counts.items():
             if replica_type == MASTER:
                 if counts.expected == 0:
                     yield running
-                    yield Succeeded(self.success_message(seen.job))
+                    yield self.succeeded(seen.job)
                     return
                 if counts.active:
                     yield running
-            if not counts.failed:
-                continue
-            yield running
-            if seen.job.spec.replica_specs[replica_type].restart_policy == RestartPolicy.NEVER:
-                yield Failed(self.failure_message(seen.job, replica_type, counts.failed))
-            else:
-                yield Restarting(self.restart_message(seen.job, replica_type, counts.failed))
+            if counts.failed:
+                yield running
+                yield self.failure(seen, replica_type)
 
 
 FRAMEWORK = XGBoost()

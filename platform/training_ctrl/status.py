@@ -1,11 +1,15 @@
-"""The status of a job while it is decided; a mutable copy, without I/O."""
+"""The status of a training job and the rules of its conditions. Pure.
 
-from collections.abc import Mapping
+A new condition is appended at the end, because the last one is the job's state in ``kubectl get``.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from ..machinery.reconcile.events import Event
 from ..model import times
 from ..model.training.types import (
     ConditionType,
@@ -14,15 +18,63 @@ from ..model.training.types import (
     ReplicaStatus,
     TrainingJob,
 )
-from . import conditions
 from .effects import Announcement, Counted, Reason
-from .frameworks.base import Framework
-from .observation import ReplicaCounts
+from .frameworks.base import Framework, ReplicaCounts
 from .pods import selector_text, type_labels
+
+_TRUE, _FALSE = "True", "False"
+
+_EXCLUDED = {
+    ConditionType.RESTARTING: ConditionType.RUNNING,
+    ConditionType.RUNNING: ConditionType.RESTARTING,
+}
+"""The condition that is removed when another is set."""
+
+_FINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED)
+"""Conditions of a finished job."""
+
+
+def is_true(conditions: Sequence[JobCondition], kind: ConditionType) -> bool:
+    """Whether the condition of this type is True."""
+    return any(each.type == kind and each.status == _TRUE for each in conditions)
+
+
+def is_finished(conditions: Sequence[JobCondition]) -> bool:
+    """Whether the job has succeeded or failed."""
+    return any(is_true(conditions, kind) for kind in _FINAL)
+
+
+def set_condition(
+    conditions: Sequence[JobCondition], new: JobCondition
+) -> tuple[JobCondition, ...]:
+    """Return the conditions after *new* is set; both its times are those of the change.
+
+    Failed is final. A change of the message alone is ignored.
+    """
+    given = tuple(conditions)
+    if is_true(given, ConditionType.FAILED):
+        return given
+    old = next((each for each in given if each.type == new.type), None)
+    if old is not None and (old.status, old.reason) == (new.status, new.reason):
+        return given
+    if old is not None and old.status == new.status:
+        new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+    removed = (new.type, _EXCLUDED.get(ConditionType(new.type)))
+    kept = [each for each in given if each.type not in removed]
+    if new.type in _FINAL and new.status == _TRUE:
+        kept = [_not_running(each) for each in kept]
+    return (*kept, new)
+
+
+def _not_running(condition: JobCondition) -> JobCondition:
+    """Return Running with status False; any other condition as it is."""
+    if condition.type != ConditionType.RUNNING or condition.status == _FALSE:
+        return condition
+    return msgspec.structs.replace(condition, status=_FALSE)
 
 
 class StatusDraft:
-    """Collects conditions, counts and times, and the events that their change causes."""
+    """The status of a job while it is decided: conditions, counts, times, and what to announce."""
 
     def __init__(self, framework: Framework[Any], job: TrainingJob[Any], now: datetime) -> None:
         self._kind = framework.kind
@@ -33,29 +85,29 @@ class StatusDraft:
         self.replica_statuses = dict(job.status.replica_statuses)
         self.start_time = job.status.start_time
         self.completion_time = job.status.completion_time
-        self.transitions: list[Announcement] = []
+        self.announcements: list[Announcement] = []
 
     def is_true(self, condition: ConditionType) -> bool:
         """Whether the condition is True now."""
-        return conditions.is_true(self.conditions, condition)
+        return is_true(self.conditions, condition)
 
     @property
     def is_finished(self) -> bool:
         """Whether the job has succeeded or failed."""
-        return conditions.is_finished(self.conditions)
+        return is_finished(self.conditions)
 
     def created(self) -> None:
         """Set Created, once."""
         if not self.conditions:
             self._set(ConditionType.CREATED, f"{self._subject} is created.")
-            self._announce("", "", counted="created")
+            self.announcements.append(Announcement(counted="created"))
 
     def running(self, message: str) -> None:
         """Set Running."""
         self._set(ConditionType.RUNNING, message)
 
     def restarting(self, message: str, *, announced: bool) -> None:
-        """Set Restarting; its event is recorded unless it is *announced* for each restart."""
+        """Set Restarting, and record its event unless each restart was *announced* already."""
         if self._set(ConditionType.RESTARTING, message) and not announced:
             reason = self._reason(Reason.RESTARTING)
             self._announce(reason, message, warning=True, counted="restarted")
@@ -101,7 +153,7 @@ class StatusDraft:
             )
 
     def no_active(self, *, succeeded: bool = False) -> None:
-        """Set the active pods of all types to 0; they count as *succeeded* if so."""
+        """Set the number of active pods of all types to 0; with *succeeded* they count as such."""
         for replica_type, status in self.replica_statuses.items():
             more = status.active if succeeded else 0
             self.replica_statuses[replica_type] = msgspec.structs.replace(
@@ -132,18 +184,16 @@ class StatusDraft:
         before = self.conditions
         new = JobCondition(
             type=condition,
-            status=conditions.TRUE if status else conditions.FALSE,
+            status=_TRUE if status else _FALSE,
             reason=self._reason(reason or condition),
             message=message,
             last_update_time=self.now,
             last_transition_time=self.now,
         )
-        self.conditions = conditions.set_condition(before, new)
+        self.conditions = set_condition(before, new)
         return self.conditions != before
 
     def _announce(
         self, reason: str, message: str, *, warning: bool = False, counted: Counted | None = None
     ) -> None:
-        self.transitions.append(
-            Announcement(reason=reason, message=message, warning=warning, counted=counted)
-        )
+        self.announcements.append(Announcement(Event(reason, message, warning), counted))

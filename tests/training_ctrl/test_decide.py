@@ -1,5 +1,6 @@
-"""Plans: what a job in a given state needs."""
+"""Decisions: what a job in a given state needs."""
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,10 @@ from support.training_jobs import (
     BY_KIND,
     NOW,
     UID,
+    Decision,
     after,
     conditions,
-    planned,
+    decided,
     pod,
     service,
     typed,
@@ -22,6 +24,7 @@ from support.training_jobs import (
 )
 from support.training_manifests import REQUIRED
 
+from batholith.machinery.reconcile.events import Event
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
@@ -48,26 +51,35 @@ TF, PYTORCH, XGB, PADDLE, JAX, MPI = (
 )
 
 
-def effect(result: fx.Plan, kind: type) -> Any:
-    return next((each for each in result.effects if isinstance(each, kind)), None)
+def effect(result: Decision, kind: type) -> Any:
+    return next((each for each in result.writes if isinstance(each, kind)), None)
 
 
-def deleted_pods(result: fx.Plan) -> list[str]:
+def deleted_pods(result: Decision) -> list[str]:
     found = effect(result, fx.DeletePods)
     return [each.metadata.name for each in found.pods] if found else []
 
 
-def created_pods(result: fx.Plan) -> list[tuple[str, int]]:
+def deleted_services(result: Decision) -> list[str]:
+    found = effect(result, fx.DeleteServices)
+    return [each.metadata.name for each in found.services] if found else []
+
+
+def created_pods(result: Decision) -> list[tuple[str, int]]:
     return [
         (each.replica_type, index)
-        for each in result.effects
+        for each in result.writes
         if isinstance(each, fx.CreatePods)
         for index in each.indices
     ]
 
 
-def reasons(result: fx.Plan) -> list[str]:
-    return [each.reason for each in (*result.restarts, *result.transitions) if each.reason]
+def reasons(result: Decision) -> list[str]:
+    return [
+        each.event.reason
+        for each in (*result.restarts, *result.announcements)
+        if each.event is not None
+    ]
 
 
 def pytorch(workers: int = 1, policy: str = "OnFailure", **run_policy: Any) -> Any:
@@ -79,36 +91,36 @@ def pytorch(workers: int = 1, policy: str = "OnFailure", **run_policy: Any) -> A
     )
 
 
-# The first plan.
+# The first decision.
 
 
 def test_new_job_gets_its_pods_services_and_start_time() -> None:
     job = pytorch(2)
-    result = planned(job)
+    result = decided(job)
     assert created_pods(result) == [("Master", 0), ("Worker", 0), ("Worker", 1)]
-    assert [type(each) for each in result.effects] == [fx.CreatePods] * 2 + [fx.CreateServices] * 2
+    assert [type(each) for each in result.writes] == [fx.CreatePods] * 2 + [fx.CreateServices] * 2
     assert conditions(result) == {"Created": ("True", "PyTorchJobCreated")}
     assert result.status.start_time == "2026-01-01T00:00:00Z"
-    assert [each.counted for each in result.transitions] == ["created"]
+    assert [each.counted for each in result.announcements] == ["created"]
     assert result.status.replica_statuses["Worker"].selector == (
         "training.kubeflow.org/job-name=j,training.kubeflow.org/operator-name=pytorchjob-controller,"
         "training.kubeflow.org/replica-type=worker"
     )
 
 
-def test_second_plan_of_the_same_state_is_empty() -> None:
+def test_second_decision_about_the_same_state_is_empty() -> None:
     """INV-TJ-12."""
     job = pytorch(1)
     pods = [pod(job, "Master", 0), pod(job, "Worker", 0)]
     services = (service(job, "Master", 0), service(job, "Worker", 0))
-    first = planned(job, *pods, services=services)
-    second = planned(after(job, first), *pods, services=services, now=NOW + timedelta(seconds=9))
-    assert second == fx.Plan(status=first.status)
+    first = decided(job, *pods, services=services)
+    second = decided(after(job, first), *pods, services=services, now=NOW + timedelta(seconds=9))
+    assert second == Decision(status=first.status)
 
 
 def test_replicas_that_exist_are_not_created() -> None:
     job = pytorch(3)
-    result = planned(job, pod(job, "Worker", 1))
+    result = decided(job, pod(job, "Worker", 1))
     assert created_pods(result) == [("Master", 0), ("Worker", 0), ("Worker", 2)]
 
 
@@ -119,16 +131,16 @@ def test_pods_out_of_range_are_deleted_and_not_counted() -> None:
     negative.metadata.labels["training.kubeflow.org/replica-index"] = "-1"
     unindexed = pod(job, "Worker", 0, uid="y", name="none")
     unindexed.metadata.labels["training.kubeflow.org/replica-index"] = "zero"
-    result = planned(job, *pods, negative, unindexed)
+    result = decided(job, *pods, negative, unindexed)
     assert deleted_pods(result) == ["j-worker-1", "j-worker-2", "odd"]
-    assert effect(result, fx.Warn).message.startswith("Pod none is ignored")
+    assert effect(result, Event).message.startswith("Pod none is ignored")
     assert result.status.replica_statuses["Worker"].active == 1
 
 
 def test_of_two_pods_with_an_index_one_is_kept() -> None:
     """INV-TJ-2: the pending one is deleted."""
     job = pytorch(1)
-    result = planned(
+    result = decided(
         job, pod(job, "Worker", 0), pod(job, "Worker", 0, "Pending", uid="2", name="b")
     )
     assert deleted_pods(result) == ["b"]
@@ -136,7 +148,7 @@ def test_of_two_pods_with_an_index_one_is_kept() -> None:
 
 def test_scaling_to_zero_creates_nothing() -> None:
     job = typed(XGB, Master=replica(XGB), Worker=replica(XGB, 0))
-    assert created_pods(planned(job, pod(job, "Master", 0))) == []
+    assert created_pods(decided(job, pod(job, "Master", 0))) == []
 
 
 # Restarts.
@@ -147,49 +159,49 @@ def test_failed_pod_is_deleted_after_it_is_recorded(policy: str) -> None:
     """INV-TJ-7: the record is written first, and counts a pod once."""
     job = pytorch(1, policy)
     failed = pod(job, "Worker", 0, "Failed", code=137)
-    result = planned(job, pod(job, "Master", 0), failed)
+    result = decided(job, pod(job, "Master", 0), failed)
     assert result.record is not None and result.record.count == 1
     assert deleted_pods(result) == ["j-worker-0"]
     assert conditions(result)["Restarting"] == ("True", "PyTorchJobRestarting")
     assert reasons(result) == ["PyTorchJobRestarting"]
     recorded = with_annotations(after(job, result), {ANNOTATION: encode(result.record)})
-    again = planned(recorded, pod(job, "Master", 0), failed)
+    again = decided(recorded, pod(job, "Master", 0), failed)
     assert again.record is None and reasons(again) == []
     assert deleted_pods(again) == ["j-worker-0"]
 
 
 def test_program_error_fails_the_job() -> None:
     job = pytorch(1, "ExitCode")
-    result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))
-    assert result.effects == () and result.record is None
+    result = decided(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))
+    assert result.writes == () and result.record is None
     assert conditions(result)["Failed"] == ("True", "PyTorchJobFailed")
     assert result.status.completion_time is not None
-    assert [each.counted for each in result.transitions] == ["created", "failed"]
+    assert [each.counted for each in result.announcements] == ["created", "failed"]
 
 
 def test_failure_of_another_container_fails_the_job() -> None:
     job = pytorch(1, "ExitCode")
-    result = planned(job, pod(job, "Worker", 0, "Failed", code=0))
+    result = decided(job, pod(job, "Worker", 0, "Failed", code=0))
     assert "Failed" in conditions(result)
 
 
 def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
     """A job that is resumed while its pods terminate does not fail because of them."""
     job = pytorch(1, "Never")
-    suspended = planned(typed(PYTORCH, run_policy={"suspend": True}, Master=replica(PYTORCH)))
+    suspended = decided(typed(PYTORCH, run_policy={"suspend": True}, Master=replica(PYTORCH)))
     resumed = after(job, suspended)
     deletion: Any = {
         "deletionTimestamp": "2026-01-01T00:00:20Z",
         "deletionGracePeriodSeconds": 30,
     }
     old = pod(job, "Worker", 0, **deletion)
-    result = planned(resumed, pod(job, "Master", 0, **deletion), old)
+    result = decided(resumed, pod(job, "Master", 0, **deletion), old)
     assert "Failed" not in conditions(result) and created_pods(result) == []
     assert conditions(result)["Suspended"] == ("False", "PyTorchJobResumed")
     later = pod(
         job, "Worker", 0, deletionTimestamp="2026-01-01T00:10:00Z", deletionGracePeriodSeconds=30
     )
-    lost = planned(after(job, result), pod(job, "Master", 0), later)
+    lost = decided(after(job, result), pod(job, "Master", 0), later)
     assert "Failed" in conditions(lost)
 
 
@@ -199,22 +211,22 @@ def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
 def test_backoff_limit_is_recorded_before_the_pods_are_deleted() -> None:
     job = pytorch(1, "OnFailure", backoffLimit=2, cleanPodPolicy="None")
     pods = [pod(job, "Master", 0, restarts=1), pod(job, "Worker", 0, restarts=1)]
-    result = planned(job, *pods)
+    result = decided(job, *pods)
     assert result.record is not None and result.record.backoff_limit_exceeded
-    assert result.status_needs_effects
+    assert result.needs_writes
     assert deleted_pods(result) == ["j-master-0", "j-worker-0"]
     assert result.status.conditions[-1].message == (
         "Job j has failed because it has reached the specified backoff limit"
     )
     recorded = with_annotations(job, {ANNOTATION: encode(result.record)})
-    assert "Failed" in conditions(planned(recorded)), "although the pods do not exist any more"
+    assert "Failed" in conditions(decided(recorded)), "although the pods do not exist any more"
 
 
 @pytest.mark.parametrize(("count", "failed"), [(1, False), (2, True)])
 def test_restarted_pods_count_towards_the_backoff_limit(count: int, failed: bool) -> None:
     job = pytorch(1, "ExitCode", backoffLimit=3)
     annotation = encode(RestartRecord(job_uid=UID, count=count))
-    result = planned(
+    result = decided(
         with_annotations(job, {ANNOTATION: annotation}),
         pod(job, "Master", 0),
         pod(job, "Worker", 0, "Failed", code=130),
@@ -225,9 +237,9 @@ def test_restarted_pods_count_towards_the_backoff_limit(count: int, failed: bool
 def test_deadline_counts_from_the_start() -> None:
     job = pytorch(1, activeDeadlineSeconds=60)
     job = msgspec.structs.replace(job, status=JobStatus(start_time="2026-01-01T00:00:00Z"))
-    before = planned(job, now=NOW + timedelta(seconds=59))
+    before = decided(job, now=NOW + timedelta(seconds=59))
     assert (before.requeue_after, "Failed" in conditions(before)) == (1.0, False)
-    result = planned(job, pod(job, "Master", 0), now=NOW + timedelta(seconds=60))
+    result = decided(job, pod(job, "Master", 0), now=NOW + timedelta(seconds=60))
     assert "Failed" in conditions(result) and deleted_pods(result) == ["j-master-0"]
 
 
@@ -259,30 +271,63 @@ def test_finished_job_creates_nothing(
     job = typed(kind, run_policy=run_policy, Worker=replica(kind, 3), **types)
     pods = [pod(job, "Worker", index, phase) for index, phase in enumerate(phases)]
     for gang in (None, VolcanoGang("volcano")):
-        result = planned(finished(job, condition), *pods, gang=gang)
+        result = decided(finished(job, condition), *pods, gang=gang)
         creating = (fx.CreatePods, fx.CreateServices, fx.CreatePodGroup, fx.CreateObject)
-        assert not any(isinstance(each, creating) for each in result.effects)
+        assert not any(isinstance(each, creating) for each in result.writes)
         assert result.record is None
+
+
+@pytest.mark.parametrize("policy", ["None", "Running", "All", None])
+def test_clean_pod_policies_for_all_mixtures_of_phases(policy: str | None) -> None:
+    """INV-TJ-6."""
+    job = typed(PYTORCH, Worker=replica(PYTORCH, 3))
+    run_policy = msgspec.structs.replace(job.spec.run_policy, clean_pod_policy=policy)
+    job = msgspec.structs.replace(
+        finished(job), spec=msgspec.structs.replace(job.spec, run_policy=run_policy)
+    )
+    services = tuple(service(job, "Worker", index) for index in range(3))
+    phases = ("", "Pending", "Running", "Succeeded", "Failed", "Unknown")
+    for mixture in itertools.product(phases, repeat=3):
+        pods = [pod(job, "Worker", index, phase) for index, phase in enumerate(mixture)]
+        result = decided(job, *pods, services=services)
+        expected = [
+            each.metadata.name
+            for each, phase in zip(pods, mixture, strict=True)
+            if policy == "All" or (policy == "Running" and phase in ("", "Pending", "Running"))
+        ]
+        assert deleted_pods(result) == deleted_services(result) == expected
+
+
+def test_services_are_deleted_although_their_pods_are_deleted_already() -> None:
+    job = finished(pytorch(2, cleanPodPolicy="Running"))
+    services = tuple(service(job, "Worker", index) for index in range(2))
+    kept = pod(job, "Worker", 1, "Succeeded")
+    assert deleted_services(decided(job, kept, services=services)) == ["j-worker-0"]
+
+
+def test_terminating_objects_are_not_deleted_again() -> None:
+    job = finished(pytorch(1, cleanPodPolicy="All"))
+    assert decided(job, pod(job, "Worker", 0, deletionTimestamp=END)).writes == ()
 
 
 def test_time_to_live_counts_from_the_completion() -> None:
     job = pytorch(1, ttlSecondsAfterFinished=60)
     ended = finished(job, completionTime="2026-01-01T00:00:00Z")
-    assert planned(ended, now=NOW + timedelta(seconds=59)).requeue_after == 1.0
-    assert effect(planned(ended, now=NOW + timedelta(seconds=60)), fx.DeleteJob)
+    assert decided(ended, now=NOW + timedelta(seconds=59)).requeue_after == 1.0
+    assert effect(decided(ended, now=NOW + timedelta(seconds=60)), fx.DeleteJob)
     kept = finished(
         pytorch(1, ttlSecondsAfterFinished=60, suspend=True), completionTime="2026-01-01T00:00:00Z"
     )
-    assert planned(kept, now=NOW + timedelta(seconds=99)) == fx.Plan(status=kept.status)
+    assert decided(kept, now=NOW + timedelta(seconds=99)) == Decision(status=kept.status)
 
 
 def test_an_expired_job_waits_for_its_record_ten_minutes() -> None:
     ended = finished(pytorch(1, ttlSecondsAfterFinished=60), completionTime="2026-01-01T00:00:00Z")
 
-    def later(seconds: int, recorded: str = "") -> fx.Plan:
+    def later(seconds: int, recorded: str = "") -> Decision:
         given = with_annotations(ended, {RECORDED: recorded})
         now = NOW + timedelta(seconds=seconds)
-        return planned(given, now=now, ttl_waits_for_history=True)
+        return decided(given, now=now, ttl_waits_for_history=True)
 
     assert later(60).requeue_after == 600.0
     assert later(60, "Completed 2025-01-01T00:00:00Z 1").requeue_after == 600.0
@@ -296,20 +341,20 @@ def test_active_pods_of_a_succeeded_job_count_as_succeeded() -> None:
         completionTime="2026-01-01T00:00:00Z",
         replicaStatuses={"Worker": {"active": 2, "failed": 1}},
     )
-    counts = planned(job).status.replica_statuses["Worker"]
+    counts = decided(job).status.replica_statuses["Worker"]
     assert (counts.active, counts.succeeded, counts.failed) == (0, 2, 1)
 
 
 def test_suspended_job_keeps_its_start_time_and_is_announced_once() -> None:
     job = pytorch(1, suspend=True)
-    running = planned(pytorch(1), pod(job, "Master", 0), pod(job, "Worker", 0))
-    result = planned(
+    running = decided(pytorch(1), pod(job, "Master", 0), pod(job, "Worker", 0))
+    result = decided(
         after(job, running), pod(job, "Master", 0), services=(service(job, "Master", 0),)
     )
-    assert [type(each) for each in result.effects] == [fx.DeletePods, fx.DeleteServices]
+    assert [type(each) for each in result.writes] == [fx.DeletePods, fx.DeleteServices]
     assert result.status.start_time == running.status.start_time
     assert reasons(result) == ["PyTorchJobSuspended"]
-    assert planned(after(job, result)) == fx.Plan(status=result.status)
+    assert decided(after(job, result)) == Decision(status=result.status)
 
 
 # Gangs.
@@ -324,10 +369,10 @@ def group(job: Any, phase: str, **spec: Any) -> Group:
 def test_pods_wait_while_the_podgroup_is_pending() -> None:
     """INV-TJ-5."""
     job, gang = pytorch(1), VolcanoGang("volcano")
-    assert [type(each) for each in planned(job, gang=gang).effects] == [fx.CreatePodGroup]
+    assert [type(each) for each in decided(job, gang=gang).writes] == [fx.CreatePodGroup]
     spec = gang.spec(job, {}, {})
     for phase in ("", "Pending", "Inqueue", "Running", "Unknown", "Completed"):
-        result = planned(job, gang=gang, podgroup=group(job, phase, **spec))
+        result = decided(job, gang=gang, podgroup=group(job, phase, **spec))
         waits = phase in ("", "Pending")
         assert bool(created_pods(result)) is not waits
         assert (result.status.start_time is None) is waits
@@ -337,15 +382,15 @@ def test_pods_wait_while_the_podgroup_is_pending() -> None:
 def test_podgroup_follows_the_job_and_keeps_its_queue() -> None:
     job, gang = pytorch(3), VolcanoGang("volcano")
     found = group(job, "Running", minMember=2, queue="q", minResources={"cpu": "1"})
-    update = effect(planned(job, gang=gang, podgroup=found), fx.UpdatePodGroup)
-    assert update.spec == {"minMember": 4, "minResources": {"cpu": None}}
+    update = effect(decided(job, gang=gang, podgroup=found), fx.UpdateObject)
+    assert update.patch == {"spec": {"minMember": 4, "minResources": {"cpu": None}}}
 
 
 def test_other_schedulers_get_podgroups_and_delay_nothing() -> None:
     job, gang = pytorch(1, schedulingPolicy={"scheduleTimeoutSeconds": 9}), gang_of("Mine")
     assert isinstance(gang, SchedulerPluginsGang)
-    result = planned(job, gang=gang)
-    assert [type(each) for each in result.effects[:2]] == [fx.CreatePodGroup, fx.CreatePods]
+    result = decided(job, gang=gang)
+    assert [type(each) for each in result.writes[:2]] == [fx.CreatePodGroup, fx.CreatePods]
     assert effect(result, fx.CreatePodGroup).spec == {
         "minMember": 2,
         "minResources": {},
@@ -360,8 +405,8 @@ def test_other_schedulers_get_podgroups_and_delay_nothing() -> None:
 def test_podgroup_of_another_owner_blocks_the_pods() -> None:
     job, gang = pytorch(1), VolcanoGang("volcano")
     foreign = Group(metadata=ObjectMeta(name="j", namespace="d", uid="g"))
-    result = planned(job, gang=gang, podgroup=foreign)
-    assert [type(each) for each in result.effects] == [fx.ReportConflict]
+    result = decided(job, gang=gang, podgroup=foreign)
+    assert [type(each) for each in result.writes] == [fx.ReportConflict]
 
 
 def test_minimum_resources_are_those_of_the_most_important_pods() -> None:
@@ -381,7 +426,7 @@ def test_minimum_resources_are_those_of_the_most_important_pods() -> None:
 
 
 def statuses(job: Any, *pods: Pod) -> dict[str, tuple[str, str]]:
-    found = conditions(planned(job, *pods))
+    found = conditions(decided(job, *pods))
     found.pop("Created")
     return found
 
@@ -404,7 +449,7 @@ def test_tensorflow_worker_that_fails_for_good(dynamic: bool) -> None:
 
 def test_tensorflow_failure_of_a_type_that_never_restarts_is_not_hidden_by_another() -> None:
     job = typed(TF, PS=replica(TF, policy="Never"), Worker=replica(TF, policy="OnFailure"))
-    restarting = planned(job, pod(job, "PS", 0), pod(job, "Worker", 0, "Failed", code=1))
+    restarting = decided(job, pod(job, "PS", 0), pod(job, "Worker", 0, "Failed", code=1))
     assert "Restarting" in conditions(restarting)
     found = statuses(after(job, restarting), pod(job, "PS", 0, "Failed", code=1))
     assert found["Failed"] == ("True", "TFJobFailed")
@@ -421,7 +466,7 @@ def test_pytorch_without_master_needs_all_workers_unless_elastic() -> None:
 
 def test_pytorch_never_fails_with_its_message() -> None:
     job = pytorch(2, "Never")
-    result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
+    result = decided(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
     assert result.status.conditions[-1].message == (
         "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: exit code 1"
     )
@@ -438,7 +483,7 @@ def test_xgboost_succeeds_with_its_master() -> None:
 
 def test_jax_messages_have_the_namespace() -> None:
     job = typed(JAX, Worker=replica(JAX, 2))
-    result = planned(job, *(pod(job, "Worker", index, "Succeeded") for index in range(2)))
+    result = decided(job, *(pod(job, "Worker", index, "Succeeded") for index in range(2)))
     assert result.status.conditions[-1].message == "JAXJob d/j successfully completed."
 
 
@@ -460,7 +505,7 @@ PODS = st.lists(
 def test_conditions_over_histories_of_pods(
     kind: str, policy: str, history: list[list[tuple[str, int | None, bool]]]
 ) -> None:
-    """INV-TJ-3, INV-TJ-4, INV-TJ-12: and a plan whose status is written is not repeated."""
+    """INV-TJ-3, INV-TJ-4, INV-TJ-12: and nothing whose status is written is repeated."""
     leader = {"JAXJob": [], "MPIJob": ["Launcher"], "TFJob": ["Chief"]}.get(kind, ["Master"])
     types = {name: replica(kind, policy=policy) for name in leader}
     job = typed(kind, Worker=replica(kind, 2, policy=policy), **types)
@@ -470,7 +515,7 @@ def test_conditions_over_histories_of_pods(
             pod(job, *slot, phase, code=code, deletionTimestamp=END if end else None)
             for slot, (phase, code, end) in zip(slots, states, strict=False)
         ]
-        result = planned(job, *pods)
+        result = decided(job, *pods)
         found = {name for name, (status, _) in conditions(result).items() if status == "True"}
         assert not {"Succeeded", "Failed"} <= found
         assert not {"Running", "Restarting"} <= found
@@ -483,8 +528,8 @@ def test_conditions_over_histories_of_pods(
         job = after(job, result)
         if result.record is not None:
             job = with_annotations(job, {ANNOTATION: encode(result.record)})
-        again = planned(job, *pods, now=NOW + timedelta(seconds=5))
-        assert again.record is None and again.restarts == again.transitions == ()
+        again = decided(job, *pods, now=NOW + timedelta(seconds=5))
+        assert again.record is None and again.restarts == again.announcements == ()
         if not {"Succeeded"} & found:
             assert again.status == result.status
 
@@ -507,18 +552,18 @@ def rejected(given: Any, index: int, *, age: int, reason: str = "OutOfcpu") -> P
 def test_rejected_pod_is_created_again_and_counts_no_restart(policy: str) -> None:
     job = pytorch(2, policy, backoffLimit=0)
     members = [pod(job, "Master", 0), pod(job, "Worker", 0), rejected(job, 1, age=9)]
-    result = planned(job, *members)
+    result = decided(job, *members)
     assert deleted_pods(result) == [members[2].metadata.name]
     assert result.record is None
     assert result.restarts == ()
     assert "Failed" not in conditions(result)
     assert "Restarting" not in conditions(result)
-    assert created_pods(planned(job, *members[:2])) == [("Worker", 1)]
+    assert created_pods(decided(job, *members[:2])) == [("Worker", 1)]
 
 
 def test_rejected_pod_is_replaced_after_a_delay() -> None:
     job = pytorch(1)
-    result = planned(job, pod(job, "Master", 0), rejected(job, 0, age=2))
+    result = decided(job, pod(job, "Master", 0), rejected(job, 0, age=2))
     assert deleted_pods(result) == []
     assert result.requeue_after == 3
 
@@ -526,7 +571,7 @@ def test_rejected_pod_is_replaced_after_a_delay() -> None:
 def test_rejected_pod_of_policy_never_stays() -> None:
     """Section 2.2: the operator leaves the pod, and the rules of the framework decide."""
     job = pytorch(1, "Never")
-    assert deleted_pods(planned(job, pod(job, "Master", 0), rejected(job, 0, age=9))) == []
+    assert deleted_pods(decided(job, pod(job, "Master", 0), rejected(job, 0, age=9))) == []
 
 
 # Jobs that are too large.
@@ -538,14 +583,14 @@ def test_a_stored_job_with_too_many_pods_fails_and_gets_none(kind: str) -> None:
         kind, **{each: replica(kind) for each in REQUIRED.get(kind, ())}, Worker=replica(kind)
     )
     running = pod(job, "Worker", 0)
-    result = planned(job, running, size_error="the job has 7 pods")
+    result = decided(job, running, size_error="the job has 7 pods")
     assert conditions(result)["Failed"][0] == "True"
     assert result.status.conditions[-1].message == "the job has 7 pods"
     assert deleted_pods(result) == [running.metadata.name]
     assert created_pods(result) == []
     assert effect(result, fx.CreateObject) is None
     finished = after(job, result)
-    assert created_pods(planned(finished, size_error="the job has 7 pods")) == []
+    assert created_pods(decided(finished, size_error="the job has 7 pods")) == []
 
 
 # Why a job failed.
@@ -562,7 +607,7 @@ def failed_pod(job: Any, index: int, code: int, ended: str, **status: Any) -> Po
 
 def test_the_message_of_a_failed_job_says_why_its_pod_failed() -> None:
     job = pytorch(2, "Never")
-    result = planned(job, failed_pod(job, 1, 137, "OOMKilled"))
+    result = decided(job, failed_pod(job, 1, 137, "OOMKilled"))
     assert result.status.conditions[-1].message == (
         "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: OOMKilled"
         " (exit code 137)"
@@ -572,7 +617,7 @@ def test_the_message_of_a_failed_job_says_why_its_pod_failed() -> None:
 def test_the_message_of_a_job_that_used_up_its_retries_says_why_its_pod_failed() -> None:
     job = pytorch(1, "OnFailure", backoffLimit=0)
     late = failed_pod(job, 0, 143, "Error", reason="DeadlineExceeded")
-    result = planned(job, late)
+    result = decided(job, late)
     assert result.status.conditions[-1].message == (
         "Job j has failed because it has reached the specified backoff limit: j-worker-0:"
         " DeadlineExceeded: it ran longer than its activeDeadlineSeconds"

@@ -1,0 +1,37 @@
+"""One server and one agent for all tests of a module, each test in another namespace."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from support.agent_cluster import AgentCluster, agent_cluster
+from support.api_servers import ServerFactory, add_namespace
+
+
+@pytest.fixture(scope="module")
+def agent_options() -> dict[str, Any]:
+    """Settings of the agent; a module overrides this fixture to change them."""
+    return {}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    servers: ServerFactory,
+    tmp_path_factory: pytest.TempPathFactory,
+    agent_options: dict[str, Any],
+) -> AsyncIterator[AgentCluster]:
+    """One server and one agent for all tests of a module."""
+    directory = tmp_path_factory.mktemp("world")
+    async with agent_cluster(servers, directory, **agent_options) as created, created.agent():
+        yield created
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(shared: AgentCluster) -> AgentCluster:
+    """The shared cluster, in a namespace for this test."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await add_namespace(shared.server, name)
+    return replace(shared, namespace=name)
