@@ -12,7 +12,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
     CSINodeEvent,
+    DeclarationsChanged,
     EvictionForgotten,
     NamespaceEvent,
     NodeEvent,
@@ -72,13 +73,16 @@ from .state.events import (
     Recheck,
     ResourceQuotaEvent,
     StorageClassEvent,
+    WakeReported,
 )
 from .state.resource_quotas import ResourceQuota
+from .state.waiting import Wake
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator
 from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
+from .writers.pre_binder import PreBinder
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
 
@@ -182,13 +186,14 @@ class Scheduler:
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
-            Framework(loaded.tiers),
+            Framework(loaded.tiers, self._publish_from_thread),
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
@@ -265,6 +270,12 @@ class Scheduler:
                 podgroups=self._podgroup_informer.get,
             ),
             count_stale=self._metrics.count_stale_placements,
+            pre_binder=PreBinder(
+                self._cycle_runner.reserved,
+                clock=self._clock,
+                count_failures=self._metrics.count_plugin_failures,
+                on_end=self._wake.set,
+            ),
         )
 
     async def run(
@@ -274,6 +285,7 @@ class Scheduler:
 
         *ready* is set once all informers are synced.
         """
+        self._loop = asyncio.get_running_loop()
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
@@ -374,10 +386,18 @@ class Scheduler:
         return True
 
     def _switch_conf(self) -> None:
-        """Switch to a new configuration, if there is one; rejected gangs are tried again."""
+        """Switch to a new configuration, if there is one; rejected gangs are tried again.
+
+        To be called before events are applied, among them those of pods whose fields are declared
+        now.
+        """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
-            self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
+            before = self._scheduler_cache.pod_fields
+            framework = Framework(loaded.tiers, self._publish_from_thread)
+            self._cycle_runner.configure(framework, loaded.actions)
+            if framework.pod_fields != before:
+                self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(_metrics_source(loaded))
             self._set_disabled_plugins(loaded)
             self._scheduler_cache.capacity_generation += 1
@@ -405,6 +425,12 @@ class Scheduler:
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
         self._enqueue_event(EvictionForgotten(uid, until))
+
+    def _publish_from_thread(self, event: Wake) -> None:
+        """Wake the gangs that wait for *event*; callable from any thread."""
+        if self._loop is not None:  # else all gangs will be tried
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._enqueue_event, WakeReported(event))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
@@ -458,6 +484,8 @@ class Scheduler:
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
+        failures = self._cycle_runner.reserved.release_lost(cache.task)
+        self._metrics.count_plugin_failures(failures)
         self._report_disabled_plugins()
         if not cache.has_changes() and not self._has_due_retries():
             self._schedule_retries()

@@ -16,6 +16,7 @@ from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
 from batholith.scheduler.plugins.registry import PluginOption
+from batholith.scheduler.state.declared_fields import PodFields
 
 HELM = """
 actions: "enqueue, allocate, backfill"
@@ -135,6 +136,8 @@ def test_extension_point_of_a_plugin_can_be_disabled() -> None:
 
 class Everything:
     """A plugin with all extension points."""
+
+    pod_fields = PodFields()
 
     def __getattr__(self, name: str) -> object:
         return lambda *arguments: None

@@ -7,6 +7,7 @@ from typing import TypeVar
 from ..plugins.extension_points import (
     AllocatablePlugin,
     AllocationListener,
+    FieldsPlugin,
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
@@ -19,10 +20,12 @@ from ..plugins.extension_points import (
     OverusedPlugin,
     PodFilterPlugin,
     PodScorePlugin,
+    PreBindPlugin,
     PreemptablePlugin,
     PreemptivePlugin,
     QueueOrderPlugin,
     ReclaimablePlugin,
+    ReservePlugin,
     RetryTimePlugin,
     ScorePlugin,
     SessionOpenPlugin,
@@ -30,7 +33,9 @@ from ..plugins.extension_points import (
     TaskOrderPlugin,
     VictimQueueOrderPlugin,
 )
+from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
+from ..state.declared_fields import union
 
 P = TypeVar("P")
 
@@ -43,12 +48,19 @@ class Framework:
     A flag of a plugin that is false removes it from the extension points that the flag guards.
     """
 
-    def __init__(self, tiers: Tiers) -> None:
-        """Create the plugins of *tiers*."""
-        by_tier = [[(option, option.create()) for option in tier] for tier in tiers]
+    def __init__(self, tiers: Tiers, publish: PublishEvent = ignore) -> None:
+        """Create the plugins of *tiers*; *publish* wakes gangs, and is called from any thread."""
+        by_tier = [
+            [(option, option.create(Handle(option.name, publish))) for option in tier]
+            for tier in tiers
+        ]
         every = [pair for tier in by_tier for pair in tier]
         self.plugins = tuple(plugin for _, plugin in every)
         self.plugin_names = {id(plugin): option.name for option, plugin in every}
+        self.pod_fields = union(each.pod_fields for each in _having(FieldsPlugin, every))
+        """What the plugins read of pods."""
+        self.reserve = _having(ReservePlugin, every)
+        self.pre_bind = _having(PreBindPlugin, every)
         self.session_open = _having(SessionOpenPlugin, every)
         self.allocation_listeners = _having(AllocationListener, every)
         self.queue_order = _having(QueueOrderPlugin, every, "enableQueueOrder")
@@ -83,6 +95,11 @@ class Framework:
         self.retry_times = _having(RetryTimePlugin, every)
         self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
         self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")
+
+    def suits_members_without_pods(self) -> bool:
+        """Return whether members may get nodes before they have pods: those have no fields that
+        plugins declare, and are never bound."""
+        return not (self.pod_fields or self.reserve or self.pre_bind)
 
 
 def _having(kind: type[P], plugins: ConfiguredPlugins, flag: str = "") -> list[P]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..state.cache import SchedulerCache
+from ..state.declared_fields import PodFields
 from ..state.diagnosis import Diagnosis, Shortage, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
@@ -21,6 +22,7 @@ from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
 from ..state.waiting import LimitNeed, Wake
+from .placement import Placement
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -88,6 +90,58 @@ class AllocationListener(Protocol):
         """Subtract *change*; called after gang and queue have counted it, or before they undo
         it."""
         ...
+
+
+@runtime_checkable
+class FieldsPlugin(Protocol):
+    """A plugin that reads fields of pods which are not in their spec."""
+
+    pod_fields: PodFields
+    """What it reads, by ``self.pod_fields.of(eq_class)``."""
+
+
+@runtime_checkable
+class ReservePlugin(Protocol):
+    """A plugin that reserves something for pods from the decision on their node until they have it.
+
+    If a plugin raises in :meth:`reserve`, the gang is not placed, and the plugins before it are
+    told so. What a plugin has reserved for a pod when that is bound is its own to release: it is
+    not told of the end of the pod.
+    """
+
+    def reserve(self, placements: Sequence[Placement]) -> None:
+        """Reserve what *placements* need, which are of one gang and have been decided on."""
+        ...
+
+    def unreserve(self, placements: Sequence[Placement]) -> None:
+        """Release what was reserved for *placements*, whose pods do not get their node."""
+        ...
+
+
+@runtime_checkable
+class PreBindPlugin(Protocol):
+    """A plugin that does something outside before pods are bound, plugins in order.
+
+    It runs in an event loop of its own, so it may do I/O. Until all plugins have returned, no pod
+    of the placements is bound; other gangs are not affected. If a plugin raises, or takes longer
+    than its attribute ``pre_bind_timeout`` (:data:`PRE_BIND_TIMEOUT` by default), the placements
+    are undone after a back-off, and the gang is tried again.
+    """
+
+    async def pre_bind(self, placements: Sequence[Placement]) -> None:
+        """Prepare *placements*, which are of one gang.
+
+        They may have been prepared before, maybe for other nodes: the scheduler may have been
+        killed between this call and the binding.
+        """
+        ...
+
+
+PRE_BIND_TIMEOUT = 30.0
+"""Seconds that a call of ``pre_bind`` may take."""
+
+MAX_PRE_BIND_TIMEOUT = 600.0
+"""The longest time that a plugin may set: the nodes are kept so long."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from .core_types import (
 from .disruption_budgets import PodDisruptionBudget
 from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
+from .waiting import Wake
 
 T = TypeVar("T")
 
@@ -104,6 +105,20 @@ class NodesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclarationsChanged:
+    """Plugins read other fields of *pod* than before."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReported:
+    """A plugin has reported that *event* has happened, which rejected gangs may wait for."""
+
+    event: Wake
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
@@ -126,5 +141,7 @@ CacheEvent = (
     | NodesMeasured
     | PlacementForgotten
     | EvictionForgotten
+    | DeclarationsChanged
+    | WakeReported
     | Recheck
 )
