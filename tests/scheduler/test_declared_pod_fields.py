@@ -220,6 +220,8 @@ async def test_a_running_scheduler_uses_new_declarations_for_pods_that_it_knows(
             )
             server.node("blue")
             assert await server.wait_bound("g", 1) == ["blue"]
+            failures = "batholith_scheduler_plugin_errors_total"
+            assert not run.metric(failures, plugin="acme", extension_point="filter_node")
 
 
 # -- properties ------------------------------------------------------------------------------------

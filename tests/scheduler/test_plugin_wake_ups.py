@@ -96,16 +96,19 @@ async def test_a_change_outside_wakes_the_gang_that_waits_for_it_alone(
 async def test_without_an_event_all_gangs_are_tried_and_filters_are_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    installed = type("Installed", (External,), {"handles": [], "is_open": False})
-    monkeypatch.setitem(PLUGINS, "acme", installed)
+    class Installed(External):
+        handles = []
+        is_open = False
+
+    monkeypatch.setitem(PLUGINS, "acme", Installed)
     async with GangServer() as server:
         server.prepare()
         server.node("a", 3)
         async with server.scheduler(conf=CONF) as run:
             server.gang("g", 2)
             await wait_for(lambda: run.events("Unschedulable"))
-            installed.is_open = True
-            wake_in_thread(installed.handles[-1])
+            Installed.is_open = True
+            wake_in_thread(Installed.handles[-1])
             await server.wait_bound("g", 2)
 
 
