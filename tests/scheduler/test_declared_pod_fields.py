@@ -206,18 +206,15 @@ async def test_a_running_scheduler_uses_new_declarations_for_pods_that_it_knows(
     file.write_text(conf.DEFAULT)
     async with GangServer() as server:
         server.prepare()
-        server.node("red")
         async with server.scheduler(conf_file=file) as run:
             server.gang("g", 1)
-            server.put(
-                PODS, "g-0", metadata={"labels": {"team": "blue"}, "annotations": {GROUP_NAME: "g"}}
-            )
-            server.gang("run", 1, node="red")
-            await server.wait_bound("run", 1)
+            meta = {"labels": {"team": "blue"}, "annotations": {GROUP_NAME: "g"}}
+            server.put(PODS, "g-0", metadata=meta)
+            await wait_for(lambda: run.events("Unschedulable"))
             file.write_text(CONF)
-            await wait_for(
-                lambda: any("of another team" in each for each in run.events("Unschedulable"))
-            )
+            reloads = "batholith_scheduler_config_reloads_total"
+            await wait_for(lambda: run.metric(reloads, result="success"))
+            server.node("red")
             server.node("blue")
             assert await server.wait_bound("g", 1) == ["blue"]
             failures = "batholith_scheduler_plugin_errors_total"
