@@ -20,7 +20,7 @@ from .actions.registry import ACTIONS, ARGUMENTS, Action, NamedAction
 from .plugins import arguments as typed
 from .plugins.arguments import ArgumentError, Arguments
 from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
-from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT
+from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT, TOGETHER, has_method
 from .plugins.handle import Handle
 from .plugins.registry import (
     HIERARCHICAL,
@@ -321,8 +321,12 @@ def _check_plugin(plugin: object, path: str) -> None:
     fields = getattr(plugin, "pod_fields", None)
     if fields is not None and not isinstance(fields, PodFields):
         raise ConfError(f"{path}: pod_fields must be of PodFields, not {fields!r}")
+    for pair in TOGETHER:
+        has = [has_method(plugin, name) for name in pair]
+        if any(has) and not all(has):
+            raise ConfError(f"{path}: has {pair[has.index(True)]} without {pair[has.index(False)]}")
     hook = getattr(plugin, "pre_bind", None)
-    if hook is not None and not iscoroutinefunction(hook):
+    if has_method(plugin, "pre_bind") and not iscoroutinefunction(hook):
         raise ConfError(f"{path}: pre_bind must be an async function")
     timeout = getattr(plugin, "pre_bind_timeout", PRE_BIND_TIMEOUT)
     if not isinstance(timeout, int | float) or not 0 < timeout < MAX_PRE_BIND_TIMEOUT:

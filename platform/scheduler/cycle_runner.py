@@ -86,7 +86,7 @@ class CycleRunner:
         self._cache.try_all()
 
     def _declare(self, framework: Framework) -> None:
-        """Tell the cache what the plugins need of pods."""
+        """Let the cache know what the plugins need of pods."""
         self._cache.pod_fields = framework.pod_fields
         self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 

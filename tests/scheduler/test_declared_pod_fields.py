@@ -56,7 +56,7 @@ class Undeclared(Teams):
 
 
 class Favourites:
-    """Scores nodes, and orders tasks, by what their pods say."""
+    """Scores nodes, and orders tasks, by fields of their pods."""
 
     pod_fields = PodFields(annotations=("node",), priority=True)
 

@@ -105,7 +105,7 @@ def test_a_gang_is_reserved_for_as_a_whole_once_it_is_placed(acme: type[Acme]) -
 def test_a_plugin_that_cannot_reserve_leaves_the_gang_pending(
     acme: type[Acme], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All plugins are told, among them the one that raised: it may have reserved a part."""
+    """All plugins release, among them the one that raised: it may have reserved something."""
 
     class First(Acme):
         calls = acme.calls
@@ -305,7 +305,7 @@ async def test_a_slow_plugin_delays_no_other_gang(preparing: type[Preparing]) ->
 async def test_a_plugin_that_takes_too_long_fails(
     preparing: type[Preparing], is_blocking: bool
 ) -> None:
-    """Even one that blocks its event loop: that of the scheduler goes on."""
+    """Even one that blocks its event loop: that of the scheduler does not stop."""
     block = Block()
     preparing.prepare = block if is_blocking else staticmethod(wait_long)
     preparing.pre_bind_timeout = 0.05

@@ -156,7 +156,6 @@ class Session(PluginDecisions):
             self._feasibility.get(eq_class),
             limits=framework.node_limits,
             scorers=calls.opened(framework.scorers),
-            node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
             # Other pods exclude candidates, so the scores are not normalized without them.
             normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
@@ -402,6 +401,7 @@ class Session(PluginDecisions):
                 task.node,
                 gang_ref,
                 self.cache.node_matrix.node_infos[task.node_index],
+                task.eq_class.fields,
             )
             for operation in statement.operations
             if operation.kind is OperationKind.ALLOCATE

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
+from ..state.declared_fields import FieldValues
 from ..state.node_matrix import NodeInfo
 
 
@@ -34,6 +35,9 @@ class Placement:
 
     node_info: NodeInfo | None = None
     """The node as the cycle saw it."""
+
+    fields: FieldValues = ()
+    """What plugins have declared of the pod, see :meth:`.PodFields.of`."""
 
     @property
     def group_key(self) -> str:

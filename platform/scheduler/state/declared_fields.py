@@ -7,17 +7,23 @@ count that a plugin of the configuration declares, and a plugin reads only what 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .core_types import Pod
-
-if TYPE_CHECKING:
-    from .equivalence import EquivalenceClass
 
 FieldValues = tuple[tuple[str, str | int | None], ...]
 """Declared fields and their values, ``None`` for a label or an annotation that a pod has not."""
 
 _NAMESPACE, _NAME, _PRIORITY = "namespace", "name", "priority"
+
+
+class Described(Protocol):
+    """An equivalence class of pods, or the placement of a pod."""
+
+    @property
+    def fields(self) -> FieldValues:
+        """What plugins have declared of the pods."""
+        ...
 
 
 class UndeclaredFieldError(LookupError):
@@ -54,9 +60,9 @@ class PodFields:
     def __bool__(self) -> bool:
         return bool(self.labels or self.annotations or self.name or self.priority)
 
-    def of(self, eq_class: "EquivalenceClass") -> "DeclaredPod":
-        """Return the declared fields of the pods of *eq_class*."""
-        return DeclaredPod(self, eq_class.traits.fields)
+    def of(self, pods: Described) -> "DeclaredPod":
+        """Return the declared fields of *pods*: an equivalence class or a placement."""
+        return DeclaredPod(self, pods.fields)
 
     def values(self, pod: Pod) -> FieldValues:
         """Return the declared fields of *pod*."""

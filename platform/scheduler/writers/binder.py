@@ -167,7 +167,7 @@ class Binder:
             first = requests[0].placement
             log.warning("cannot bind gang", extra={**self._log_fields(first.uid), "why": problem})
             self._record_pre_bind_failure(first, f"{problem}; pods: {len(requests)}")
-            # Meanwhile the nodes are kept, as for a binding that is rejected.
+            # Until then the nodes are kept, as for a binding that is rejected.
             await self._clock.sleep(
                 max(self._backoff.when(each.placement.uid) for each in requests)
             )

@@ -1,4 +1,4 @@
-"""Calls ``pre_bind`` of plugins, in an event loop of their own.
+"""Calls ``pre_bind`` of plugins, in a separate event loop.
 
 Plugins do I/O there. One that blocks the loop, by mistake, stops neither the event loop of the
 scheduler, which renews its lease, nor the time limit of the call.
@@ -18,7 +18,7 @@ from ..plugins.placement import Placement
 
 
 class PreBinder:
-    """Calls the plugins that a gang has been placed by, one after the other."""
+    """Calls the plugins of the cycle that has decided on a gang, one after the other."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PreBinder:
     ) -> None:
         """Call the plugins of the placements in *reserved*.
 
-        *on_end* is called after each gang: its placements may have been lost meanwhile.
+        *on_end* is called after each gang: its placements may have been lost during the calls.
         """
         self._reserved = reserved
         self._clock = clock
