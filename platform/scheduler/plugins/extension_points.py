@@ -362,10 +362,10 @@ MAX_PRE_BIND_TIMEOUT = 600.0
 class PreBindPlugin(Protocol):
     """A plugin that does something outside before pods are bound, plugins in order.
 
-    It runs in a separate event loop, in another thread, so it may do I/O. Until all plugins have returned, no pod
-    of the placements is bound; other gangs are not affected. If a plugin raises, or takes longer
-    than its attribute ``pre_bind_timeout`` (:data:`PRE_BIND_TIMEOUT` by default), the placements
-    are undone after a back-off, and the gang is tried again.
+    It runs in a separate event loop, in another thread, so it may do I/O. Until all plugins have
+    returned, no pod of the placements is bound; other gangs are not affected. If a plugin raises,
+    or takes longer than its attribute ``pre_bind_timeout`` (:data:`PRE_BIND_TIMEOUT` by default),
+    the placements are undone after a back-off, and the gang is tried again.
     """
 
     async def pre_bind(self, placements: Sequence[Placement]) -> None:
