@@ -270,11 +270,11 @@ class Scheduler:
                 podgroups=self._podgroup_informer.get,
             ),
             count_stale=self._metrics.count_stale_placements,
+            reserved=self._cycle_runner.reserved,
             pre_binder=PreBinder(
                 self._cycle_runner.reserved,
                 clock=self._clock,
                 count_failures=self._metrics.count_plugin_failures,
-                on_end=self._wake.set,
             ),
         )
 

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from support.polling import wait_for
+from support.running_controller import running
 from support.scheduled_gangs import GangServer
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
-from batholith.model.names import NODES, PODS
+from batholith.model.names import JOBS, NODES, PODS
 from batholith.scheduler import conf
 from batholith.scheduler.conf import ConfError
 from batholith.scheduler.plugins.placement import Placement
 from batholith.scheduler.plugins.registry import PLUGINS
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.writers import binder
-from batholith.testing import RequestMatcher
+from batholith.testing import Cluster, RequestMatcher
 
 CONF = conf.DEFAULT + "  - name: acme\n"
 BINDINGS = RequestMatcher("create", "pods/binding", count=None)
@@ -144,12 +146,14 @@ async def test_what_is_reserved_for_a_pod_that_is_deleted_before_its_binding_is_
         server.prepare()
         server.node("a")
         held = server.faults.hold(BINDINGS)
-        async with server.scheduler(conf=CONF):
+        async with server.scheduler(conf=CONF) as run:
             server.gang("g", 1)
             await held.wait_held()
             server.remove(PODS, "g-0")
-            await wait_for(lambda: ("unreserve", ("g-0",)) in acme.calls)
+            await wait_for(lambda: len(run.scheduler._pod_informer) == 0)
+            assert acme.calls == [("reserve", ("g-0",))], "it may still be bound"
             held.release()
+            await wait_for(lambda: ("unreserve", ("g-0",)) in acme.calls)
     assert acme.calls == [("reserve", ("g-0",)), ("unreserve", ("g-0",))]
 
 
@@ -201,8 +205,8 @@ async def test_after_a_reload_the_plugin_that_has_reserved_releases(
             file.write_text(conf.DEFAULT)
             await wait_for(lambda: run.metric(reloads, result="success"))
             server.remove(PODS, "g-0")
-            await wait_for(lambda: ("unreserve", ("g-0",)) in acme.calls)
             held.release()
+            await wait_for(lambda: ("unreserve", ("g-0",)) in acme.calls)
 
 
 # -- pre_bind --------------------------------------------------------------------------------------
@@ -362,14 +366,25 @@ async def test_a_pod_that_cannot_be_bound_after_its_preparation_is_prepared_agai
     assert names == ["reserve", "pre_bind", "unreserve", "reserve", "pre_bind"]
 
 
-def test_members_without_pods_are_not_planned_with_such_a_plugin(
+@pytest.mark.cluster
+async def test_pods_of_a_job_are_prepared_although_jobs_get_their_nodes_at_creation(
     preparing: type[Preparing],
 ) -> None:
-    """They would never be bound."""
-    world = SchedulerWorld(CONF, place_at_creation=True)
-    assert world.cluster.planned.is_suspended
-    world.reload(conf.DEFAULT)
-    assert not world.cluster.planned.is_suspended
+    """Pods that are created with their node are never bound, so there are none of them."""
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    task = {"name": "t", "replicas": 3, "template": template}
+    spec = {"schedulerName": "volcano", "minAvailable": 3, "tasks": [task]}
+    settings = SchedulerSettings(conf=CONF, place_at_creation=True)
+    async with (
+        Cluster(nodes=3, place_at_creation=True, scheduler=False) as cluster,
+        cluster.client() as client,
+        running(Scheduler(client, settings=settings)),
+    ):
+        await cluster.create(JOBS, {"metadata": {"name": "j"}, "spec": spec})
+        await cluster.wait_for_phase(JOBS, "j", "Completed")
+    members = ("j-t-0", "j-t-1", "j-t-2")
+    assert preparing.calls == [("reserve", members), ("pre_bind", members)]
 
 
 @pytest.mark.parametrize(

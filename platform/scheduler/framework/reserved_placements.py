@@ -3,7 +3,7 @@
 Entries are added during a cycle; all else happens between cycles, in the event loop.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,8 @@ class _Reserved:
     placement: Placement
     framework: Framework
     """The plugins that have reserved. A reload of the configuration replaces it for later ones."""
-    is_in_pre_bind: bool = False
+    is_in_binder: bool = True
+    """Whether it may still be bound."""
 
 
 class ReservedPlacements:
@@ -49,15 +50,15 @@ class ReservedPlacements:
             self._by_uid[each.uid] = _Reserved(each, framework)
 
     def release_lost(self, task_of: Callable[[str], Task | None]) -> tuple[PluginFailure, ...]:
-        """Let plugins release what is reserved for pods that do not get their node, and forget
-        those that are bound; returns what failed.
+        """Let plugins release what is reserved for pods that do not get their node; returns what
+        failed.
 
         *task_of* returns the task of the pod with a uid.
         """
         lost: dict[tuple[int, str], list[_Reserved]] = {}
         for uid, each in list(self._by_uid.items()):
             task, placement = task_of(uid), each.placement
-            if each.is_in_pre_bind:
+            if each.is_in_binder:
                 continue
             if task is None or task.node != placement.node:
                 lost.setdefault((id(each.framework), placement.group_key), []).append(each)
@@ -77,20 +78,16 @@ class ReservedPlacements:
         known = self._by_uid.get(placement.uid)
         return known is not None and bool(known.framework.pre_bind)
 
-    def start_pre_bind(self, placements: Sequence[Placement]) -> Framework:
-        """Return the plugins to be called for *placements*, which one cycle has decided on.
+    def framework_of(self, placement: Placement) -> Framework:
+        """Return the plugins of the cycle that has decided on *placement*."""
+        return self._by_uid[placement.uid].framework
 
-        Nothing is released for them before :meth:`end_pre_bind`.
-        """
-        reserved = [self._by_uid[each.uid] for each in placements]
-        for each in reserved:
-            each.is_in_pre_bind = True
-        return reserved[0].framework
-
-    def end_pre_bind(self, placements: Iterable[Placement]) -> None:
-        """Note that the calls have ended."""
-        for each in placements:
-            self._by_uid[each.uid].is_in_pre_bind = False
+    def finish(self, uid: str, *, bound: bool) -> None:
+        """Note that the binder has bound the pod with *uid*, or does not try it again."""
+        if bound:
+            self._by_uid.pop(uid, None)
+        elif uid in self._by_uid:
+            self._by_uid[uid].is_in_binder = False
 
 
 def _unreserve(

@@ -16,9 +16,8 @@ slow plugin delays no other gang.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,7 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
+from ..framework.reserved_placements import ReservedPlacements
 from ..plugins.placement import Placement
 from ..state.core_types import Pod
 from .placement_check import PODGROUP_DELETED, StalePlacement
@@ -84,6 +84,7 @@ class Binder:
         pod_versions: PodVersions | None = None,
         check: Callable[[Placement], StalePlacement | None] = _no_check,
         count_stale: Callable[[str, int], object] = _no_count,
+        reserved: ReservedPlacements | None = None,
         pre_binder: PreBinder | None = None,
     ) -> None:
         """Keep at most *max_in_flight* bindings in flight.
@@ -92,7 +93,7 @@ class Binder:
         again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
         *check* returns why a placement does not hold any more; *count_stale* is then called with
         the reason and the number of placements that are forgotten. *pre_binder* calls plugins
-        before bindings are sent.
+        before bindings are sent; *reserved* gets the outcome of each.
         """
         self._client = client
         self._recorder = recorder
@@ -100,6 +101,7 @@ class Binder:
         self._pod_versions = pod_versions or PodVersions()
         self._check = check
         self._clock = clock
+        self._reserved = reserved
         self._pre_binder = pre_binder
         self._pre_binds: set[asyncio.Task[None]] = set()
         self._count_stale = count_stale
@@ -153,16 +155,13 @@ class Binder:
         """Let plugins prepare *requests*, of one gang, without waiting for them."""
         for each in requests:
             each.is_in_pre_bind = True
-        calls = pre_binder.start([each.placement for each in requests])
-        task = asyncio.create_task(self._finish_pre_bind(requests, calls))
+        task = asyncio.create_task(self._pre_bind(pre_binder, requests))
         self._pre_binds.add(task)
         task.add_done_callback(self._pre_binds.discard)
 
-    async def _finish_pre_bind(
-        self, requests: list[_BindRequest], calls: Coroutine[Any, Any, str]
-    ) -> None:
-        """Send the bindings of *requests* after *calls* of plugins, or forget all of them."""
-        problem = await calls
+    async def _pre_bind(self, pre_binder: PreBinder, requests: list[_BindRequest]) -> None:
+        """Send the bindings of *requests* after plugins have returned, or forget all of them."""
+        problem = await pre_binder.run([each.placement for each in requests])
         if problem:
             first = requests[0].placement
             log.warning("cannot bind gang", extra={**self._log_fields(first.uid), "why": problem})
@@ -227,7 +226,7 @@ class Binder:
                     placement, "Warning", "FailedScheduling", f"binding rejected: {error}"
                 )
             return self._backoff.when(uid)
-        self._complete(uid, bound=True)
+        self._complete(uid, bound=True, confirmed=True)
         pod = f"{placement.namespace}/{placement.name}"
         message = f"Successfully assigned {pod} to {placement.node}"
         self._record_event(placement, "Normal", "Scheduled", message)
@@ -262,8 +261,13 @@ class Binder:
         pod = f"{placement.namespace}/{placement.name}"
         return {**(placement.gang.log_fields() if placement.gang else {}), "pod": pod}
 
-    def _complete(self, uid: str, *, bound: bool = False) -> None:
-        """Remove a bind request, and log if it was the last of its gang."""
+    def _complete(self, uid: str, *, bound: bool = False, confirmed: bool = False) -> None:
+        """Remove a bind request, and log if it was the last of its gang.
+
+        A pod that is *bound* has the node of this request only if that was *confirmed*.
+        """
+        if self._reserved is not None:
+            self._reserved.finish(uid, bound=confirmed)
         gang = self._requests.pop(uid).placement.gang
         progress = self._gang_progress.get(gang.key) if gang else None
         if gang is None or progress is None:

@@ -26,43 +26,32 @@ class PreBinder:
         *,
         clock: Clock,
         count_failures: Callable[[Sequence[PluginFailure]], object],
-        on_end: Callable[[], object],
     ) -> None:
-        """Call the plugins of the placements in *reserved*.
-
-        *on_end* is called after each gang: its placements may have been lost during the calls.
-        """
+        """Call the plugins of the placements in *reserved*; what fails is counted."""
         self._reserved = reserved
         self._clock = clock
         self._count_failures = count_failures
-        self._on_end = on_end
         self._loop = _ThreadedLoop()
 
     def is_needed(self, placement: Placement) -> bool:
         """Return whether a plugin is to be called before *placement* is bound."""
         return self._reserved.needs_pre_bind(placement)
 
-    def start(self, placements: Sequence[Placement]) -> Coroutine[Any, Any, str]:
-        """Return the calls for *placements*, of one gang; to be awaited.
+    async def run(self, placements: Sequence[Placement]) -> str:
+        """Call the plugins for *placements*, which one cycle has decided on for one gang.
 
-        They return why a plugin failed, or an empty text.
+        Returns why one failed, or an empty text.
         """
-        framework = self._reserved.start_pre_bind(placements)
-
-        async def run() -> str:
-            calls = PluginCalls(framework.plugin_names)
-            try:
-                for plugin in framework.pre_bind:
-                    await self._call(plugin, placements)
-            except PluginError as error:
-                return calls.record(error).message
-            finally:
-                self._count_failures(calls.failures())
-                self._reserved.end_pre_bind(placements)
-                self._on_end()
-            return ""
-
-        return run()
+        framework = self._reserved.framework_of(placements[0])
+        calls = PluginCalls(framework.plugin_names)
+        try:
+            for plugin in framework.pre_bind:
+                await self._call(plugin, placements)
+        except PluginError as error:
+            return calls.record(error).message
+        finally:
+            self._count_failures(calls.failures())
+        return ""
 
     def close(self) -> None:
         """Cancel all calls, and end the thread unless a plugin blocks it."""
