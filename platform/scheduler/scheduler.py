@@ -73,7 +73,6 @@ from .state.events import (
     Recheck,
     ResourceQuotaEvent,
     StorageClassEvent,
-    WakeReported,
 )
 from .state.resource_quotas import ResourceQuota
 from .state.waiting import Wake
@@ -194,6 +193,8 @@ class Scheduler:
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._published: set[Wake] = set()
+        """Reported by plugins since the last cycle."""
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
@@ -430,13 +431,19 @@ class Scheduler:
         """Wake the gangs that wait for *event*; callable from any thread."""
         if self._loop is not None:  # else all gangs will be tried
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._enqueue_event, WakeReported(event))
+                self._loop.call_soon_threadsafe(self._publish, event)
+
+    def _publish(self, event: Wake) -> None:
+        self._published.add(event)
+        self._wake.set()
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
         self._wake.set()
 
     async def _apply_events(self) -> None:
+        while self._published:
+            self._scheduler_cache.waiting.publish(self._published.pop())
         while self._events:
             events, self._events = (
                 self._events[:_EVENT_BATCH_SIZE],

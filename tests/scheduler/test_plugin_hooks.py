@@ -255,6 +255,38 @@ async def test_a_gang_whose_preparation_fails_is_released_and_tried_again(
     assert preparing.calls == [*once, ("unreserve", members), *once]
 
 
+@pytest.mark.usefixtures("short_backoff")
+async def test_further_pods_of_a_gang_wait_for_its_first_ones_and_fail_with_them(
+    preparing: type[Preparing],
+) -> None:
+    """Else they might run without the minimum of the gang."""
+    goes_on = threading.Event()
+
+    async def prepare(placements: Sequence[Placement]) -> None:
+        if not goes_on.is_set():
+            await asyncio.to_thread(goes_on.wait, 60)
+            raise OSError("no route")
+
+    preparing.prepare = staticmethod(prepare)
+    first, second = ("g-0",), ("g-1",)
+    async with GangServer() as server:
+        server.prepare()
+        server.node("a", 2)
+        async with server.scheduler(conf=CONF):
+            server.gang("g", 1)
+            await wait_for(lambda: ("pre_bind", first) in preparing.calls)
+            server.member("g", 1)
+            await wait_for(lambda: ("reserve", second) in preparing.calls)
+            goes_on.set()
+            await server.wait_bound("g", 2)
+    calls = preparing.calls
+    assert calls[:3] == [("reserve", first), ("pre_bind", first), ("reserve", second)]
+    released = [name for point, names in calls if point == "unreserve" for name in names]
+    assert sorted(released) == ["g-0", "g-1"]
+    prepared = [name for point, names in calls if point == "pre_bind" for name in names]
+    assert sorted(prepared) == ["g-0", "g-0", "g-1"]
+
+
 async def test_the_event_of_a_single_pod_is_on_the_pod(preparing: type[Preparing]) -> None:
     async def fail(placements: Sequence[Placement]) -> None:
         raise SystemExit(3)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from ..plugins.extension_points import Rejection
-from ..plugins.placement import GangRef, Placement
+from ..plugins.placement import Placement
 from ..state.admission_rounds import AdmissionRounds
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
@@ -47,7 +47,7 @@ from .rejected_gang import RejectedGang
 from .reservation_order import may_take
 from .reserved_placements import ReservedPlacements
 from .starving_gangs import StarvingGangs
-from .statement import Operation, OperationKind, Statement, undo_operation
+from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
 
@@ -374,7 +374,7 @@ class Session(PluginDecisions):
         Raises:
             PluginError: a plugin could not reserve what they need; nothing is committed.
         """
-        placements = self._placements(gang, statement)
+        placements = statement.placements()
         self._reserved.reserve(self._framework, self.calls, placements)
         committed = statement.commit()
         self.placements += placements
@@ -389,25 +389,6 @@ class Session(PluginDecisions):
         self.evicted += committed.evicted
         self._pipelined += committed.pipelined
         self.cache.refresh()
-
-    def _placements(self, gang: Gang, statement: Statement) -> list[Placement]:
-        """Return what *statement*, which is not committed yet, has allocated."""
-        gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
-        return [
-            Placement(
-                task.namespace,
-                task.name,
-                task.uid,
-                task.node,
-                gang_ref,
-                self.cache.node_matrix.node_infos[task.node_index],
-                task.eq_class.fields,
-            )
-            for operation in statement.operations
-            if operation.kind is OperationKind.ALLOCATE
-            for task in operation.change.tasks
-            if not task.planned
-        ]
 
     @property
     def pipelined(self) -> list[tuple[Task, int]]:

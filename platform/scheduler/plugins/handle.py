@@ -17,7 +17,7 @@ class Handle:
     """Wakes gangs that a plugin has rejected. Its methods may be called from any thread.
 
     That of a plugin which is created for validation alone has no effect; nor has one before the
-    scheduler leads, since all gangs are tried then.
+    scheduler runs, since all gangs are tried then.
     """
 
     def __init__(self, plugin: str, publish: PublishEvent = ignore) -> None:

@@ -21,7 +21,6 @@ from .events import (
     Recheck,
     ResourceQuotaEvent,
     StorageClassEvent,
-    WakeReported,
 )
 
 if TYPE_CHECKING:
@@ -78,8 +77,6 @@ def _apply_for_plugins(cache: "SchedulerCache", event: CacheEvent) -> None:
             cache.capacity_generation += cache.disruption_budgets.update(old, new)
         case DeclarationsChanged(pod):
             cache.reclassify_pod(pod)
-        case WakeReported(reported):
-            cache.waiting.publish(reported)
         case NodesMeasured(by_node, amounts):
             cache.node_usage.update(by_node, amounts, cache.node_matrix)
             cache.capacity_generation += 1

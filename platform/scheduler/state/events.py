@@ -19,7 +19,6 @@ from .core_types import (
 from .disruption_budgets import PodDisruptionBudget
 from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
-from .waiting import Wake
 
 T = TypeVar("T")
 
@@ -112,13 +111,6 @@ class DeclarationsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeReported:
-    """A plugin has reported that *event* has happened, which rejected gangs may wait for."""
-
-    event: Wake
-
-
-@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
@@ -142,6 +134,5 @@ CacheEvent = (
     | PlacementForgotten
     | EvictionForgotten
     | DeclarationsChanged
-    | WakeReported
     | Recheck
 )

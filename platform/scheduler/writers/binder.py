@@ -103,7 +103,8 @@ class Binder:
         self._clock = clock
         self._reserved = reserved
         self._pre_binder = pre_binder
-        self._pre_binds: set[asyncio.Task[None]] = set()
+        self._pre_binds: dict[str, asyncio.Task[bool]] = {}
+        """The last one of each gang; it returns whether the plugins succeeded."""
         self._count_stale = count_stale
         self._requests: dict[str, _BindRequest] = {}
         self._gang_progress: dict[str, _GangProgress] = {}
@@ -129,8 +130,8 @@ class Binder:
             else:
                 self.queue.add(placement.uid)
         if pre_binder is not None:
-            for requests in by_gang.values():
-                self._start_pre_bind(pre_binder, requests)
+            for key, requests in by_gang.items():
+                self._start_pre_bind(pre_binder, key, requests)
 
     def forget_backoff(self, uid: str) -> None:
         """Forget the rejections of a pod that is bound or deleted."""
@@ -146,22 +147,41 @@ class Binder:
         try:
             await run_workers(self.queue, self._execute, settings=self._worker_settings)
         finally:
-            for task in self._pre_binds:
+            for task in self._pre_binds.values():
                 task.cancel()
             if self._pre_binder is not None:
                 self._pre_binder.close()
 
-    def _start_pre_bind(self, pre_binder: PreBinder, requests: list[_BindRequest]) -> None:
-        """Let plugins prepare *requests*, of one gang, without waiting for them."""
+    def _start_pre_bind(
+        self, pre_binder: PreBinder, key: str, requests: list[_BindRequest]
+    ) -> None:
+        """Let plugins prepare *requests*, of the gang *key*, without waiting for them."""
         for each in requests:
             each.is_in_pre_bind = True
-        task = asyncio.create_task(self._pre_bind(pre_binder, requests))
-        self._pre_binds.add(task)
-        task.add_done_callback(self._pre_binds.discard)
+        task = asyncio.create_task(self._pre_bind(pre_binder, requests, self._pre_binds.get(key)))
+        self._pre_binds[key] = task
 
-    async def _pre_bind(self, pre_binder: PreBinder, requests: list[_BindRequest]) -> None:
-        """Send the bindings of *requests* after plugins have returned, or forget all of them."""
-        problem = await pre_binder.run([each.placement for each in requests])
+        def forget(_: object) -> None:
+            if self._pre_binds.get(key) is task:
+                del self._pre_binds[key]
+
+        task.add_done_callback(forget)
+
+    async def _pre_bind(
+        self,
+        pre_binder: PreBinder,
+        requests: list[_BindRequest],
+        before: asyncio.Task[bool] | None,
+    ) -> bool:
+        """Send the bindings of *requests* after plugins have returned, or forget all of them.
+
+        The pods of an earlier cycle are first (*before*): they may be the minimum of the gang.
+        """
+        succeeded = before is None or await before
+        problem = ""
+        if succeeded:
+            problem = await pre_binder.run([each.placement for each in requests])
+            succeeded = not problem
         if problem:
             first = requests[0].placement
             log.warning("cannot bind gang", extra={**self._log_fields(first.uid), "why": problem})
@@ -172,11 +192,12 @@ class Binder:
             )
         for each in requests:
             each.is_in_pre_bind = False
-            if not problem:
+            if succeeded:
                 self.queue.add(each.placement.uid)
-                continue
-            self._complete(each.placement.uid)
-            self._forget(each.placement.uid)
+            else:
+                self._complete(each.placement.uid)
+                self._forget(each.placement.uid)
+        return succeeded
 
     def _record_pre_bind_failure(self, placement: Placement, message: str) -> None:
         podgroup = placement.gang.podgroup if placement.gang is not None else None
