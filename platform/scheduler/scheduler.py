@@ -163,6 +163,9 @@ class SchedulerSettings:
 class Scheduler:
     """Schedules the pods of one cluster. To be run once."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+    """The event loop in which it runs, once it does."""
+
     def __init__(
         self,
         client: Client,
@@ -192,9 +195,7 @@ class Scheduler:
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._published: set[Wake] = set()
-        """Reported by plugins since the last cycle."""
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
@@ -428,7 +429,7 @@ class Scheduler:
         self._enqueue_event(EvictionForgotten(uid, until))
 
     def _publish_from_thread(self, event: Wake) -> None:
-        """Wake the gangs that wait for *event*; callable from any thread."""
+        """Let the next cycle try the gangs that wait for *event*; callable from any thread."""
         if self._loop is not None:  # else all gangs will be tried
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._publish, event)
