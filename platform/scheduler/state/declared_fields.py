@@ -17,7 +17,7 @@ FieldValues = tuple[tuple[str, str | int | None], ...]
 _NAMESPACE, _NAME, _PRIORITY = "namespace", "name", "priority"
 
 
-class Described(Protocol):
+class HasFields(Protocol):
     """An equivalence class of pods, or the placement of a pod."""
 
     @property
@@ -60,7 +60,7 @@ class PodFields:
     def __bool__(self) -> bool:
         return bool(self.labels or self.annotations or self.name or self.priority)
 
-    def of(self, pods: Described) -> "DeclaredPod":
+    def of(self, pods: HasFields) -> "DeclaredPod":
         """Return the declared fields of *pods*: an equivalence class or a placement."""
         return DeclaredPod(self, pods.fields)
 
