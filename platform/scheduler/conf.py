@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
+from inspect import iscoroutinefunction
 from typing import cast
 
 import yaml
@@ -19,6 +20,8 @@ from .actions.registry import ACTIONS, ARGUMENTS, Action, NamedAction
 from .plugins import arguments as typed
 from .plugins.arguments import ArgumentError, Arguments
 from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
+from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT, TOGETHER, has_method
+from .plugins.handle import Handle
 from .plugins.registry import (
     HIERARCHICAL,
     PLUGINS,
@@ -26,7 +29,9 @@ from .plugins.registry import (
     PluginFactory,
     PluginOption,
     Tiers,
+    create,
 )
+from .state.declared_fields import PodFields
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +273,8 @@ def _plugin(entry: Mapping[str, object], path: str, third_party: EntryPoints) ->
             raise ConfError(f"{path}.{HIERARCHY}: plugin {name!r} has no hierarchy")
     given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
     without_effect = WITHOUT_EFFECT.get(name, {})
-    _create(factory, given, f"{path}.arguments", without_effect)
+    created = _create(factory, given, f"{path}.arguments", without_effect, Handle(name))
+    _check_plugin(created, path)
     for argument in given.keys() & without_effect.keys():
         extra = {"argument": f"{path}.arguments.{argument}", "reason": without_effect[argument]}
         log.warning("argument of scheduler plugin without effect", extra=extra)
@@ -287,12 +293,19 @@ def _disabled(entry: Mapping[str, object], name: str, path: str) -> Iterator[str
 
 
 def _create(
-    factory: PluginFactory, given: Mapping[str, object], path: str, tolerated: Collection[str]
+    factory: PluginFactory,
+    given: Mapping[str, object],
+    path: str,
+    tolerated: Collection[str],
+    handle: Handle | None = None,
 ) -> object:
-    """Return what *factory* creates from *given*, all of which it must have read."""
+    """Return what *factory* creates from *given*, all of which it must have read.
+
+    Only plugins get a *handle*.
+    """
     values = Arguments(given)
     try:
-        created = factory(values)
+        created = factory(values) if handle is None else create(factory, values, handle)
     except ArgumentError as error:
         raise ConfError(f"{path}.{error.name}: {error.problem}") from error
     except Exception as error:
@@ -301,6 +314,24 @@ def _create(
         if argument not in tolerated:
             raise ConfError(_unknown_key(argument, values.known, path, "argument"))
     return created
+
+
+def _check_plugin(plugin: object, path: str) -> None:
+    """Reject a plugin with attributes that would be used too late to name them."""
+    fields = getattr(plugin, "pod_fields", None)
+    if fields is not None and not isinstance(fields, PodFields):
+        raise ConfError(f"{path}: pod_fields must be of PodFields, not {fields!r}")
+    for pair in TOGETHER:
+        has = [has_method(plugin, name) for name in pair]
+        if any(has) and not all(has):
+            raise ConfError(f"{path}: has {pair[has.index(True)]} without {pair[has.index(False)]}")
+    hook = getattr(plugin, "pre_bind", None)
+    if has_method(plugin, "pre_bind") and not iscoroutinefunction(hook):
+        raise ConfError(f"{path}: pre_bind must be an async function")
+    timeout = getattr(plugin, "pre_bind_timeout", PRE_BIND_TIMEOUT)
+    if not isinstance(timeout, int | float) or not 0 < timeout < MAX_PRE_BIND_TIMEOUT:
+        limit = f"between 0 and {MAX_PRE_BIND_TIMEOUT:.0f} seconds"
+        raise ConfError(f"{path}: pre_bind_timeout must be {limit}, not {timeout!r}")
 
 
 def _require_compatible(tiers: Tiers) -> None:

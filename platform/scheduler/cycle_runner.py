@@ -7,7 +7,6 @@ from functools import partial
 from .actions.registry import ENQUEUE, EVICTING, NamedAction
 from .framework.decision import (
     Decision,
-    GangRef,
     GangStats,
     QueueAllocation,
     QueueStats,
@@ -24,8 +23,10 @@ from .framework.reservation_upkeep import (
     drop_unbacked_reservations,
     update_reservations,
 )
+from .framework.reserved_placements import ReservedPlacements
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
+from .plugins.placement import GangRef
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
 from .state.resources import amounts
@@ -63,6 +64,9 @@ class CycleRunner:
         self._cache = cache
         self._framework = framework
         self._derived = Derived(cache, framework)
+        self.reserved = ReservedPlacements()
+        """What plugins have reserved for pods that are not bound yet."""
+        self._declare(framework)
         self._set_actions(actions)
         self._positions = QueuePositions(cache)
         self._unschedulable: dict[str, GangStats] = {}
@@ -70,11 +74,21 @@ class CycleRunner:
         self._queue_position = 0
 
     def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
-        """Use other plugins and actions from the next cycle on; every gang is tried again."""
+        """Use other plugins and actions from the next cycle on; every gang is tried again.
+
+        If they read other fields of pods, all pods are to be classified again before that
+        (:class:`.DeclarationsChanged`).
+        """
         self._framework = framework
+        self._declare(framework)
         self._derived = Derived(self._cache, framework)
         self._set_actions(actions)
         self._cache.try_all()
+
+    def _declare(self, framework: Framework) -> None:
+        """Let the cache know what the plugins need of pods."""
+        self._cache.pod_fields = framework.pod_fields
+        self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
@@ -179,6 +193,7 @@ class CycleRunner:
             self._cache,
             self._framework,
             self._derived,
+            self.reserved,
             has_enqueue_action=has_enqueue_action,
             interrupted=interrupted or _never,
         )

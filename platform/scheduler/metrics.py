@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..machinery.clock import Clock
 from .framework.decision import Decision, GangStats, QueueStats, SchedulerStats
+from .framework.plugin_calls import PluginFailure
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: 0.5 to a minute."""
@@ -117,10 +118,14 @@ class SchedulerMetrics:
         for eviction in decision.evictions:
             if eviction.replaced:
                 self._replaced_pods.labels(eviction.reason).inc()
-        for failure in decision.plugin_failures:
+        self.count_plugin_failures(decision.plugin_failures)
+        self._stats = decision.stats
+
+    def count_plugin_failures(self, failures: Iterable[PluginFailure]) -> None:
+        """Count calls of plugins that raised."""
+        for failure in failures:
             labels = (failure.plugin, failure.extension_point)
             self._plugin_errors.labels(*labels).inc(failure.count)
-        self._stats = decision.stats
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges, all from one decision."""

@@ -12,7 +12,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
     CSINodeEvent,
+    DeclarationsChanged,
     EvictionForgotten,
     NamespaceEvent,
     NodeEvent,
@@ -74,11 +75,13 @@ from .state.events import (
     StorageClassEvent,
 )
 from .state.resource_quotas import ResourceQuota
+from .state.waiting import Wake
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator
 from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
+from .writers.pre_binder import PreBinder
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
 
@@ -160,6 +163,9 @@ class SchedulerSettings:
 class Scheduler:
     """Schedules the pods of one cluster. To be run once."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+    """The event loop in which it runs, once it does."""
+
     def __init__(
         self,
         client: Client,
@@ -182,13 +188,14 @@ class Scheduler:
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
-            Framework(loaded.tiers),
+            Framework(loaded.tiers, self._publish_from_thread),
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
+        self._published: set[Wake] = set()
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
@@ -265,6 +272,12 @@ class Scheduler:
                 podgroups=self._podgroup_informer.get,
             ),
             count_stale=self._metrics.count_stale_placements,
+            reserved=self._cycle_runner.reserved,
+            pre_binder=PreBinder(
+                self._cycle_runner.reserved,
+                clock=self._clock,
+                count_failures=self._metrics.count_plugin_failures,
+            ),
         )
 
     async def run(
@@ -274,6 +287,7 @@ class Scheduler:
 
         *ready* is set once all informers are synced.
         """
+        self._loop = asyncio.get_running_loop()
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
@@ -374,10 +388,18 @@ class Scheduler:
         return True
 
     def _switch_conf(self) -> None:
-        """Switch to a new configuration, if there is one; rejected gangs are tried again."""
+        """Switch to a new configuration, if there is one; rejected gangs are tried again.
+
+        To be called before events are applied, among them those of pods whose fields are declared
+        now.
+        """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
-            self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
+            before = self._scheduler_cache.pod_fields
+            framework = Framework(loaded.tiers, self._publish_from_thread)
+            self._cycle_runner.configure(framework, loaded.actions)
+            if framework.pod_fields != before:
+                self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(_metrics_source(loaded))
             self._set_disabled_plugins(loaded)
             self._scheduler_cache.capacity_generation += 1
@@ -406,11 +428,23 @@ class Scheduler:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
         self._enqueue_event(EvictionForgotten(uid, until))
 
+    def _publish_from_thread(self, event: Wake) -> None:
+        """Let the next cycle try the gangs that wait for *event*; callable from any thread."""
+        if self._loop is not None:  # else all gangs will be tried
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._publish, event)
+
+    def _publish(self, event: Wake) -> None:
+        self._published.add(event)
+        self._wake.set()
+
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
         self._wake.set()
 
     async def _apply_events(self) -> None:
+        while self._published:
+            self._scheduler_cache.waiting.publish(self._published.pop())
         while self._events:
             events, self._events = (
                 self._events[:_EVENT_BATCH_SIZE],
@@ -458,6 +492,8 @@ class Scheduler:
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
+        failures = self._cycle_runner.reserved.release_lost(cache.task)
+        self._metrics.count_plugin_failures(failures)
         self._report_disabled_plugins()
         if not cache.has_changes() and not self._has_due_retries():
             self._schedule_retries()

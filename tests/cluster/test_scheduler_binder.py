@@ -15,7 +15,7 @@ from support.running_controller import FakeRecorder
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
-from batholith.scheduler.framework.decision import Placement
+from batholith.scheduler.plugins.placement import Placement
 from batholith.scheduler.writers.binder import INITIAL_BACKOFF, Binder
 
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,9 @@ from batholith.scheduler import conf
 from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
-from batholith.scheduler.plugins.registry import PluginOption
+from batholith.scheduler.plugins.extension_points import TOGETHER, FilterPlugin, ScorePlugin
+from batholith.scheduler.plugins.registry import PLUGINS, PluginOption
+from batholith.scheduler.state.declared_fields import PodFields
 
 HELM = """
 actions: "enqueue, allocate, backfill"
@@ -136,6 +139,8 @@ def test_extension_point_of_a_plugin_can_be_disabled() -> None:
 class Everything:
     """A plugin with all extension points."""
 
+    pod_fields = PodFields()
+
     def __getattr__(self, name: str) -> object:
         return lambda *arguments: None
 
@@ -164,6 +169,28 @@ def test_a_flag_guards_its_extension_points_only(flag: str) -> None:
         nested = plugins[0] if plugins and isinstance(plugins[0], list) else plugins
         assert bool(nested) == (guard != flag), point
     assert framework.session_open and framework.job_valid
+
+
+def _load_with(**attributes: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        methods = {"__init__": lambda self, arguments: None, **attributes}
+        patch.setitem(PLUGINS, "acme", type("Acme", (), methods))
+        conf.load(plugin("name: acme"))
+
+
+@pytest.mark.parametrize("pair", TOGETHER)
+def test_a_plugin_with_half_of_an_extension_point_is_rejected(pair: tuple[str, str]) -> None:
+    for one, other in (pair, pair[::-1]):
+        with pytest.raises(conf.ConfError, match=rf"plugins\[0\]: has {one} without {other}"):
+            _load_with(**{one: lambda *arguments: None})
+    _load_with(**dict.fromkeys(pair, lambda *arguments: None))
+
+
+def test_an_inherited_declaration_is_no_method() -> None:
+    created: Any = type("Acme", (FilterPlugin, ScorePlugin), {"score": lambda *_: None})
+    option = PluginOption("any", lambda arguments: created(), {})
+    framework = Framework(((option,),))
+    assert framework.scorers and not framework.filters and not framework.static_scorers
 
 
 @given(

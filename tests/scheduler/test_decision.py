@@ -6,14 +6,9 @@ from prometheus_client import CollectorRegistry
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.framework.decision import (
-    GangRef,
-    GangStats,
-    Placement,
-    QueueAllocation,
-    QueueStats,
-)
+from batholith.scheduler.framework.decision import GangStats, QueueAllocation, QueueStats
 from batholith.scheduler.metrics import SchedulerMetrics
+from batholith.scheduler.plugins.placement import GangRef, Placement
 from batholith.scheduler.state.node_matrix import NodeInfo
 
 

@@ -17,7 +17,6 @@ from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.queue import Guarantee, Queue
 from batholith.scheduler import conf as configuration
 from batholith.scheduler.actions import starving
-from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.preemption import evict_for
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.disruption_budgets import (
@@ -98,11 +97,6 @@ def _under_budget(world: World, *, count: int = 1) -> None:
     _set_budget(world, None, _budget(0))
 
 
-def _reload(world: World, text: str) -> None:
-    loaded = configuration.load(text)
-    world.core.configure(Framework(loaded.tiers), loaded.actions)
-
-
 _CHANGES: dict[str, tuple[str, Step, Step]] = {
     "queue becomes reclaimable": (
         conf(),
@@ -167,7 +161,7 @@ _CHANGES: dict[str, tuple[str, Step, Step]] = {
     "configuration": (
         configuration.DEFAULT,
         _one_queue,
-        lambda world: _reload(world, conf()),
+        lambda world: world.reload(conf()),
     ),
 }
 

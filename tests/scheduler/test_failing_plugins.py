@@ -12,6 +12,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from batholith.model.names import QUEUE_GATE
 from batholith.scheduler import conf
 from batholith.scheduler.framework.plugin_calls import PluginFailure
+from batholith.scheduler.plugins.extension_points import NodeAmounts
 from batholith.scheduler.plugins.registry import PLUGINS
 
 _CONF = conf.DEFAULT.replace("  - name: nodeorder", "  - name: acme\n  - name: nodeorder")
@@ -70,8 +71,8 @@ class Acme:
     def node_limit_reason(self, eq_class: object) -> str:
         return "node(s) were full"
 
-    def score(self, request: object, allocatable: Any, used: Any) -> Any:
-        return self._answer("score", np.zeros(used.shape[1]))
+    def score(self, eq_class: object, amounts: NodeAmounts) -> Any:
+        return self._answer("score", np.zeros(len(amounts.node_indexes)))
 
     def static_score(self, eq_class: object, nodes: object) -> Any:
         return self._answer("static_score", None)
@@ -150,12 +151,12 @@ def test_score_that_raises_in_the_middle_of_a_batch_is_skipped(acme: type[Acme])
     """The keys that were computed with it are computed again."""
     counter = 0
 
-    def score(self: Acme, request: object, allocatable: Any, used: Any) -> Any:
+    def score(self: Acme, eq_class: object, amounts: NodeAmounts) -> Any:
         nonlocal counter
         counter += 1
         if counter > 1:
             raise RuntimeError("a bug")
-        return used[0] * 10.0
+        return amounts.used[0] * 10.0
 
     acme.score = score  # type: ignore[method-assign]
     world = SchedulerWorld(_CONF)

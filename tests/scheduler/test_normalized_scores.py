@@ -1,6 +1,7 @@
 """Preferences are normalized over the nodes that fit the next pod, and scores may be negative."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -110,7 +111,8 @@ def test_negative_scores_keep_their_order() -> None:
     matrix = world.cluster.node_matrix
     eq_class = world.cluster.pod_classes.eq_classes.get(pod("p", cpu=0))
     mask = FeasibilityCache(matrix, ()).get(eq_class)
-    placer = Placer(matrix, eq_class, mask, static_scorers=(Fixed(a=-5, b=-0.5, c=-3),))
+    scorer: Any = Fixed(a=-5, b=-0.5, c=-3)
+    placer = Placer(matrix, eq_class, mask, static_scorers=(scorer,))
     assert [matrix.names[each] for each in placer.allocate(3)] == ["b", "c", "a"]
 
 

@@ -1,5 +1,6 @@
 """The placer chooses the nodes that a naive loop over all nodes for each pod chooses."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.plugins.extension_points import NodeAmounts
 from batholith.scheduler.state import equivalence
 from batholith.scheduler.state.core_types import Container, Node, Pod, PodSpec, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, MEMORY, PODS, amounts, pod_request
@@ -51,7 +53,8 @@ def _reference_placement(
                 continue
             allocatable = matrix.allocatable[:, node_index : node_index + 1]
             used = allocatable - matrix.idle[:, node_index : node_index + 1]
-            score = sum(float(s.score(request, allocatable, used)[0]) for s in framework.scorers)
+            amounts = NodeAmounts(request, np.array([node_index]), allocatable, used)
+            score = sum(float(s.score(eq_class, amounts)[0]) for s in framework.scorers)
             if best is None or int(score * 2**16) > best[0]:
                 best = (int(score * 2**16), candidate.metadata.name)
         if best is None:

@@ -11,6 +11,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from batholith.model.job import NetworkTopology
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
+from batholith.scheduler.plugins.extension_points import NodeAmounts
 from batholith.scheduler.plugins.nodeorder import NodeOrderPlugin
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,9 @@ def test_quirk_25_equal_nodes_are_taken_by_name() -> None:
 def test_quirk_26_a_pod_that_changes_no_balance_scores_75() -> None:
     plugin = NodeOrderPlugin({"leastrequested.weight": 0})
     request, allocatable = np.array([1000, 2**30, 1]), np.array([[8000], [2**33], [110]])
-    assert plugin.score(request, allocatable, np.zeros((3, 1), np.int64)) == [75]
+    amounts = NodeAmounts(request, np.array([0]), allocatable, np.zeros((3, 1), np.int64))
+    eq_class = SchedulerWorld().cluster.pod_classes.get(pod("p"))
+    assert plugin.score(eq_class, amounts) == [75]
 
 
 # -- configuration ---------------------------------------------------------------------------------

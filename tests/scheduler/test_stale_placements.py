@@ -10,7 +10,7 @@ from support.scheduler import node, pod, podgroup
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NODES, PODGROUPS
 from batholith.model.podgroup import PodGroup
-from batholith.scheduler.framework.decision import GangRef, Placement
+from batholith.scheduler.plugins.placement import GangRef, Placement
 from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
 from batholith.scheduler.state.node_matrix import NodeInfo
 from batholith.scheduler.writers.placement_check import PlacementCheck

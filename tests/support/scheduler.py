@@ -25,6 +25,8 @@ from batholith.scheduler.state.core_types import (
     Taint,
     Toleration,
 )
+from batholith.scheduler.state.declared_fields import PodFields
+from batholith.scheduler.state.events import DeclarationsChanged
 from batholith.scheduler.state.resources import amounts, pod_request
 
 Amount = str | int | float
@@ -163,6 +165,21 @@ class SchedulerWorld:
         self.pod_objects: dict[str, Pod] = {}
         self.time: float | None = None
         """Unix time of the next cycle; that of the monotonic clock by default."""
+
+    def reload(self, text: str) -> None:
+        """Use another configuration."""
+        read = conf.load(text)
+        self.core.configure(Framework(read.tiers), read.actions)
+        self._reclassify()
+
+    def declare(self, fields: PodFields) -> None:
+        """Let plugins read *fields* of pods."""
+        self.cluster.pod_fields = fields
+        self._reclassify()
+
+    def _reclassify(self) -> None:
+        for each in self.pod_objects.values():
+            self.cluster.apply(DeclarationsChanged(each))
 
     def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
         """Add or update *objects*."""

@@ -7,44 +7,13 @@ scheduler cache, so the loop can read it while the next cycle changes the cache.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...model.log_fields import object_fields
-from ...model.podgroup import PodGroup
 from ...model.queue import Queue
-from ..state.node_matrix import NodeInfo
+from ..plugins.placement import GangRef, Placement
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
 PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
 """Reason of the DisruptionTarget condition of victims, as kube-scheduler writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GangRef:
-    """A gang, and its PodGroup as the cycle saw it."""
-
-    key: str
-    podgroup: PodGroup | None = None
-
-    def log_fields(self) -> dict[str, str]:
-        """Return the fields that name the gang in logs."""
-        if self.podgroup is None:
-            return {"podgroup": self.key}
-        return object_fields("podgroup", self.podgroup.metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A pod and the node that is chosen for it."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    gang: GangRef | None = None
-    """Its gang, if that has a PodGroup."""
-
-    node_info: NodeInfo | None = None
-    """The node as the cycle saw it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import NodeLimitPlugin, PodFilterPlugin, RejectedNodes
+from ..plugins.extension_points import FilterPlugin, RejectedNodes
 from ..state.diagnosis import NearestNode, NodeFit
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
@@ -17,8 +17,8 @@ def explain(
     node_matrix: NodeMatrix,
     feasibility: FeasibilityCache,
     eq_class: EquivalenceClass,
-    limits: Sequence[NodeLimitPlugin] = (),
-    pod_filters: Sequence[PodFilterPlugin] = (),
+    limits: Sequence[FilterPlugin] = (),
+    pod_filters: Sequence[FilterPlugin] = (),
 ) -> NodeFit:
     """Return why no node fits one more pod of *eq_class*.
 
@@ -69,7 +69,7 @@ def explain(
 
 
 def _excluded_by_pods(
-    node_matrix: NodeMatrix, eq_class: EquivalenceClass, pod_filters: Sequence[PodFilterPlugin]
+    node_matrix: NodeMatrix, eq_class: EquivalenceClass, pod_filters: Sequence[FilterPlugin]
 ) -> Iterator[RejectedNodes]:
     """Yield the nodes that filters by other pods reject."""
     for plugin in pod_filters:
@@ -80,7 +80,7 @@ def _excluded_by_pods(
 
 
 def _reached(
-    plugin: NodeLimitPlugin,
+    plugin: FilterPlugin,
     node_matrix: NodeMatrix,
     eq_class: EquivalenceClass,
     node_indexes: IntVector,

@@ -1,94 +1,100 @@
-# mypy: disable-error-code="type-abstract"
-"""The configured plugins by extension point."""
+"""The configured plugins by the methods of the extension points."""
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any
 
 from ..plugins.extension_points import (
-    AllocatablePlugin,
-    AllocationListener,
+    FieldsPlugin,
     FilterPlugin,
     JobEnqueueablePlugin,
-    JobOrderPlugin,
-    JobPipelinedPlugin,
-    JobStarvingPlugin,
+    JobReadyPlugin,
     JobValidPlugin,
-    NodeLimitPlugin,
-    NodeScorePlugin,
-    NormalizedScorePlugin,
-    OverusedPlugin,
-    PodFilterPlugin,
-    PodScorePlugin,
-    PreemptablePlugin,
-    PreemptivePlugin,
-    QueueOrderPlugin,
-    ReclaimablePlugin,
-    RetryTimePlugin,
+    OrderPlugin,
+    PreBindPlugin,
+    QueueLimitPlugin,
+    ReservePlugin,
     ScorePlugin,
-    SessionOpenPlugin,
-    StaticScorePlugin,
-    TaskOrderPlugin,
-    VictimQueueOrderPlugin,
+    SessionPlugin,
+    VictimPlugin,
+    has_method,
 )
+from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
-
-P = TypeVar("P")
+from ..state.declared_fields import union
 
 ConfiguredPlugins = Iterable[tuple[PluginOption, object]]
 
 
 class Framework:
-    """The plugins of each extension point, in the order of the configuration.
+    """The plugins that have each method, in the order of the configuration.
 
-    A flag of a plugin that is false removes it from the extension points that the flag guards.
+    A flag of a plugin that is false removes it from the methods that the flag guards.
     """
 
-    def __init__(self, tiers: Tiers) -> None:
-        """Create the plugins of *tiers*."""
-        by_tier = [[(option, option.create()) for option in tier] for tier in tiers]
+    def __init__(self, tiers: Tiers, publish: PublishEvent = ignore) -> None:
+        """Create the plugins of *tiers*; *publish* wakes gangs, and is called from any thread."""
+        by_tier = [
+            [(option, option.create(Handle(option.name, publish))) for option in tier]
+            for tier in tiers
+        ]
         every = [pair for tier in by_tier for pair in tier]
         self.plugins = tuple(plugin for _, plugin in every)
         self.plugin_names = {id(plugin): option.name for option, plugin in every}
-        self.session_open = _having(SessionOpenPlugin, every)
-        self.allocation_listeners = _having(AllocationListener, every)
-        self.queue_order = _having(QueueOrderPlugin, every, "enableQueueOrder")
-        self.job_order = _having(JobOrderPlugin, every, "enableJobOrder")
-        self.task_order = _having(TaskOrderPlugin, every, "enableTaskOrder")
-        self.job_valid = _having(JobValidPlugin, every)
-        self.job_enqueueable = [
-            _having(JobEnqueueablePlugin, tier, "enableJobEnqueued") for tier in by_tier
+        declared: list[FieldsPlugin] = [p for p in self.plugins if hasattr(p, "pod_fields")]
+        self.pod_fields = union(each.pod_fields for each in declared)
+        """What the plugins read of pods."""
+        self.session_open: list[SessionPlugin] = _having("on_session_open", every)
+        self.allocation_listeners: list[SessionPlugin] = _having("allocated", every)
+        self.queue_order: list[OrderPlugin] = _having("queue_order", every, "enableQueueOrder")
+        self.victim_queue_order: list[OrderPlugin] = _having("victim_queue_order", every)
+        self.job_order: list[OrderPlugin] = _having("job_order", every, "enableJobOrder")
+        self.task_order: list[OrderPlugin] = _having("task_order", every, "enableTaskOrder")
+        self.job_valid: list[JobValidPlugin] = _having("job_valid", every)
+        self.retry_times: list[JobValidPlugin] = _having("retry_at", every)
+        self.job_enqueueable: list[list[JobEnqueueablePlugin]] = [
+            _having("job_enqueueable", tier, "enableJobEnqueued") for tier in by_tier
         ]
-        self.job_pipelined = [
-            _having(JobPipelinedPlugin, tier, "enableJobPipelined") for tier in by_tier
+        self.job_pipelined: list[list[JobReadyPlugin]] = [
+            _having("job_pipelined", tier, "enableJobPipelined") for tier in by_tier
         ]
-        self.job_starving = [
-            _having(JobStarvingPlugin, tier, "enableJobStarving") for tier in by_tier
+        self.job_starving: list[list[JobReadyPlugin]] = [
+            _having("job_starving", tier, "enableJobStarving") for tier in by_tier
         ]
-        self.preemptable = [
-            _having(PreemptablePlugin, tier, "enablePreemptable") for tier in by_tier
+        self.preemptable: list[list[VictimPlugin]] = [
+            _having("preemptable", tier, "enablePreemptable") for tier in by_tier
         ]
-        self.reclaimable = [
-            _having(ReclaimablePlugin, tier, "enableReclaimable") for tier in by_tier
+        self.reclaimable: list[list[VictimPlugin]] = [
+            _having("reclaimable", tier, "enableReclaimable") for tier in by_tier
         ]
-        self.preemptive = _having(PreemptivePlugin, every, "enablePreemptive")
-        self.victim_queue_order = _having(VictimQueueOrderPlugin, every)
-        self.allocatable = _having(AllocatablePlugin, every, "enabledAllocatable")
-        self.overused = _having(OverusedPlugin, every, "enabledOverused")
-        self.filters = _having(FilterPlugin, every, "enablePredicate")
-        self.node_limits = _having(NodeLimitPlugin, every, "enablePredicate")
-        self.node_scorers = _having(NodeScorePlugin, every, "enableNodeOrder")
-        self.normalized_scorers = _having(NormalizedScorePlugin, every, "enableNodeOrder")
-        self.pod_filters = _having(PodFilterPlugin, every, "enablePredicate")
-        self.pod_scorers = _having(PodScorePlugin, every, "enableNodeOrder")
-        self.retry_times = _having(RetryTimePlugin, every)
-        self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
-        self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")
+        self.allocatable: list[QueueLimitPlugin] = _having(
+            "allocatable_count", every, "enabledAllocatable"
+        )
+        self.preemptive: list[QueueLimitPlugin] = _having(
+            "preemptive_count", every, "enablePreemptive"
+        )
+        self.overused: list[QueueLimitPlugin] = _having("overused", every, "enabledOverused")
+        self.filters: list[FilterPlugin] = _having("filter_node", every, "enablePredicate")
+        self.node_limits: list[FilterPlugin] = _having("node_limit", every, "enablePredicate")
+        self.pod_filters: list[FilterPlugin] = _having("pod_filters", every, "enablePredicate")
+        self.scorers: list[ScorePlugin] = _having("score", every, "enableNodeOrder")
+        self.static_scorers: list[ScorePlugin] = _having("static_score", every, "enableNodeOrder")
+        self.normalized_scorers: list[ScorePlugin] = _having(
+            "normalized_scores", every, "enableNodeOrder"
+        )
+        self.pod_scorers: list[ScorePlugin] = _having("pod_scores", every, "enableNodeOrder")
+        self.reserve: list[ReservePlugin] = _having("reserve", every)
+        self.pre_bind: list[PreBindPlugin] = _having("pre_bind", every)
+
+    def suits_members_without_pods(self) -> bool:
+        """Return whether members may get nodes before they have pods: those have no fields that
+        plugins declare, and are never bound."""
+        return not (self.pod_fields or self.reserve or self.pre_bind)
 
 
-def _having(kind: type[P], plugins: ConfiguredPlugins, flag: str = "") -> list[P]:
-    """Return the plugins with the methods of *kind* whose *flag* is not false."""
+def _having(name: str, plugins: ConfiguredPlugins, flag: str = "") -> list[Any]:
+    """Return the plugins with the method *name* whose *flag* is not false."""
     return [
         plugin
         for option, plugin in plugins
-        if isinstance(plugin, kind) and flag not in option.disabled
+        if has_method(plugin, name) and flag not in option.disabled
     ]

@@ -10,14 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import (
-    NodeLimitPlugin,
-    NodeScorePlugin,
-    NormalizedScorePlugin,
-    ScorePlugin,
-    Scores,
-    StaticScorePlugin,
-)
+from ..plugins.extension_points import FilterPlugin, NodeAmounts, ScorePlugin, Scores
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import MAX_AMOUNT, BoolVector, FloatVector, IntVector
@@ -57,11 +50,10 @@ class Placer:
         eq_class: EquivalenceClass,
         mask: FeasibilityMask,
         *,
-        limits: Sequence[NodeLimitPlugin] = (),
+        limits: Sequence[FilterPlugin] = (),
         scorers: Sequence[ScorePlugin] = (),
-        node_scorers: Sequence[NodeScorePlugin] = (),
-        static_scorers: Sequence[StaticScorePlugin] = (),
-        normalized_scorers: Sequence[NormalizedScorePlugin] = (),
+        static_scorers: Sequence[ScorePlugin] = (),
+        normalized_scorers: Sequence[ScorePlugin] = (),
         on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
         """Score all nodes.
@@ -77,7 +69,6 @@ class Placer:
         self._feasible = mask.feasible
         self._limits = limits
         self._scorers = tuple(scorers)
-        self._node_scorers = tuple(node_scorers)
         self._on_score_error = on_score_error
         self._score_failed = False
         self._node_position = node_matrix.node_changes.position
@@ -355,32 +346,21 @@ class Placer:
         scores = self._static_scores[where]
         if self._normalized_scores is not None:
             scores = scores + self._normalized_scores[where]
+        amounts = NodeAmounts(self._request, node_indexes, allocatable, used)
         for scorer in self._scorers:
             try:
-                scores = scores + _checked(
-                    scorer.score(self._request, allocatable, used), len(node_indexes)
-                )
+                own = scorer.score(self._eq_class, amounts)
+                scores = scores + _checked(own, len(node_indexes))
             except Exception as error:
                 self._scorers = tuple(each for each in self._scorers if each is not scorer)
                 self._report(PluginError(scorer, "score"), error)
-                return None
-        for node_scorer in self._node_scorers:
-            try:
-                scores = scores + _checked(
-                    node_scorer.node_score(self._eq_class, node_indexes, used), len(node_indexes)
-                )
-            except Exception as error:
-                self._node_scorers = tuple(
-                    each for each in self._node_scorers if each is not node_scorer
-                )
-                self._report(PluginError(node_scorer, "node_score"), error)
                 return None
         fine = np.clip(scores * _SCORE_RESOLUTION, -_MAX_SCORE, _MAX_SCORE).astype(np.int64)
         keys: IntVector = ((fine + _MAX_SCORE) << _TIE_BITS) + self._tie_breakers[where]
         return keys
 
     def _get_static_scores(
-        self, mask: FeasibilityMask, static_scorers: Sequence[StaticScorePlugin]
+        self, mask: FeasibilityMask, static_scorers: Sequence[ScorePlugin]
     ) -> FloatVector:
         """Return the scores that do not depend on amounts; those of classes with equal constraints
         are equal."""
@@ -392,7 +372,7 @@ class Placer:
             mask.static_scores = (version, scores)
         return scores
 
-    def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> FloatVector:
+    def _compute_static_scores(self, static_scorers: Sequence[ScorePlugin]) -> FloatVector:
         """Return the scores that do not depend on amounts, for all nodes."""
         scores = np.zeros(self._node_matrix.columns)
         node_indexes = np.flatnonzero(self._feasible)

@@ -4,12 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ..plugins.extension_points import (
-    AllocatablePlugin,
-    Allocation,
-    AllocationListener,
-    Rejection,
-)
+from ..plugins.extension_points import Allocation, QueueLimitPlugin, Rejection, SessionPlugin
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sorted_tasks
@@ -165,7 +160,7 @@ class PluginDecisions:
             add_amounts(queue.allocated, freed, -1)
 
     def _allocatable_count(
-        self, plugin: AllocatablePlugin, queue: QueueInfo, eq_class: EquivalenceClass
+        self, plugin: QueueLimitPlugin, queue: QueueInfo, eq_class: EquivalenceClass
     ) -> int:
         return self.calls.call(
             plugin, "allocatable_count", lambda: int(plugin.allocatable_count(queue, eq_class))
@@ -194,7 +189,7 @@ class PluginDecisions:
         self._call_listeners(self._listeners, change, allocated=allocated)
 
     def _call_listeners(
-        self, listeners: list[AllocationListener], change: Allocation, *, allocated: bool
+        self, listeners: list[SessionPlugin], change: Allocation, *, allocated: bool
     ) -> None:
         """Call *listeners* in reverse order; one that raises is recorded only."""
         for plugin in reversed(listeners):

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..plugins.extension_points import NormalizedScorePlugin, PodFilterPlugin, PodScorePlugin
+from ..plugins.extension_points import FilterPlugin, ScorePlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
@@ -40,9 +40,9 @@ class PodAwarePlacer:
         eq_class: EquivalenceClass,
         placer: Placer,
         *,
-        filters: Sequence[PodFilterPlugin] = (),
-        scorers: Sequence[PodScorePlugin] = (),
-        normalized_scorers: Sequence[NormalizedScorePlugin] = (),
+        filters: Sequence[FilterPlugin] = (),
+        scorers: Sequence[ScorePlugin] = (),
+        normalized_scorers: Sequence[ScorePlugin] = (),
         on_score_error: Callable[[PluginError], object],
     ) -> None:
         """Use *placer* for everything that does not depend on other pods.

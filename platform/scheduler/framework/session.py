@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from ..plugins.extension_points import Rejection
+from ..plugins.placement import Placement
 from ..state.admission_rounds import AdmissionRounds
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
@@ -32,7 +33,7 @@ from ..state.waiting import (
 )
 from .attempt import Attempt, ClassCapacity
 from .candidate import Candidate
-from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
+from .decision import Eviction, Nomination, UngatedPod
 from .derived import Derived
 from .explain import explain
 from .feasibility import pod_masks
@@ -44,6 +45,7 @@ from .plugin_decisions import PluginDecisions, SortKey
 from .pod_aware_placer import PodAwarePlacer
 from .rejected_gang import RejectedGang
 from .reservation_order import may_take
+from .reserved_placements import ReservedPlacements
 from .starving_gangs import StarvingGangs
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
@@ -61,12 +63,14 @@ class Session(PluginDecisions):
         cache: SchedulerCache,
         framework: Framework,
         derived: Derived,
+        reserved: ReservedPlacements,
         *,
         has_enqueue_action: bool,
         interrupted: Callable[[], bool],
     ) -> None:
         """Open the session: each plugin computes what it needs from *cache*.
 
+        Placements that plugins are to know of are added to *reserved*.
         *has_enqueue_action* is whether the ``enqueue`` action is configured; without it,
         ``allocate`` admits gangs. If *interrupted* returns true, actions leave the rest to the next
         cycle.
@@ -85,6 +89,7 @@ class Session(PluginDecisions):
         self.scheduled = 0
         self.rejected = 0
         self._derived = derived
+        self._reserved = reserved
         self._feasibility = derived.feasibility
         self._interrupted = interrupted
         self.is_stopped = False
@@ -151,7 +156,6 @@ class Session(PluginDecisions):
             self._feasibility.get(eq_class),
             limits=framework.node_limits,
             scorers=calls.opened(framework.scorers),
-            node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
             # Other pods exclude candidates, so the scores are not normalized without them.
             normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
@@ -365,27 +369,21 @@ class Session(PluginDecisions):
         return is_over
 
     def commit(self, gang: Gang, statement: Statement) -> None:
-        """Commit *statement*: assume its placements."""
+        """Commit *statement*: assume its placements.
+
+        Raises:
+            PluginError: a plugin could not reserve what they need; nothing is committed.
+        """
+        placements = statement.placements()
+        self._reserved.reserve(self._framework, self.calls, placements)
         committed = statement.commit()
+        self.placements += placements
         gang.diagnosis = None
         self.scheduled += 1
         self.count_decision()
         self.cache.waiting.activate(gang)
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
-            gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
-            self.placements += [
-                Placement(
-                    task.namespace,
-                    task.name,
-                    task.uid,
-                    task.node,
-                    gang_ref,
-                    self.cache.node_matrix.node_infos[task.node_index],
-                )
-                for task in change.tasks
-                if not task.planned
-            ]
         for task in committed.evicted:
             self.cache.assume_evicted(task)
         self.evicted += committed.evicted

@@ -13,6 +13,7 @@ from ..plugins.extension_points import (
     Allocation,
     Rejection,
 )
+from ..plugins.placement import GangRef, Placement
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
@@ -180,6 +181,26 @@ class Statement:
             if each.kind is OperationKind.ALLOCATE
             for task in each.change.tasks
         }
+
+    def placements(self) -> list[Placement]:
+        """Return the nodes of the allocated tasks that have pods."""
+        gang = self._gang
+        gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
+        return [
+            Placement(
+                task.namespace,
+                task.name,
+                task.uid,
+                task.node,
+                gang_ref,
+                self._cache.node_matrix.node_infos[task.node_index],
+                task.eq_class.fields,
+            )
+            for each in self._operations
+            if each.kind is OperationKind.ALLOCATE
+            for task in each.change.tasks
+            if not task.planned
+        ]
 
     # -- operations ----------------------------------------------------------------------------
 

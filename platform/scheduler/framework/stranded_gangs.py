@@ -22,13 +22,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..plugins.placement import GangRef
 from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskStatus
 from ..state.reservations import Purpose, Reservation
 from ..state.resources import BoolVector
 from ..state.waiting import RESYNC_SECONDS
 from .completeness import has_bound_tasks, was_complete
-from .decision import Eviction, GangRef, IncompleteEviction
+from .decision import Eviction, IncompleteEviction
 from .plugin_calls import PluginError
 from .session import Session
 from .statement import MissingMembers, OperationKind

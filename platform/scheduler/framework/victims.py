@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..plugins.extension_points import Preemptor, VictimMaskPlugin
+from ..plugins.extension_points import Preemptor, VictimPlugin, has_method
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
@@ -111,7 +111,7 @@ class VictimVotes:
         mask = np.ones(len(slots), np.bool_)
         for tier in self._voters(reach):
             for plugin, _ in tier:
-                if isinstance(plugin, VictimMaskPlugin):
+                if has_method(plugin, "victim_mask"):
                     function = partial(plugin.victim_mask, preemptor, table, slots)
                     own = self._calls.call(plugin, "victim_mask", function)
                     if own is not None:
@@ -146,7 +146,9 @@ class VictimVotes:
 
     def _voters(
         self, reach: Reach
-    ) -> list[list[tuple[object, Callable[[Preemptor, Sequence[Task]], Sequence[Task] | None]]]]:
+    ) -> list[
+        list[tuple[VictimPlugin, Callable[[Preemptor, Sequence[Task]], Sequence[Task] | None]]]
+    ]:
         if reach is Reach.PREEMPT:
             return [
                 [(each, each.preemptable) for each in tier] for tier in self._framework.preemptable

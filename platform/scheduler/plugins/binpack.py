@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..state.cache import SchedulerCache
-from ..state.resources import IntVector, Matrix, ResourceIndex
+from ..state.equivalence import EquivalenceClass
+from ..state.resources import ResourceIndex
 from .arguments import number
-from .extension_points import Scores
+from .extension_points import NodeAmounts, Scores
 
 
 class BinpackPlugin:
@@ -30,14 +31,15 @@ class BinpackPlugin:
         """Keep the rows of the resources."""
         self._resource_index = cache.node_matrix.resource_index
 
-    def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
         """Return the weighted mean utilization with the pod, 0 to 100 times the weight."""
         names = self._resource_index.names
+        request, used = amounts.request, amounts.used
         rows = [row for row in np.flatnonzero(request) if names[row] in self._weights]
         weights = np.array([self._weights[names[row]] for row in rows])
         if not self._weight or not weights.any():
             return np.zeros(used.shape[1])
-        capacity = allocatable[rows]
+        capacity = amounts.allocatable[rows]
         utilization = (used[rows] + request[rows, None]) / np.maximum(capacity, 1)
         utilization = np.where(capacity > 0, utilization, 0)
         scores = weights @ utilization * (100 * self._weight / weights.sum())

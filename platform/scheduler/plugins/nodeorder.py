@@ -13,9 +13,9 @@ import numpy as np
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.pod_topology import domain_keys
-from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
+from ..state.resources import CPU, MEMORY, FloatVector, IntVector
 from .arguments import integer
-from .extension_points import Scores
+from .extension_points import NodeAmounts, Scores
 from .node_values import NodeValues
 from .pod_scores import affinity_scores, spread_scores
 from .predicates import IncludedNodes, count_untolerated, matches_term
@@ -45,11 +45,11 @@ class NodeOrderPlugin:
         self._affinity_weights = NodeValues(_affinity_weight)
         self._untolerated = NodeValues(_count_untolerated)
 
-    def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
         """Score by least or most allocated, and by balance."""
-        capacity = np.maximum(allocatable[_CPU_AND_MEMORY], 1)
-        requested, in_use = request[_CPU_AND_MEMORY, None], used[_CPU_AND_MEMORY]
-        scores = np.zeros(used.shape[1])
+        capacity = np.maximum(amounts.allocatable[_CPU_AND_MEMORY], 1)
+        requested, in_use = amounts.request[_CPU_AND_MEMORY, None], amounts.used[_CPU_AND_MEMORY]
+        scores = np.zeros(len(amounts.node_indexes))
         if self._least_weight or self._most_weight:
             after = np.minimum(
                 in_use + np.where(requested > 0, requested, _DEFAULT_REQUEST), capacity

@@ -8,6 +8,7 @@ points (:mod:`.entry_points`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .arguments import Arguments
 from .binpack import BinpackPlugin
@@ -16,6 +17,7 @@ from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
 from .gang import GangPlugin
+from .handle import Handle, takes_handle
 from .hierarchical_capacity import HierarchicalCapacityPlugin
 from .hierarchical_drf import HierarchicalDrfPlugin
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
@@ -32,7 +34,8 @@ from .task_topology import TaskTopologyPlugin
 from .tdm import TdmPlugin
 from .usage import UsagePlugin
 
-PluginFactory = Callable[[Mapping[str, object]], object]
+PluginFactory = Callable[..., Any]
+"""Takes the arguments, and a keyword ``handle`` if it has such a parameter."""
 
 PLUGINS: Mapping[str, PluginFactory | None] = {
     "binpack": BinpackPlugin,
@@ -100,9 +103,16 @@ class PluginOption:
     hierarchical: bool = False
     """Whether ``enableHierarchy`` is true."""
 
-    def create(self) -> object:
+    def create(self, handle: Handle) -> object:
         """Create the plugin."""
-        return self.factory(Arguments(self.arguments))
+        return create(self.factory, Arguments(self.arguments), handle)
+
+
+def create(factory: PluginFactory, arguments: Arguments, handle: Handle) -> object:
+    """Return what *factory* creates."""
+    if takes_handle(factory):
+        return factory(arguments, handle=handle)
+    return factory(arguments)
 
 
 Tiers = tuple[tuple[PluginOption, ...], ...]

@@ -14,9 +14,8 @@ import numpy as np
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import IntVector, Matrix
 from .arguments import ArgumentError, integer, mapping, require_read, text
-from .extension_points import Scores
+from .extension_points import NodeAmounts, Scores
 
 log = logging.getLogger(__name__)
 
@@ -51,19 +50,17 @@ class ResourceStrategyFitPlugin:
         """Keep the nodes."""
         self._nodes = cache.node_matrix
 
-    def node_score(
-        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
-    ) -> Scores:
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
         """Return the weighted mean over the resources, 0 to 100 times the weight."""
         names = self._nodes.resource_index.names
-        request = eq_class.request_vector(self._nodes.resource_index)
-        scores, weights = np.zeros(len(node_indexes)), 0
+        request, used = amounts.request, amounts.used
+        scores, weights = np.zeros(len(amounts.node_indexes)), 0
         for row in np.flatnonzero(request):
             strategy = self._strategy_of(names[row], eq_class)
             if strategy is None or not strategy.weight:
                 continue
             weights += strategy.weight
-            capacity = self._nodes.allocatable[row, node_indexes]
+            capacity = amounts.allocatable[row]
             fraction = (used[row] + request[row]) / np.maximum(capacity, 1)
             score = fraction if strategy.kind == MOST else 1 - fraction
             scores += np.where((capacity > 0) & (fraction <= 1), score * strategy.weight, 0.0)

@@ -19,7 +19,7 @@ from ..state.pod_traits import TOPOLOGY_ANNOTATIONS
 from ..state.resources import PODS, IntVector, Matrix
 from ..state.role_counts import RoleCounts
 from .arguments import integer
-from .extension_points import Scores
+from .extension_points import NodeAmounts, Scores
 
 _AFFINITY, _ANTI_AFFINITY, _TASK_ORDER = TOPOLOGY_ANNOTATIONS
 _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
@@ -61,11 +61,10 @@ class TaskTopologyPlugin:
             return float(topology.order.index(task.role))
         return float(len(topology.order) + topology.ranks.get(task.role, _NONE))
 
-    def node_score(
-        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
-    ) -> Scores:
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
         """Score by the tasks on the node that belong together with this one, by those that would
         still fit, and by those that belong apart."""
+        node_indexes, used = amounts.node_indexes, amounts.used
         key, role = eq_class.traits.topology
         gang = self._gangs.get(key)
         topology = topology_of(gang.podgroup) if gang is not None else None

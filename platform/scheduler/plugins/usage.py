@@ -13,9 +13,9 @@ from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.node_usage import NodeUsage
-from ..state.resources import CPU, MEMORY, FloatMatrix, FloatVector, IntVector, Matrix
+from ..state.resources import CPU, MEMORY, FloatMatrix, FloatVector, Matrix
 from .arguments import ArgumentError, integer, mapping, number, require_read
-from .extension_points import Scores
+from .extension_points import NodeAmounts, Scores
 
 MAX_AGE = 300.0
 """Seconds after which a measurement is not used any more."""
@@ -92,15 +92,14 @@ class UsagePlugin:
             return CPU_TOO_HIGH
         return MEMORY_TOO_HIGH if usage.memory > self._memory_threshold else None
 
-    def node_score(
-        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
-    ) -> Scores:
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
         """Score by what is left of CPU and memory; 0 without a recent measurement."""
+        node_indexes = amounts.node_indexes
         if not self._recent or self._measured.shape[1] < self._nodes.columns:
             return np.zeros(len(node_indexes))
         measured = self._measured[:, node_indexes]
-        capacity = np.maximum(self._nodes.allocatable[_ROWS, node_indexes], 1)
-        arrived = np.maximum(used[_ROWS] - self._before[:, node_indexes], 0)
+        capacity = np.maximum(amounts.allocatable[_ROWS], 1)
+        arrived = np.maximum(amounts.used[_ROWS] - self._before[:, node_indexes], 0)
         risk = np.where(self._weights @ measured >= self._risk_threshold, self._risk_factor, 1.0)
         expected = measured + arrived * self._request_ratio * risk / capacity
         left = self._weights @ (1 - np.clip(expected, 0, 1))

@@ -15,6 +15,7 @@ from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .arrivals import ArrivalShortages
 from .core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from .declared_fields import PodFields
 from .described_podgroups import DescribedPodGroups
 from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceClass
@@ -34,7 +35,7 @@ from .node_usage import NodeUsages
 from .nominated_pods import NominatedPods
 from .planned_members import PlannedMembers
 from .pod_classes import ClassifiedPod, PodClasses
-from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
+from .pod_traits import PodTraits, QueueAffinities, has_topology, own_traits
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
 from .role_counts import RoleCounts
@@ -77,6 +78,8 @@ class SchedulerCache(MemberTasks):
         self.role_counts = RoleCounts()
         self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
+        self.pod_fields = PodFields()
+        """What plugins read of pods; known pods are to be reclassified after a change."""
         self.resource_quotas = NamespaceQuotas()
         self.disruption_budgets = DisruptionBudgets(self.task_table)
         self.node_usage = NodeUsages()
@@ -257,6 +260,12 @@ class SchedulerCache(MemberTasks):
         gang = self.gangs.get(key)
         if gang is not None:
             self.mark_changed(gang)
+
+    def reclassify_pod(self, pod: Pod) -> None:
+        """Update the class of the task of *pod*, if there is one, for other declared fields."""
+        gang, task = self._tasks.get(pod.metadata.uid, (None, None))
+        if gang is not None and task is not None:
+            self._set_traits(gang, task, self._traits(pod, gang))
 
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
         """Replace *member* on its node by its *pod*; returns whether it can.
@@ -474,7 +483,7 @@ class SchedulerCache(MemberTasks):
 
     def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
         """Return what plugins see of *pod*, a member of *gang*."""
-        return self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
+        return self._add_gang_traits(own_traits(pod, self.pod_fields), gang, task_role(pod))
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
@@ -486,13 +495,18 @@ class SchedulerCache(MemberTasks):
         """Update the classes of the tasks of *gang* for its PodGroup and its queue."""
         for task in gang.tasks.values():
             traits = self._add_gang_traits(task.eq_class.traits, gang, task.role)
-            if traits != task.eq_class.traits:
-                on_node = (task.node_index,) if task.node_index >= 0 else ()
-                self.role_counts.observe(task.eq_class, on_node, -1)
-                task.eq_class = task.eq_class.variant(traits=traits)
-                self.role_counts.observe(task.eq_class, on_node, 1)
-                gang.version += 1
-                self.mark_changed(gang)
+            self._set_traits(gang, task, traits)
+
+    def _set_traits(self, gang: Gang, task: Task, traits: PodTraits) -> None:
+        if traits == task.eq_class.traits:
+            return
+        on_node = (task.node_index,) if task.node_index >= 0 else ()
+        self.role_counts.observe(task.eq_class, on_node, -1)
+        task.eq_class = task.eq_class.variant(traits=traits)
+        self.role_counts.observe(task.eq_class, on_node, 1)
+        self._on_class_changed(task)
+        gang.version += 1
+        self.mark_changed(gang)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)

@@ -13,6 +13,7 @@ import msgspec
 
 from ...model.selectors import SelectorError
 from .core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
+from .declared_fields import FieldValues
 from .host_ports import HostPort, host_ports
 from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
@@ -140,6 +141,11 @@ class EquivalenceClass:
         if found is None:
             found = base._variants[key] = base._copy(*key)
         return found
+
+    @property
+    def fields(self) -> FieldValues:
+        """What plugins have declared of the pods, see :meth:`.PodFields.of`."""
+        return self.traits.fields
 
     @property
     def sees_pods(self) -> bool:

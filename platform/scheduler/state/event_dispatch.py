@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from .events import (
     CacheEvent,
     CSINodeEvent,
+    DeclarationsChanged,
     EvictionForgotten,
     NamespaceEvent,
     NodeEvent,
@@ -74,6 +75,8 @@ def _apply_for_plugins(cache: "SchedulerCache", event: CacheEvent) -> None:
             cache.capacity_generation += cache.resource_quotas.update(old, new)
         case PodDisruptionBudgetEvent(old, new):
             cache.capacity_generation += cache.disruption_budgets.update(old, new)
+        case DeclarationsChanged(pod):
+            cache.reclassify_pod(pod)
         case NodesMeasured(by_node, amounts):
             cache.node_usage.update(by_node, amounts, cache.node_matrix)
             cache.capacity_generation += 1

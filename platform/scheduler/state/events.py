@@ -104,6 +104,13 @@ class NodesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclarationsChanged:
+    """Plugins read other fields of *pod* than before."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
@@ -126,5 +133,6 @@ CacheEvent = (
     | NodesMeasured
     | PlacementForgotten
     | EvictionForgotten
+    | DeclarationsChanged
     | Recheck
 )

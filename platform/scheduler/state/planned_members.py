@@ -59,6 +59,8 @@ class PlannedMembers:
         """Start without any; nothing is planned unless *enabled*."""
         self._cache = cache
         self._enabled = enabled
+        self.is_suspended = False
+        """Whether no members are planned, because the plugins need their pods."""
         self._gangs: dict[str, PlannedGang] = {}
         self._planning: dict[str, PlannedGang] = {}
         self._progressed: dict[str, PlannedGang] = {}
@@ -95,7 +97,8 @@ class PlannedMembers:
 
     def members_to_add(self, gang: Gang) -> int:
         """Return how many members will be added once *gang* is admitted, at least about."""
-        return gang.min_member if self._enabled and gang.is_pending else 0
+        is_possible = self._enabled and not self.is_suspended
+        return gang.min_member if is_possible and gang.is_pending else 0
 
     def note(self, gang: Gang) -> PlanNote | None:
         """Return what the annotation of the PodGroup of *gang* is to contain; ``None`` for what it
@@ -423,7 +426,9 @@ class PlannedMembers:
     def begin(self, gang: Gang) -> None:
         """Add the members of *gang*, which was admitted, if it describes them."""
         podgroup = gang.podgroup
-        if not self._enabled or podgroup is None or gang.planned_uid == podgroup.metadata.uid:
+        if not self._enabled or self.is_suspended or podgroup is None:
+            return
+        if gang.planned_uid == podgroup.metadata.uid:
             return
         gang.planned_uid = podgroup.metadata.uid
         if any(task.status not in _ENDED for task in gang.tasks.values()):

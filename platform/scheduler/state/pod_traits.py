@@ -1,4 +1,5 @@
-"""What plugins see of a pod in addition to its spec: annotations, the node groups of its queue."""
+"""What plugins see of a pod in addition to its spec: annotations, declared fields, the node groups
+of its queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +7,7 @@ from dataclasses import dataclass, replace
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue, QueueAffinity, QueueSpec
 from .core_types import Pod
+from .declared_fields import FieldValues, PodFields
 
 PREEMPTABLE = "volcano.sh/preemptable"
 REVOCABLE_ZONE = "volcano.sh/revocable-zone"
@@ -37,6 +39,8 @@ class PodTraits:
     """Type and weights of the strategy for its resources."""
     topology: tuple[str, str] = ("", "")
     """Its gang and its role, if those of the gang belong together or apart."""
+    fields: FieldValues = ()
+    """The fields that plugins declare."""
 
     def with_topology(self, podgroup: PodGroup | None, role: tuple[str, str]) -> "PodTraits":
         """Return the traits with *role*, a gang and its task, if its PodGroup requires that."""
@@ -47,8 +51,8 @@ class PodTraits:
 NO_TRAITS = PodTraits()
 
 
-def annotated_traits(pod: Pod) -> PodTraits:
-    """Return the traits of *pod* by its annotations."""
+def own_traits(pod: Pod, declared: PodFields) -> PodTraits:
+    """Return the traits of *pod* by its annotations and *declared* fields."""
     annotations = pod.metadata.annotations
     revocable = (
         annotations.get(REVOCABLE_ZONE) == "*"
@@ -56,9 +60,9 @@ def annotated_traits(pod: Pod) -> PodTraits:
         else annotations.get(PREEMPTABLE) in _TRUE
     )
     strategy = (annotations.get(STRATEGY_TYPE, ""), annotations.get(STRATEGY_WEIGHT, ""))
-    if not revocable and strategy == ("", ""):
+    if not revocable and strategy == ("", "") and not declared:
         return NO_TRAITS
-    return PodTraits(revocable=revocable, strategy=strategy)
+    return PodTraits(revocable=revocable, strategy=strategy, fields=declared.values(pod))
 
 
 class QueueAffinities:

@@ -9,8 +9,12 @@ pod of that name, and for a pod that has changed since the cycle: a new leader m
 another node. A pod whose binding is rejected keeps its assumed placement for a backoff, then the
 placement is forgotten and the pod is scheduled again. While the API server is unavailable the same
 binding is retried: it may have taken effect, and another node would conflict with it.
+
+Plugins may prepare the placements of a gang first (``pre_bind``). No worker waits for them, so a
+slow plugin delays no other gang.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,14 +26,16 @@ from ...kube.client.events import EventType
 from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
 from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
-from ...machinery.event_recorder import Recorder
+from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
-from ..framework.decision import Placement
+from ..framework.reserved_placements import ReservedPlacements
+from ..plugins.placement import Placement
 from ..state.core_types import Pod
 from .placement_check import PODGROUP_DELETED, StalePlacement
 from .pod_versions import PodVersions
+from .pre_binder import PreBinder
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ class _BindRequest:
     rejected: bool = False
     sent: bool = False
     """Whether it may have reached the API server."""
+    is_in_pre_bind: bool = False
+    """Whether plugins prepare it: until they have returned it is neither sent nor forgotten."""
 
 
 @dataclass(slots=True)
@@ -76,19 +84,27 @@ class Binder:
         pod_versions: PodVersions | None = None,
         check: Callable[[Placement], StalePlacement | None] = _no_check,
         count_stale: Callable[[str, int], object] = _no_count,
+        reserved: ReservedPlacements | None = None,
+        pre_binder: PreBinder | None = None,
     ) -> None:
         """Keep at most *max_in_flight* bindings in flight.
 
         *forget* is called with the uid of a pod that could not be bound and is to be scheduled
         again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
         *check* returns why a placement does not hold any more; *count_stale* is then called with
-        the reason and the number of placements that are forgotten.
+        the reason and the number of placements that are forgotten. *pre_binder* calls plugins
+        before bindings are sent; *reserved* gets the outcome of each.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
         self._pod_versions = pod_versions or PodVersions()
         self._check = check
+        self._clock = clock
+        self._reserved = reserved
+        self._pre_binder = pre_binder
+        self._pre_binds: dict[str, asyncio.Task[bool]] = {}
+        """The last one of each gang; it returns whether the plugins succeeded."""
         self._count_stale = count_stale
         self._requests: dict[str, _BindRequest] = {}
         self._gang_progress: dict[str, _GangProgress] = {}
@@ -103,11 +119,19 @@ class Binder:
 
     def bind(self, placements: Iterable[Placement]) -> None:
         """Bind the pods of *placements*."""
+        pre_binder = self._pre_binder
+        by_gang: dict[str, list[_BindRequest]] = {}
         for placement in placements:
             if key := _gang_key(placement):
                 self._gang_progress.setdefault(key, _GangProgress()).uids[placement.uid] = None
-            self._requests[placement.uid] = _BindRequest(placement)
-            self.queue.add(placement.uid)
+            request = self._requests[placement.uid] = _BindRequest(placement)
+            if pre_binder is not None and pre_binder.is_needed(placement):
+                by_gang.setdefault(placement.group_key, []).append(request)
+            else:
+                self.queue.add(placement.uid)
+        if pre_binder is not None:
+            for key, requests in by_gang.items():
+                self._start_pre_bind(pre_binder, key, requests)
 
     def forget_backoff(self, uid: str) -> None:
         """Forget the rejections of a pod that is bound or deleted."""
@@ -120,7 +144,72 @@ class Binder:
 
     async def run(self) -> None:
         """Create bindings until cancelled; those in flight are finished first."""
-        await run_workers(self.queue, self._execute, settings=self._worker_settings)
+        try:
+            await run_workers(self.queue, self._execute, settings=self._worker_settings)
+        finally:
+            for task in self._pre_binds.values():
+                task.cancel()
+            if self._pre_binder is not None:
+                self._pre_binder.close()
+
+    def _start_pre_bind(
+        self, pre_binder: PreBinder, key: str, requests: list[_BindRequest]
+    ) -> None:
+        """Let plugins prepare *requests*, of the gang *key*, without waiting for them."""
+        for each in requests:
+            each.is_in_pre_bind = True
+        task = asyncio.create_task(self._pre_bind(pre_binder, requests, self._pre_binds.get(key)))
+        self._pre_binds[key] = task
+
+        def forget(_: object) -> None:
+            if self._pre_binds.get(key) is task:
+                del self._pre_binds[key]
+
+        task.add_done_callback(forget)
+
+    async def _pre_bind(
+        self,
+        pre_binder: PreBinder,
+        requests: list[_BindRequest],
+        before: asyncio.Task[bool] | None,
+    ) -> bool:
+        """Send the bindings of *requests* after plugins have returned, or forget all of them.
+
+        The pods of an earlier cycle are first (*before*): they may be the minimum of the gang.
+        """
+        succeeded = before is None or await before
+        problem = ""
+        if succeeded:
+            problem = await pre_binder.run([each.placement for each in requests])
+            succeeded = not problem
+        if problem:
+            first = requests[0].placement
+            log.warning("cannot bind gang", extra={**self._log_fields(first.uid), "why": problem})
+            self._record_pre_bind_failure(first, f"{problem}; pods: {len(requests)}")
+            # Until then the nodes are kept, as for a binding that is rejected.
+            await self._clock.sleep(
+                max(self._backoff.when(each.placement.uid) for each in requests)
+            )
+        for each in requests:
+            each.is_in_pre_bind = False
+            if succeeded:
+                self.queue.add(each.placement.uid)
+            else:
+                self._complete(each.placement.uid)
+                self._forget(each.placement.uid)
+        return succeeded
+
+    def _record_pre_bind_failure(self, placement: Placement, message: str) -> None:
+        podgroup = placement.gang.podgroup if placement.gang is not None else None
+        if self._recorder is None or podgroup is None or not podgroup.is_stored:
+            self._record_event(placement, "Warning", "FailedScheduling", message)
+            return
+        self._recorder.record(
+            object_reference(names.PODGROUPS, podgroup.metadata),
+            type="Warning",
+            reason="FailedScheduling",
+            message=message,
+        )
 
     async def _execute(self, uid: str) -> float | None:
         request = self._requests.get(uid)
@@ -158,7 +247,7 @@ class Binder:
                     placement, "Warning", "FailedScheduling", f"binding rejected: {error}"
                 )
             return self._backoff.when(uid)
-        self._complete(uid, bound=True)
+        self._complete(uid, bound=True, confirmed=True)
         pod = f"{placement.namespace}/{placement.name}"
         message = f"Successfully assigned {pod} to {placement.node}"
         self._record_event(placement, "Normal", "Scheduled", message)
@@ -169,7 +258,10 @@ class Binder:
         placement = request.placement
         progress = self._gang_progress.get(_gang_key(placement))
         uids = list(progress.uids) if progress is not None else [placement.uid]
-        unsent = [uid for uid in uids if not self._requests[uid].sent]
+        requests = [self._requests[uid] for uid in uids]
+        unsent = [
+            each.placement.uid for each in requests if not each.sent and not each.is_in_pre_bind
+        ]
         log_fields = {**self._log_fields(placement.uid), "why": stale.message}
         log.info("placement does not hold any more", extra={**log_fields, "pods": len(unsent)})
         self._count_stale(stale.reason, len(unsent))
@@ -190,8 +282,13 @@ class Binder:
         pod = f"{placement.namespace}/{placement.name}"
         return {**(placement.gang.log_fields() if placement.gang else {}), "pod": pod}
 
-    def _complete(self, uid: str, *, bound: bool = False) -> None:
-        """Remove a bind request, and log if it was the last of its gang."""
+    def _complete(self, uid: str, *, bound: bool = False, confirmed: bool = False) -> None:
+        """Remove a bind request, and log if it was the last of its gang.
+
+        A pod that is *bound* has the node of this request only if that was *confirmed*.
+        """
+        if self._reserved is not None:
+            self._reserved.finish(uid, bound=confirmed)
         gang = self._requests.pop(uid).placement.gang
         progress = self._gang_progress.get(gang.key) if gang else None
         if gang is None or progress is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...model.podgroup import PodGroup
-from ..framework.decision import Placement
+from ..plugins.placement import Placement
 from ..plugins.predicates import tolerates_cordon, untolerated
 from ..state.core_types import Node, Pod
 

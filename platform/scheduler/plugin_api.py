@@ -1,0 +1,69 @@
+"""What plugins of other packages import: the names that docs/scheduler-plugins.md promises.
+
+Any other module of the scheduler may change with each release.
+"""
+
+from .plugins.arguments import (
+    ArgumentError,
+    boolean,
+    duration,
+    integer,
+    mapping,
+    number,
+    require_read,
+    text,
+)
+from .plugins.extension_points import (
+    Allocation,
+    NodeAmounts,
+    Preemptor,
+    RejectedNodes,
+    Rejection,
+    Scores,
+)
+from .plugins.handle import Handle
+from .plugins.placement import GangRef, Placement
+from .state.cache import SchedulerCache
+from .state.declared_fields import PodFields, UndeclaredFieldError
+from .state.diagnosis import Shortage, Stage
+from .state.equivalence import EquivalenceClass
+from .state.gangs import Gang, QueueInfo, Task, TaskStatus
+from .state.node_matrix import NodeInfo, NodeMatrix
+from .state.waiting import Wake
+
+API_VERSION = (1, 0)
+"""Grows in its second number with additions, and in its first with any other change."""
+
+__all__ = [
+    "API_VERSION",
+    "Allocation",
+    "ArgumentError",
+    "EquivalenceClass",
+    "Gang",
+    "GangRef",
+    "Handle",
+    "NodeAmounts",
+    "NodeInfo",
+    "NodeMatrix",
+    "Placement",
+    "PodFields",
+    "Preemptor",
+    "QueueInfo",
+    "RejectedNodes",
+    "Rejection",
+    "SchedulerCache",
+    "Scores",
+    "Shortage",
+    "Stage",
+    "Task",
+    "TaskStatus",
+    "UndeclaredFieldError",
+    "Wake",
+    "boolean",
+    "duration",
+    "integer",
+    "mapping",
+    "number",
+    "require_read",
+    "text",
+]
