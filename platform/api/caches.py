@@ -16,9 +16,9 @@ from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
+from ..wire.jobs import JobKindName
 from .jobs.index import JobIndex
 from .jobs.kinds import KINDS, VOLCANO, JobKind
-from .jobs.summaries import JobKindName
 from .jobs.views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]

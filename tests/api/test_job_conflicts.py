@@ -12,7 +12,6 @@ from support.rest_jobs import volcano_job
 
 from batholith.api.http.preconditions import EntityTags, Preconditions
 from batholith.api.jobs.kinds import VOLCANO
-from batholith.api.jobs.summaries import JobSummary
 from batholith.api.jobs.views import LAST_APPLIED, CachedJob, without_manifest
 from batholith.api.problems import ProblemError
 from batholith.api.schemas.jobs import ScaleIn
@@ -23,6 +22,7 @@ from batholith.kube.errors import ConnectionLostError, InvalidError
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS
 from batholith.testing import RequestMatcher
+from batholith.wire.jobs import JobSummary
 
 CHANGE = ScaleIn(tasks={"worker": 3})
 

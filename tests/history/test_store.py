@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.postgres import Postgres, postgres
 
-from batholith.store.commands import CommandRecord, CommandState, CommandStore, Outcome, timestamp
+from batholith.store.commands import CommandRecord, CommandStore, Outcome, timestamp
 from batholith.store.database import Database
 from batholith.store.history import Cursor, HistoryStore, JobFilter
 from batholith.store.migrations import MIGRATIONS
@@ -18,6 +18,7 @@ from batholith.store.recording import Batch, FencedError, OutOfStepError, Record
 from batholith.store.records import JobRecord, PhaseEntry, PodRecord, Record, to_micros
 from batholith.store.retention import Retention, RetentionSettings
 from batholith.store.usage import UsageQuery, UsageStore
+from batholith.wire.commands import CommandState
 
 pytestmark = pytest.mark.process
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -123,7 +124,7 @@ async def test_a_batch_is_written_once_though_it_is_repeated(database: Database)
     assert await usage(database) == {"research": expected}
     details = await HistoryStore(database).details("u", now=NOON)
     assert details is not None
-    assert details.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
+    assert details.job.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
 
 
 async def test_running_pods_count_until_now(database: Database) -> None:
@@ -135,7 +136,7 @@ async def test_running_pods_count_until_now(database: Database) -> None:
     assert list(await usage(database, by="user", user="eve")) == []
     assert list(await usage(database, by="namespace", user="ada")) == ["default"]
     details = await HistoryStore(database).details("u", now=NOON + 2 * HOUR)
-    assert details is not None and details.resource_seconds["cpu"] == 2 * 7200 + 3600
+    assert details is not None and details.job.resource_seconds["cpu"] == 2 * 7200 + 3600
 
 
 async def test_pods_that_end_before_their_job_is_known_are_counted_then(database: Database) -> None:
@@ -188,7 +189,7 @@ async def test_text_of_any_kind_is_stored(database: Database) -> None:
     history = HistoryStore(database)
     found = await history.details("u", now=NOON)
     assert found is not None
-    assert (found.job.user, found.job.message, found.spec) == (text, text, {"a": "\0"})
+    assert (found.job.user, found.job.message, found.job.spec) == (text, text, {"a": "\0"})
     jobs, _ = await history.jobs(JobFilter(user=text), limit=5)
     assert [each.uid for each in jobs] == ["u"]
 
@@ -227,12 +228,12 @@ async def test_a_pod_that_names_the_uid_of_a_job_alone_is_not_billed_to_it(
     history = HistoryStore(database)
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert (found.resource_seconds, found.job.complete) == ({}, True)
+    assert (found.job.resource_seconds, found.job.complete) == ({}, True)
     assert await usage(database) == {}
     await write(recording, pod("own", finished=True, ended_at=at(1)), previous="2", position="3")
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert found.resource_seconds["cpu"] == 2 * 3600
+    assert found.job.resource_seconds["cpu"] == 2 * 3600
     assert not await recording.add_unknown_jobs(before=at(3), limit=9)
 
 
@@ -329,7 +330,7 @@ async def test_the_timeline_is_of_the_latest_job_of_a_name(database: Database) -
     assert found is not None
     assert (found.job.uid, found.pods) == ("2", {"Running": 2})
     assert [(each.phase, each.entered_at, each.left_at, each.reason) for each in found.phases] == [
-        ("Pending", "2026-01-02T12:00:00Z", "2026-01-02T13:00:00Z", "queued"),
-        ("Running", "2026-01-02T13:00:00Z", None, "started"),
+        ("Pending", NOON, NOON + HOUR, "queued"),
+        ("Running", NOON + HOUR, None, "started"),
     ]
     assert await HistoryStore(database).timeline("default", "batchjobs", "train") is None

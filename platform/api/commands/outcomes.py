@@ -30,18 +30,17 @@ from ...model.names import COMMANDS, JOBS, QUEUE_COMMAND_NAMESPACE, QUEUES, Reso
 from ...model.queue import Queue, QueueState
 from ...store.commands import (
     JOBS_KIND,
-    QUEUES_KIND,
     CommandRecord,
-    CommandState,
     CommandStore,
     Outcome,
     Position,
     timestamp,
 )
 from ...store.database import StoreUnavailableError
+from ...wire.commands import QUEUES_KIND, CommandState
+from ...wire.jobs import JobKindName
 from ..caches import Caches
 from ..jobs.kinds import KINDS
-from ..jobs.summaries import JobKindName
 from ..jobs.views import CachedBatchJob, CachedObject, CachedTrainingJob
 from .observed_jobs import ObservedJobs, add_bounded
 from .orders import PatchAction

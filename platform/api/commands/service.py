@@ -21,10 +21,11 @@ from ...kube.errors import (
 )
 from ...model.command import Command
 from ...model.names import COMMANDS, JOBS, OPERATION, QUEUES
-from ...store.commands import QUEUES_KIND, CommandRecord, CommandState, CommandStore, timestamp
+from ...store.commands import CommandRecord, CommandStore, timestamp
+from ...wire.commands import QUEUES_KIND, CommandState
+from ...wire.jobs import JobKindName
 from ..identity.caller import AuthenticatedCaller
 from ..jobs.kinds import KINDS
-from ..jobs.summaries import JobKindName
 from ..problems import ProblemError
 from .orders import Order, PatchAction, Scope
 from .outcomes import Outcomes, command_namespace, describe_suspend, log_fields

@@ -24,8 +24,8 @@ from ...model.recorded import RECORDED
 from ...store.database import Database, StoreUnavailableError
 from ...store.recording import FencedError, Mark, Recording
 from ...store.records import JobRecord, PodRecord, to_micros
+from ...wire.jobs import JobKindName
 from ..jobs.kinds import KINDS, JobKind
-from ..jobs.summaries import JobKindName
 from .metrics import RecorderMetrics
 from .objects import RecordedPod, job_record, pod_record
 from .stream import RecordedResource, RecordedStream

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from ...model.selectors import Operator, Requirement
+from ...wire.jobs import JobSummary
 from ..http.paging import MAX_KEY, Position
 from .selection import JobFilter, TimeRange
-from .summaries import JobSummary
 from .views import CachedObject
 
 ENCODED_SIZE = 20_000
@@ -324,7 +324,7 @@ def _row(job: CachedObject, summary: JobSummary) -> _Row:
         labels=summary.labels,
         namespace=summary.namespace,
         name=summary.name,
-        created=summary.created_at or "",
+        created=job.metadata.creation_timestamp or "",
         phase=summary.phase,
         queue=summary.queue,
         user=summary.user,

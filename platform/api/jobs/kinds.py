@@ -24,10 +24,9 @@ from ...model.names import (
 )
 from ...model.selectors import Operator, Requirement, Selector, from_label_selector
 from ...model.training.kinds import TRAINING_KINDS, TrainingKind
+from ...wire.jobs import JobKindName, JobSummary
 from .summaries import (
     BATCH_TASK,
-    JobKindName,
-    JobSummary,
     summarize_batch,
     summarize_training,
     summarize_volcano,

@@ -7,10 +7,11 @@ from ...kube.errors import NotFoundError
 from ...model.meta import ObjectMeta
 from ...model.names import PODS
 from ...model.validation import label_value_error
+from ...wire.jobs import JobSummary
 from ..problems import ProblemError
 from .kinds import JobKind
 from .pod_views import JobPod
-from .summaries import JobSummary, is_final
+from .summaries import is_final
 from .views import CachedObject
 
 

@@ -12,6 +12,7 @@ from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ...store.commands import CommandStore
 from ...store.history import HistoryStore
 from ...store.usage import UsageStore
+from ...wire.jobs import JobKindName
 from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
@@ -23,7 +24,6 @@ from ..identity.authentication import CALLER, Callers, SecuritySettings
 from ..identity.caller import AuthenticatedCaller
 from ..identity.reviewer import AccessReviewer
 from ..jobs.kinds import KINDS, JobKind
-from ..jobs.summaries import JobKindName
 from ..logs.containers import LogStreams
 from ..problems import ProblemError
 from ..streams.feeds import Streams

@@ -10,16 +10,18 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query
 
 from ...store.history import FIRST, Cursor, JobFilter
+from ...wire.history import JobHistory, RecordedJobPage
+from ...wire.jobs import JobKindName, Phase
 from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor
 from ..http.query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
 from ..identity.reviewer import AccessAttributes
 from ..jobs.kinds import KINDS
-from ..jobs.summaries import JobKindName, Phase
 from ..problems import ProblemError, problem_responses
-from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
+from ..schemas.history import history_of, unrecorded_job
+from ..schemas.responses import WireRoute
 from .dependencies import AppState, Caller, Name, Namespace, State
 
-router = APIRouter(prefix="/v1", tags=["history"])
+router = APIRouter(prefix="/v1", tags=["history"], route_class=WireRoute)
 
 Limit = Annotated[
     int, Query(ge=1, le=500, description="Maximum number of jobs of a page."), WHOLE_NUMBER
@@ -62,7 +64,7 @@ async def list_all_history(
     which: Filter,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List jobs: those that have not ended first, then those that ended last."""
     return await _page(state, caller, which, "", limit=limit, cursor=cursor)
 
@@ -78,7 +80,7 @@ async def list_history(
     which: Filter,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List jobs: those that have not ended first, then those that ended last."""
     return await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
 
@@ -95,7 +97,7 @@ async def list_history_of_name(
     caller: Caller,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List the jobs of this kind and name: the existing one first, then those that ended last."""
     which = JobFilter(kinds=(kind,), name=name)
     page = await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
@@ -106,14 +108,14 @@ async def list_history_of_name(
     if any(job.uid == summary.uid for job in page.items):
         return page
     # Caches are ahead of the recorder.
-    unrecorded = HistoryJobOut.of_unrecorded(summary)
+    unrecorded = unrecorded_job(summary)
     if len(page.items) < limit:
-        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+        return RecordedJobPage(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
     if limit > 1:
         page = await _page(state, caller, which, namespace, limit=limit - 1, cursor=None)
         recorded = [job for job in page.items if job.uid != summary.uid]  # by now
-        return HistoryJobList(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
-    return HistoryJobList(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
+        return RecordedJobPage(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
+    return RecordedJobPage(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
 
 
 @router.get(
@@ -123,7 +125,7 @@ async def list_history_of_name(
 )
 async def get_history(
     uid: Annotated[str, Path(max_length=64, pattern=UID_PATTERN)], state: State, caller: Caller
-) -> HistoryJobDetails:
+) -> JobHistory:
     """Return spec, phases, usage and commands of a job."""
     job = await state.history.find(uid)
     if job is None:
@@ -136,7 +138,7 @@ async def get_history(
     details = await state.history.details(uid, now=state.clock.now())
     if details is None:
         raise ProblemError(404, f"no job with the uid {uid!r} is recorded")
-    return HistoryJobDetails.of_details(details)
+    return history_of(details)
 
 
 async def _page(
@@ -147,14 +149,14 @@ async def _page(
     *,
     limit: int,
     cursor: str | None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     kinds = await _allowed_kinds(state, caller, which.kinds, namespace)
     after = None if cursor is None else _decode(cursor, _query(which, namespace))
     kinds = () if len(kinds) == len(KINDS) else kinds
     filter_ = msgspec.structs.replace(which, namespace=namespace, kinds=kinds)
     jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
     next_cursor = None if next_ is None else _encode(which, namespace, next_)
-    return HistoryJobList(items=[HistoryJobOut.of(job) for job in jobs], next_cursor=next_cursor)
+    return RecordedJobPage(items=list(jobs), next_cursor=next_cursor)
 
 
 def _query(which: JobFilter, namespace: str) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
+from ...wire.jobs import JobSummary, Phase
 from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
 from ..http.query_values import WHOLE_NUMBER, QueryFlag, QueryTime
@@ -16,14 +17,14 @@ from ..identity.reviewer import AccessAttributes
 from ..jobs.index import PageRequest, SortField
 from ..jobs.kinds import JobKind
 from ..jobs.selection import JobFilter, TimeRange, parse_labels
-from ..jobs.summaries import JobSummary, Phase
 from ..problems import ProblemError, invalid_fields, problem_responses
-from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
+from ..schemas.jobs import IDENTITY, JobList, JobManifest, ScaleIn, ShortJob
+from ..schemas.responses import JSON, respond, schema_of
 from ..writes import jobs as job_writes
 from ..writes.manifests import build_job, decode_body
 from .dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 
-JSON = "application/json"
+JOB = schema_of(JobSummary)
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"
 OBJECT = f"{COLLECTION}/{{name}}"
 
@@ -173,7 +174,7 @@ async def _page(state: AppState, kind: JobKind, query: _ListQuery, wanted: JobFi
 @router.get(
     OBJECT,
     summary="One job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=TAGGED | NOT_MODIFIED | problem_responses(404),
 )
 async def get_job(
@@ -235,9 +236,9 @@ _BODY = {
     COLLECTION,
     status_code=201,
     summary="Create a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses={
-        200: {"model": JobOut, "description": "The job would be created (`dry_run`)."},
+        200: {"model": JOB, "description": "The job would be created (`dry_run`)."},
         201: {"headers": {"Location": _LOCATION, "Warning": _WARNING, **_ETAG}},
         **problem_responses(404, 409),
     },
@@ -276,7 +277,7 @@ async def create_job(
     OBJECT,
     status_code=202,
     summary="Delete a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=problem_responses(404, 409, 412),
 )
 async def delete_job(
@@ -307,7 +308,7 @@ async def delete_job(
 @router.put(
     f"{OBJECT}/scale",
     summary="Scale a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=TAGGED | problem_responses(404, 409, 412),
 )
 async def scale_job(
@@ -337,4 +338,4 @@ async def _live(
 
 def _one(summary: JobSummary, *, status: int = 200, tagged: bool = True) -> Response:
     headers = {"ETag": etag(summary.resource_version)} if tagged else {}
-    return Response(msgspec.json.encode(summary), status, headers=headers, media_type=JSON)
+    return respond(summary, status, **headers)

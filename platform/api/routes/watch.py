@@ -10,21 +10,20 @@ from fastapi.responses import Response
 
 from ...model.names import QUEUES
 from ...model.queue import QueueState
+from ...wire.commands import QUEUES_KIND
+from ...wire.jobs import JobSummary, Phase
+from ...wire.queues import Queue
 from ..identity.caller import AuthenticatedCaller
 from ..identity.reviewer import AccessAttributes
 from ..jobs.kinds import JobKind
 from ..jobs.selection import JobFilter, parse_labels
-from ..jobs.summaries import JobSummary, Phase
 from ..problems import problem_responses
-from ..schemas.queues import QueueOut
 from ..streams.change_log import Selection
 from ..streams.feeds import EventStreamResponse, StreamRequest
 from .dependencies import AppState, Caller, Kind, Name, Namespace, State
 
 RETRY = (1000, 3000)
 """Range of the time in milliseconds after which clients reconnect, so that not all do at once."""
-
-QUEUES_KIND = "queues"
 
 router = APIRouter(prefix="/v1/watch", tags=["watch"])
 
@@ -61,7 +60,7 @@ class QueueSelection:
         """See :class:`.change_log.Selection`."""
         return _digest(QUEUES_KIND, (sorted(self.states), self.parent))
 
-    def matches(self, row: QueueOut) -> bool:
+    def matches(self, row: Queue) -> bool:
         """See :class:`.change_log.Selection`."""
         return (not self.states or row.state in self.states) and self.parent in (None, row.parent)
 

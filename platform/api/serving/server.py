@@ -24,6 +24,7 @@ from ...store.history import HistoryStore
 from ...store.idempotency import IdempotencyStore
 from ...store.migrations import MIGRATIONS
 from ...store.usage import UsageStore
+from ...wire.commands import QUEUES_KIND
 from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
@@ -35,8 +36,7 @@ from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
 from ..routes.dependencies import AppState
-from ..routes.watch import QUEUES_KIND
-from ..schemas.queues import QueueOut
+from ..schemas.queues import queue_of
 from ..streams.feeds import Streams, StreamSettings
 from .app import create_app
 from .listener import ApiListener
@@ -244,10 +244,5 @@ def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
-    streams.add_feed(
-        QUEUES_KIND,
-        caches.queues,
-        QueueOut.of,
-        encode=lambda queue: queue.model_dump_json().encode(),
-    )
+    streams.add_feed(QUEUES_KIND, caches.queues, queue_of, encode=encode)
     return streams

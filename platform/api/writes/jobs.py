@@ -11,9 +11,9 @@ from ...kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotF
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
 from ...model.names import OPERATION
+from ...wire.jobs import JobSummary
 from ..http.preconditions import Preconditions
 from ..jobs.kinds import JobKind
-from ..jobs.summaries import JobSummary
 from ..problems import ProblemError, invalid_fields
 from ..schemas.jobs import ScaleIn
 from .manifests import Json

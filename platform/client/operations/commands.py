@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from ...wire.commands import BulkResults, Command, CommandPage, CommandResult
 from ..calls import Session, call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, QueryValue, check_name, get, path, post
-from ..types.commands import BulkResults, Command, CommandPage, CommandResult
 from .jobs import phases, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import Collection, ObjectRef
@@ -176,8 +176,7 @@ def bulk(
     Raises:
         InvalidError: too many jobs match, and nothing was done; or nothing selects jobs.
     """
-    if all_namespaces and namespace is not None:
-        raise ValueError("give either a namespace or all_namespaces")
+    inside = jobs.server.inside(namespace, all_namespaces=all_namespaces)
     filters = {
         "label_selector": label_selector,
         "phase": phases(phase),
@@ -186,6 +185,5 @@ def bulk(
     }
     body: dict[str, Any] = {"action": action, "kind": jobs.kind, "dry_run": dry_run}
     body |= {name: value for name, value in filters.items() if value is not None}
-    inside = () if all_namespaces else ("namespaces", jobs.server.namespace(namespace))
     request = post(path(*inside, "commands"), body, idempotency_key=idempotency_key)
     return (yield from call(jobs.session, request, BulkResults))
