@@ -39,13 +39,13 @@ from batholith.local.supervisor import UpState, read_state
 from batholith.model.names import JOBS
 from batholith.store.commands import (
     CommandRecord,
-    CommandState,
     CommandStore,
     Outcome,
     timestamp,
 )
 from batholith.store.database import Database
 from batholith.store.migrations import MIGRATIONS
+from batholith.wire.commands import CommandState
 from bench.load import NAMESPACE, in_parallel, job
 
 CONNECTIONS = 64

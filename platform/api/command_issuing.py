@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 from ..kube.errors import NotFoundError
 from ..model.names import COMMANDS
-from ..store.commands import QUEUES_KIND, CommandRecord
+from ..store.commands import CommandRecord
+from ..wire.commands import QUEUES_KIND
 from .auth import AccessAttributes
 from .caller import AuthenticatedCaller
 from .command_orders import CommandAction, Order, Scope, check_action, order_for_job

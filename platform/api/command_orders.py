@@ -12,9 +12,9 @@ from ..model.job import FINAL_PHASES, Action, Job
 from ..model.meta import ObjectMeta
 from ..model.names import PARTITION, POD, TASK
 from ..model.queue import Queue, QueueState
-from ..store.commands import QUEUES_KIND, CommandRecord
+from ..wire.commands import QUEUES_KIND, CommandTarget
+from ..wire.jobs import Phase
 from .job_kinds import JobKind
-from .job_summaries import Phase
 from .job_views import CachedJob, CachedObject
 from .problems import ProblemError
 
@@ -38,16 +38,6 @@ class QueueAction(StrEnum):
 
     OPEN = "open"
     CLOSE = "close"
-
-
-class CommandTarget(StrEnum):
-    """What a command concerns."""
-
-    JOB = "job"
-    TASK = "task"
-    POD = "pod"
-    PARTITION = "partition"
-    QUEUE = "queue"
 
 
 class PatchAction(StrEnum):
@@ -238,28 +228,6 @@ def target_of(action: str) -> CommandTarget:
         return CommandTarget.QUEUE
     row = ACTIONS.get(action)
     return CommandTarget(row.target if row is not None else Target.JOB)
-
-
-def command_fields(record: CommandRecord) -> dict[str, object]:
-    """Return the fields of a ``CommandOut``."""
-    is_queue = record.kind == QUEUES_KIND
-    return {
-        "id": record.id,
-        "kind": record.kind,
-        "namespace": record.namespace,
-        "job": "" if is_queue else record.job,
-        "queue": record.job if is_queue else "",
-        "action": record.action,
-        "target": target_of(record.action),
-        "task": record.task,
-        "pod": record.pod,
-        "partition": record.partition,
-        "who": record.who,
-        "state": record.state,
-        "detail": record.detail,
-        "received_at": record.received_at,
-        "finished_at": record.finished_at,
-    }
 
 
 def _invalid(field: str, message: str) -> ProblemError:

@@ -1,49 +1,41 @@
-"""Encode commands and their results, as :mod:`.schemas.commands` describes them."""
+"""The results of commands, as responses contain them."""
 
 from collections.abc import Sequence
 
-import msgspec
-
 from ..store.commands import CommandRecord
+from ..wire.commands import BulkResult, BulkResults, CommandPage, CommandResult
 from .bulk_commands import TargetResult
-from .command_orders import command_fields
 from .command_waits import Progress
 from .problems import describe
+from .schemas.commands import command_of
 
 
-def encode_command(record: CommandRecord) -> bytes:
-    """Encode a row of the store as a ``CommandOut``."""
-    return msgspec.json.encode(command_fields(record))
-
-
-def encode_result(progress: Progress) -> bytes:
-    """Encode the progress of a command as a ``CommandResult``."""
-    return msgspec.json.encode(
-        {
-            "command": command_fields(progress.record),
-            "phase": progress.phase,
-            "reached": progress.reached,
-            "detail": progress.detail,
-        }
+def result_of(progress: Progress) -> CommandResult:
+    """Convert the progress of a command."""
+    return CommandResult(
+        command=command_of(progress.record),
+        phase=progress.phase,
+        reached=progress.reached,
+        detail=progress.detail,
     )
 
 
-def encode_results(results: Sequence[TargetResult]) -> bytes:
-    """Encode the results of a bulk command as ``BulkResults``."""
-    rows = [
-        {
-            "namespace": each.target.namespace,
-            "name": each.target.name,
-            "status": each.status,
-            "command": None if each.record is None else command_fields(each.record),
-            "problem": None if each.problem is None else describe(each.problem),
-        }
-        for each in results
-    ]
-    return msgspec.json.encode({"results": rows})
+def results_of(results: Sequence[TargetResult]) -> BulkResults:
+    """Convert the results of a bulk command."""
+    return BulkResults(
+        results=[
+            BulkResult(
+                namespace=each.target.namespace,
+                name=each.target.name,
+                status=each.status,
+                command=None if each.record is None else command_of(each.record),
+                problem=None if each.problem is None else describe(each.problem),
+            )
+            for each in results
+        ]
+    )
 
 
-def encode_page(records: Sequence[CommandRecord], *, next_cursor: str | None) -> bytes:
-    """Encode a page of commands as a ``CommandList``."""
-    items = [command_fields(record) for record in records]
-    return msgspec.json.encode({"items": items, "next_cursor": next_cursor})
+def page_of(records: Sequence[CommandRecord], *, next_cursor: str | None) -> CommandPage:
+    """Convert a page of commands."""
+    return CommandPage(items=[command_of(record) for record in records], next_cursor=next_cursor)

@@ -14,11 +14,12 @@ from ..kube.informer.informer import Informer
 from ..model.job import FINAL_PHASES
 from ..model.meta import HasMeta
 from ..model.queue import Queue, QueueState
-from ..store.commands import QUEUES_KIND, CommandRecord, CommandState
+from ..store.commands import CommandRecord
+from ..wire.commands import QUEUES_KIND, CommandState
+from ..wire.jobs import JobKindName
 from .caches import Caches
 from .command_orders import GOALS
 from .job_kinds import KINDS
-from .job_summaries import JobKindName
 from .outcomes import Outcomes
 from .wakeups import Wakeups
 

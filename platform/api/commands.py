@@ -23,12 +23,13 @@ from ..kube.errors import (
 from ..machinery.clock import Clock
 from ..model.command import Command
 from ..model.names import COMMANDS, JOBS, OPERATION, QUEUES
-from ..store.commands import QUEUES_KIND, CommandRecord, CommandState, CommandStore, timestamp
+from ..store.commands import CommandRecord, CommandStore, timestamp
+from ..wire.commands import QUEUES_KIND, CommandState
+from ..wire.jobs import JobKindName
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .command_orders import Order, PatchAction, Scope
 from .job_kinds import KINDS
-from .job_summaries import JobKindName
 from .outcomes import Outcomes, command_namespace, describe_suspend, log_fields
 from .problems import ProblemError
 

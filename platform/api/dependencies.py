@@ -12,6 +12,7 @@ from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
 from ..store.history import HistoryStore
 from ..store.usage import UsageStore
+from ..wire.jobs import JobKindName
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
@@ -22,7 +23,6 @@ from .container_logs import LogStreams
 from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
-from .job_summaries import JobKindName
 from .metrics import ApiMetrics
 from .problems import ProblemError
 from .streams import Streams

@@ -5,75 +5,26 @@ Users may write the annotation, too: what cannot be decoded counts as missing.
 
 import msgspec
 
-from ..model.base import ApiStruct
+from ..wire.jobs import Explanation, Limit
 
 MAX_LENGTH = 16 * 1024
 """Characters of an annotation that is decoded; the scheduler writes at most 4096 bytes."""
 
 
-class QueuePosition(ApiStruct, frozen=True):
-    """Where the gang waits."""
+class _Limit(Limit, frozen=True):
+    """A limit as annotations spell it."""
 
-    name: str = ""
-    position: int | None = None
-    waiting: int | None = None
+    overcommit_factor: float | None = msgspec.field(default=None, name="overcommitFactor")
 
 
-class GangCounts(ApiStruct, frozen=True):
-    """Pods of the gang."""
-
-    needed: int = 0
-    existing: int = 0
-    ready: int = 0
-    fitting: int = 0
-
-
-class LimitReached(ApiStruct, frozen=True):
-    """A limit that leaves too little of a resource."""
-
-    requested: str = ""
-    limit: str = ""
-    used: str = ""
-    overcommit_factor: float | None = None
-
-
-class Lack(ApiStruct, frozen=True):
-    """A resource of which a node has too little."""
-
-    requested: str = ""
-    free: str = ""
-
-
-class Nearest(ApiStruct, frozen=True):
-    """The node with the smallest shortage."""
-
-    name: str = ""
-    lacks: dict[str, Lack] = {}
-    reason: str = ""
-
-
-class NodesExplanation(ApiStruct, frozen=True):
-    """Why no node fits the pod."""
-
-    total: int = 0
-    excluded: dict[str, int] = {}
-    nearest: Nearest | None = None
-
-
-class Explanation(ApiStruct, frozen=True):
-    """Why a gang waits, by the last attempt of the scheduler."""
+class _Annotation(Explanation, frozen=True, kw_only=True):
+    """The annotation, which names the stage."""
 
     stage: str
-    reason: str = ""
-    message: str = ""
-    queue: QueuePosition = QueuePosition()
-    pods: GangCounts = GangCounts()
-    limits: dict[str, LimitReached] = {}
-    pod: str = ""
-    nodes: NodesExplanation | None = None
+    limits: dict[str, _Limit] = {}  # type: ignore[assignment]
 
 
-_DECODER = msgspec.json.Decoder(Explanation)
+_DECODER = msgspec.json.Decoder(_Annotation)
 
 
 def decode_explanation(annotation: str) -> Explanation | None:
@@ -81,6 +32,7 @@ def decode_explanation(annotation: str) -> Explanation | None:
     if not annotation or len(annotation) > MAX_LENGTH:
         return None
     try:
-        return _DECODER.decode(annotation)
+        found = _DECODER.decode(annotation)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None
+    return msgspec.convert(found, Explanation, from_attributes=True)

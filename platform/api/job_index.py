@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ..model.selectors import Operator, Requirement
-from .job_summaries import JobSummary
+from ..wire.jobs import JobSummary
 from .job_views import CachedObject
 from .paging import MAX_KEY, Position
 from .selection import JobFilter, TimeRange
@@ -321,7 +321,7 @@ def _row(job: CachedObject, summary: JobSummary) -> _Row:
         labels=summary.labels,
         namespace=summary.namespace,
         name=summary.name,
-        created=summary.created_at or "",
+        created=job.metadata.creation_timestamp or "",
         phase=summary.phase,
         queue=summary.queue,
         user=summary.user,

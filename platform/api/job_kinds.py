@@ -25,10 +25,9 @@ from ..model.names import (
 from ..model.selectors import Operator, Requirement, Selector, from_label_selector
 from ..model.training.kinds import TrainingKind
 from ..training_ctrl.frameworks import FRAMEWORKS
+from ..wire.jobs import JobKindName, JobSummary
 from .job_summaries import (
     BATCH_TASK,
-    JobKindName,
-    JobSummary,
     summarize_batch,
     summarize_training,
     summarize_volcano,

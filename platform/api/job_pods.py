@@ -7,8 +7,9 @@ from ..kube.errors import NotFoundError
 from ..model.meta import ObjectMeta
 from ..model.names import PODS
 from ..model.validation import label_value_error
+from ..wire.jobs import JobSummary
 from .job_kinds import JobKind
-from .job_summaries import JobSummary, is_final
+from .job_summaries import is_final
 from .job_views import CachedObject
 from .pod_views import JobPod
 from .problems import ProblemError

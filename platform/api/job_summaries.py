@@ -11,98 +11,23 @@ follows from their conditions:
 """
 
 from collections.abc import Iterable
-from enum import StrEnum
 
-import msgspec
-
-from ..model.job import FINAL_PHASES, Job, JobPhase
+from ..model import times
+from ..model.job import Job, JobPhase
 from ..model.meta import Condition, ObjectMeta
 from ..model.names import DEFAULT_QUEUE, SCHEDULER_NAME, SUBMITTED_BY
 from ..model.training.types import ConditionType, JobCondition
 from ..podgroup_ctrl.build import QUEUE, min_member
+from ..wire.jobs import FINAL_PHASES, JobKindName, JobSummary, Phase, TaskSummary
 from .job_views import CachedBatchJob, CachedJob, CachedTemplate, CachedTrainingJob
 
 BATCH_TASK = "pods"
 """Name of the only task of a Job of batch/v1."""
 
 
-class Phase(StrEnum):
-    """Phase of a job of any kind."""
-
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUSPENDED = "Suspended"
-    ABORTING = "Aborting"
-    ABORTED = "Aborted"
-    RESTARTING = "Restarting"
-    COMPLETING = "Completing"
-    COMPLETED = "Completed"
-    TERMINATING = "Terminating"
-    TERMINATED = "Terminated"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-
-
-class JobKindName(StrEnum):
-    """Kind of a job, as in paths: the plural of its resource."""
-
-    JOBS = "jobs"
-    BATCHJOBS = "batchjobs"
-    PYTORCHJOBS = "pytorchjobs"
-    TFJOBS = "tfjobs"
-    MPIJOBS = "mpijobs"
-    XGBOOSTJOBS = "xgboostjobs"
-    PADDLEJOBS = "paddlejobs"
-    JAXJOBS = "jaxjobs"
-
-
-class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a job: its pods by phase."""
-
-    name: str
-    replicas: int
-    min_available: int | None
-    phases: dict[str, int]
-
-
-class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a job; its fields are those of :class:`~.schemas.jobs.JobOut`."""
-
-    namespace: str
-    name: str
-    uid: str
-    kind: JobKindName
-    resource_version: str
-    queue: str
-    phase: Phase
-    reason: str
-    message: str
-    priority_class_name: str
-    suspend: bool
-    user: str
-    labels: dict[str, str]
-    min_available: int
-    replicas: int
-    completions: int | None
-    pending: int
-    running: int
-    succeeded: int
-    failed: int
-    terminating: int
-    unknown: int
-    retry_count: int
-    version: int
-    tasks: tuple[TaskSummary, ...]
-    created_at: str | None
-    started_at: str | None
-    finished_at: str | None
-    running_duration: str | None
-    deleting: bool
-
-
-def is_final(phase: Phase) -> bool:
+def is_final(phase: str) -> bool:
     """Return whether a job never leaves *phase*."""
-    return phase in _FINAL
+    return phase in FINAL_PHASES
 
 
 def summarize_volcano(job: CachedJob | Job) -> JobSummary:
@@ -136,7 +61,7 @@ def summarize_volcano(job: CachedJob | Job) -> JobSummary:
         unknown=status.unknown,
         retry_count=status.retry_count,
         version=status.version,
-        tasks=tuple(
+        tasks=[
             TaskSummary(
                 name=task.name,
                 replicas=task.replicas,
@@ -144,10 +69,12 @@ def summarize_volcano(job: CachedJob | Job) -> JobSummary:
                 phases=counts[task.name].phase if task.name in counts else {},
             )
             for task in spec.tasks
-        ),
-        created_at=meta.creation_timestamp,
-        started_at=entered.get(JobPhase.RUNNING),
-        finished_at=status.state.last_transition_time if phase in _FINAL else None,
+        ],
+        created_at=times.known(meta.creation_timestamp),
+        started_at=times.known(entered.get(JobPhase.RUNNING)),
+        finished_at=times.known(status.state.last_transition_time)
+        if phase in FINAL_PHASES
+        else None,
         running_duration=status.running_duration,
         deleting=meta.deletion_timestamp is not None,
     )
@@ -165,7 +92,7 @@ def summarize_batch(job: CachedBatchJob) -> JobSummary:
         Succeeded=status.succeeded,
         Failed=status.failed,
     )
-    is_final = phase in _FINAL
+    is_final = phase in FINAL_PHASES
     return JobSummary(
         namespace=meta.namespace,
         name=meta.name,
@@ -191,14 +118,10 @@ def summarize_batch(job: CachedBatchJob) -> JobSummary:
         unknown=0,
         retry_count=0,
         version=0,
-        tasks=(
-            TaskSummary(
-                name=BATCH_TASK, replicas=spec.parallelism, min_available=None, phases=phases
-            ),
-        ),
-        created_at=meta.creation_timestamp,
-        started_at=status.start_time,
-        finished_at=(status.completion_time or condition.last_transition_time)
+        tasks=[TaskSummary(name=BATCH_TASK, replicas=spec.parallelism, phases=phases)],
+        created_at=times.known(meta.creation_timestamp),
+        started_at=times.known(status.start_time),
+        finished_at=times.known(status.completion_time or condition.last_transition_time)
         if is_final
         else None,
         running_duration=None,
@@ -212,8 +135,8 @@ def summarize_training(job: CachedTrainingJob, kind: JobKindName) -> JobSummary:
     policy, replica_specs = job.spec.run_policy, job.spec.replica_specs
     gang = policy.scheduling_policy
     phase, condition = _training_phase(job)
-    is_final = phase in _FINAL
-    tasks = _training_tasks(job, has_pending=phase not in {*_FINAL, Phase.SUSPENDED})
+    is_final = phase in FINAL_PHASES
+    tasks = _training_tasks(job, has_pending=phase not in {*FINAL_PHASES, Phase.SUSPENDED})
     replicas = sum(task.replicas for task in tasks)
     templates = [each.template for each in replica_specs.values()]
     classes = (each.spec.priority_class_name for each in templates)
@@ -245,9 +168,9 @@ def summarize_training(job: CachedTrainingJob, kind: JobKindName) -> JobSummary:
         retry_count=0,
         version=0,
         tasks=tasks,
-        created_at=meta.creation_timestamp,
-        started_at=status.start_time,
-        finished_at=(status.completion_time or condition.last_transition_time)
+        created_at=times.known(meta.creation_timestamp),
+        started_at=times.known(status.start_time),
+        finished_at=times.known(status.completion_time or condition.last_transition_time)
         if is_final
         else None,
         running_duration=None,
@@ -255,7 +178,6 @@ def summarize_training(job: CachedTrainingJob, kind: JobKindName) -> JobSummary:
     )
 
 
-_FINAL = frozenset(Phase(each.value) for each in FINAL_PHASES)
 _VOLCANO_PHASES = {each.value: Phase(each.value) for each in JobPhase}
 _BATCH_PHASES = {
     "Complete": Phase.COMPLETED,
@@ -301,7 +223,7 @@ def _training_phase(job: CachedTrainingJob) -> tuple[Phase, JobCondition]:
     return Phase.PENDING, JobCondition()
 
 
-def _training_tasks(job: CachedTrainingJob, *, has_pending: bool) -> tuple[TaskSummary, ...]:
+def _training_tasks(job: CachedTrainingJob, *, has_pending: bool) -> list[TaskSummary]:
     tasks = []
     for name, spec in job.spec.replica_specs.items():
         replicas = 1 if spec.replicas is None else spec.replicas
@@ -312,7 +234,7 @@ def _training_tasks(job: CachedTrainingJob, *, has_pending: bool) -> tuple[TaskS
         pending = max(0, replicas - active - succeeded - failed) if has_pending else 0
         phases = _without_zeros(Pending=pending, Running=active, Succeeded=succeeded, Failed=failed)
         tasks.append(TaskSummary(name=name, replicas=replicas, min_available=None, phases=phases))
-    return tuple(tasks)
+    return tasks
 
 
 def _queue_of(templates: Iterable[CachedTemplate]) -> str:

@@ -5,12 +5,15 @@ transition. So a job that was restarted has lost times: what is not known is nul
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 
+from msgspec.structs import replace
+
+from ..model import times
 from ..model.job import JobPhase
 from ..model.training.types import ConditionType
-from .job_summaries import JobSummary, Phase
+from ..wire.jobs import JobSummary, Phase, TimelinePhase
 from .job_views import CachedBatchJob, CachedJob, CachedObject, CachedTrainingJob
 
 _BATCH = {
@@ -30,22 +33,10 @@ _TRAINING: Mapping[str, Phase] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseEntry:
-    """A phase that a job has, or had."""
-
-    phase: Phase
-    entered_at: str | None = None
-    """Null if it is not known."""
-
-    left_at: str | None = None
-    """Null in the current phase, and if it is not known."""
-
-    reason: str = ""
-    message: str = ""
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 
-def timeline(job: CachedObject, summary: JobSummary) -> list[PhaseEntry]:
+def timeline(job: CachedObject, summary: JobSummary) -> list[TimelinePhase]:
     """Return the phases of *job* in the order in which they were entered last."""
     if isinstance(job, CachedJob):
         return _volcano(job, summary)
@@ -63,15 +54,15 @@ def pods_by_phase(summary: JobSummary) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _volcano(job: CachedJob, summary: JobSummary) -> list[PhaseEntry]:
+def _volcano(job: CachedJob, summary: JobSummary) -> list[TimelinePhase]:
     entries = [
-        PhaseEntry(phase=_phase(each.status), entered_at=each.last_transition_time)
+        TimelinePhase(phase=_phase(each.status), entered_at=times.known(each.last_transition_time))
         for each in job.status.conditions
     ]
-    if not entries or entries[-1].phase is not summary.phase:
+    if not entries or entries[-1].phase != summary.phase:
         # A status that another client wrote, or none yet.
-        at = job.status.state.last_transition_time or job.metadata.creation_timestamp
-        entries.append(PhaseEntry(phase=summary.phase, entered_at=at))
+        at = times.known(job.status.state.last_transition_time) or summary.created_at
+        entries.append(TimelinePhase(phase=summary.phase, entered_at=at))
     entries[-1] = replace(entries[-1], reason=summary.reason, message=summary.message)
     return _with_exits(entries, certain_from=_first_certain(entries, job))
 
@@ -80,20 +71,20 @@ def _phase(text: str) -> Phase:
     return Phase(text) if text in JobPhase.__members__.values() else Phase.UNKNOWN
 
 
-def _first_certain(entries: list[PhaseEntry], job: CachedJob) -> int:
+def _first_certain(entries: list[TimelinePhase], job: CachedJob) -> int:
     """Return the index from which on each phase was left by entering the next one.
 
     A phase can be entered again only after a restart. What followed the phases before the last
     restart may be missing, unless that was the first and nothing has followed it.
     """
     for index, entry in enumerate(entries):
-        if entry.phase is Phase.RESTARTING:
+        if entry.phase == Phase.RESTARTING:
             is_first = index == len(entries) - 1 and job.status.version <= 1
             return 0 if is_first else index
     return 0
 
 
-def _with_exits(entries: list[PhaseEntry], *, certain_from: int = 0) -> list[PhaseEntry]:
+def _with_exits(entries: list[TimelinePhase], *, certain_from: int = 0) -> list[TimelinePhase]:
     """Set the time at which each phase was left, which is that of the next entry."""
     return [
         replace(entry, left_at=following.entered_at)
@@ -103,12 +94,12 @@ def _with_exits(entries: list[PhaseEntry], *, certain_from: int = 0) -> list[Pha
     ] + entries[-1:]
 
 
-def _batch(job: CachedBatchJob, summary: JobSummary) -> list[PhaseEntry]:
-    entries = [PhaseEntry(phase=Phase.PENDING, entered_at=job.metadata.creation_timestamp)]
+def _batch(job: CachedBatchJob, summary: JobSummary) -> list[TimelinePhase]:
+    entries = [TimelinePhase(phase=Phase.PENDING, entered_at=summary.created_at)]
     has_run = summary.phase is Phase.RUNNING or summary.succeeded or summary.failed
     if has_run:
         # That pods run is no condition, so the time is not known.
-        entries.append(PhaseEntry(phase=Phase.RUNNING))
+        entries.append(TimelinePhase(phase=Phase.RUNNING))
     entries += _from_conditions(
         (_BATCH[each.type], each.status, each.last_transition_time, each.reason, each.message)
         for each in job.status.conditions
@@ -117,7 +108,7 @@ def _batch(job: CachedBatchJob, summary: JobSummary) -> list[PhaseEntry]:
     return _current_last(entries, summary)
 
 
-def _training(job: CachedTrainingJob, summary: JobSummary) -> list[PhaseEntry]:
+def _training(job: CachedTrainingJob, summary: JobSummary) -> list[TimelinePhase]:
     entries = _from_conditions(
         (_TRAINING[each.type], each.status, each.last_transition_time, each.reason, each.message)
         for each in job.status.conditions
@@ -128,24 +119,27 @@ def _training(job: CachedTrainingJob, summary: JobSummary) -> list[PhaseEntry]:
 
 def _from_conditions(
     conditions: Iterable[tuple[Phase, str, str | None, str, str]],
-) -> list[PhaseEntry]:
+) -> list[TimelinePhase]:
     """Return an entry for each condition; one that is False now was left then."""
     entries = []
-    for phase, status, time, reason, message in conditions:
+    for phase, status, text, reason, message in conditions:
+        time = times.known(text)
         if status == "True":
-            entries.append(PhaseEntry(phase=phase, entered_at=time, reason=reason, message=message))
+            entries.append(
+                TimelinePhase(phase=phase, entered_at=time, reason=reason, message=message)
+            )
         elif status == "False":
-            entries.append(PhaseEntry(phase=phase, left_at=time))
-    return sorted(entries, key=lambda entry: entry.entered_at or entry.left_at or "")
+            entries.append(TimelinePhase(phase=phase, left_at=time))
+    return sorted(entries, key=lambda entry: entry.entered_at or entry.left_at or _UNKNOWN)
 
 
-def _current_last(entries: list[PhaseEntry], summary: JobSummary) -> list[PhaseEntry]:
+def _current_last(entries: list[TimelinePhase], summary: JobSummary) -> list[TimelinePhase]:
     """Return *entries* with the current phase as the last one, without an end."""
-    current = [entry for entry in entries if entry.phase is summary.phase]
-    others = [entry for entry in entries if entry.phase is not summary.phase]
-    last = current[-1] if current else PhaseEntry(phase=summary.phase)
+    current = [entry for entry in entries if entry.phase == summary.phase]
+    others = [entry for entry in entries if entry.phase != summary.phase]
+    last = current[-1] if current else TimelinePhase(phase=summary.phase)
     if last.left_at is not None:
-        last = PhaseEntry(phase=last.phase)
+        last = TimelinePhase(phase=last.phase)
     if last.entered_at is not None:
         others = [
             replace(entry, left_at=entry.left_at or _next_entry(others, index, last.entered_at))
@@ -154,7 +148,7 @@ def _current_last(entries: list[PhaseEntry], summary: JobSummary) -> list[PhaseE
     return [*others, last]
 
 
-def _next_entry(entries: list[PhaseEntry], index: int, last: str) -> str | None:
+def _next_entry(entries: list[TimelinePhase], index: int, last: datetime) -> datetime | None:
     """Return when the phase after that at *index* was entered; None if it is not known."""
     if index + 1 == len(entries):
         return last

@@ -7,7 +7,6 @@ PodGroup that no scheduler has reported on, only the age is.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 import msgspec
 
@@ -17,42 +16,10 @@ from ..model.described_podgroup import podgroup_of
 from ..model.names import SCHEDULER_NAME, WHY
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..model.queue import Queue, QueueState
-from .explanations import Explanation, decode_explanation
-from .job_summaries import JobSummary, Phase, is_final
+from ..wire.jobs import Explanation, JobSummary, Phase, WaitReason
+from .explanations import decode_explanation
+from .job_summaries import is_final
 from .pod_views import JobPod
-
-
-class WaitReason(StrEnum):
-    """What a job waits for, or why it does not wait."""
-
-    NOT_WAITING = "NotWaiting"
-    """Its pods run or have run."""
-
-    FINISHED = "Finished"
-    DELETING = "Deleting"
-    STOPPING = "Stopping"
-    """It is aborted, completed or terminated, and its pods are being deleted."""
-
-    SUSPENDED = "Suspended"
-    ABORTED = "Aborted"
-    RESTARTING = "Restarting"
-    QUEUE_NOT_FOUND = "QueueNotFound"
-    QUEUE_NOT_OPEN = "QueueNotOpen"
-    BLOCKED = "Blocked"
-    """The job controller cannot create what the job needs."""
-
-    NO_PODGROUP = "NoPodGroup"
-    """The job controller has not created its PodGroup."""
-
-    NO_GANG = "NoGang"
-    """Its pods are scheduled one by one, so that only they know."""
-
-    NOT_REPORTED = "NotReported"
-    """No scheduler has reported on its PodGroup."""
-
-    UNSCHEDULABLE = "Unschedulable"
-    STARTING = "Starting"
-    """It is admitted; its pods are being created or started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from ..kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFo
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import OPERATION
+from ..wire.jobs import JobSummary
 from .job_kinds import JobKind
 from .job_manifests import Json
-from .job_summaries import JobSummary
 from .preconditions import Preconditions
 from .problems import ProblemError, invalid_fields
 from .schemas.jobs import ScaleIn

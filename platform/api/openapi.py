@@ -12,8 +12,9 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from ..wire.problem import Problem
 from .problems import MEDIA_TYPE, problem_responses
-from .schemas.problem import Problem
+from .schemas.responses import schema_of
 
 TITLE = "Batholith"
 VERSION = "1"
@@ -40,6 +41,12 @@ _COMMON = {
     503: "The Kubernetes API or the database is unavailable; `Retry-After` is the time to wait.",
 }
 _WITH_BODY = {400: "The body is not JSON.", 413: "The body is too large."}
+_EXAMPLE = {
+    "type": "about:blank",
+    "title": "Not Found",
+    "status": 404,
+    "detail": "job 'train' not found in namespace 'default'",
+}
 _IDEMPOTENT = {409: "The state of the object, or a request with the same key, is in conflict."}
 _DESCRIPTION = (
     "Jobs, queues and their history over HTTP. Errors are problems as in RFC 9457. Send a bearer "
@@ -62,9 +69,9 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
         title=TITLE, version=VERSION, description=_DESCRIPTION, routes=app.routes, tags=tags
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    problem = schema_of(Problem).model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= problem.pop("$defs")
-    schemas["Problem"] = problem
+    schemas["Problem"] = problem | {"examples": [_EXAMPLE]}
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"bearer": []}]
     for path, item in document["paths"].items():

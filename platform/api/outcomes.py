@@ -29,19 +29,18 @@ from ..model.names import COMMANDS, JOBS, QUEUE_COMMAND_NAMESPACE, QUEUES, Resou
 from ..model.queue import Queue, QueueState
 from ..store.commands import (
     JOBS_KIND,
-    QUEUES_KIND,
     CommandRecord,
-    CommandState,
     CommandStore,
     Outcome,
     Position,
     timestamp,
 )
 from ..store.database import StoreUnavailableError
+from ..wire.commands import QUEUES_KIND, CommandState
+from ..wire.jobs import JobKindName
 from .caches import Caches
 from .command_orders import PatchAction
 from .job_kinds import KINDS
-from .job_summaries import JobKindName
 from .job_views import CachedBatchJob, CachedObject, CachedTrainingJob
 from .observed_jobs import ObservedJobs, add_bounded
 from .wakeups import Wakeups

@@ -1,19 +1,19 @@
 """Error responses as RFC 9457 ``application/problem+json``."""
 
-import json
 import logging
 import math
 import re
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+import msgspec
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..kube.errors import ApiError, CallerUnauthorizedError, ConnectionLostError, ForbiddenError
 from ..store.database import StoreUnavailableError
+from ..wire.problem import FieldProblem, Problem
 
 log = logging.getLogger(__name__)
 
@@ -78,33 +78,29 @@ def invalid_fields(*errors: tuple[str, str]) -> ProblemError:
 
 def encode_problem(status: int, detail: str) -> bytes:
     """Encode a problem for responses outside of FastAPI."""
-    return json.dumps(_problem_body(status, detail)).encode()
+    return msgspec.json.encode(describe(ProblemError(status, detail)))
 
 
-def _problem_body(status: int, detail: str) -> dict[str, object]:
-    title = HTTPStatus(status).phrase
-    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
-
-
-def describe(problem: ProblemError) -> dict[str, object]:
+def describe(problem: ProblemError) -> Problem:
     """Return the body of the response that *problem* describes."""
-    body = _problem_body(problem.status, problem.detail)
-    if problem.errors:
-        body["errors"] = list(problem.errors)
-    if problem.allowed_phases:
-        body["allowed_phases"] = list(problem.allowed_phases)
-    return body
+    return Problem(
+        title=HTTPStatus(problem.status).phrase,
+        status=problem.status,
+        detail=problem.detail,
+        errors=[FieldProblem(**each) for each in problem.errors],
+        allowed_phases=list(problem.allowed_phases),
+    )
 
 
-def to_response(problem: ProblemError) -> JSONResponse:
+def to_response(problem: ProblemError) -> Response:
     """Return the response that *problem* describes."""
-    body = describe(problem)
+    body = msgspec.json.encode(describe(problem))
     headers = {}
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if problem.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(problem.retry_after))
-    return JSONResponse(body, problem.status, headers=headers, media_type=MEDIA_TYPE)
+    return Response(body, problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def _from_validation_error(error: RequestValidationError) -> ProblemError:
@@ -149,35 +145,35 @@ def add_exception_handlers(app: FastAPI) -> None:
     """Register handlers that convert every error to a problem response."""
 
     @app.exception_handler(ProblemError)
-    async def _problem(_: Request, error: ProblemError) -> JSONResponse:
+    async def _problem(_: Request, error: ProblemError) -> Response:
         return to_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def _invalid(_: Request, error: RequestValidationError) -> Response:
         return to_response(_from_validation_error(error))
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+    async def _http(_: Request, error: HTTPException) -> Response:
         response = to_response(ProblemError(error.status_code, str(error.detail)))
         response.headers.update(error.headers or {})
         return response
 
     @app.exception_handler(ApiError)
-    async def _api_error(_: Request, error: ApiError) -> JSONResponse:
+    async def _api_error(_: Request, error: ApiError) -> Response:
         return to_response(from_api_error(error))
 
     @app.exception_handler(ConnectionLostError)
-    async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:
+    async def _connection_lost(_: Request, error: ConnectionLostError) -> Response:
         detail = f"cannot reach the Kubernetes API: {error}"
         return to_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(StoreUnavailableError)
-    async def _store_unavailable(request: Request, error: StoreUnavailableError) -> JSONResponse:
+    async def _store_unavailable(request: Request, error: StoreUnavailableError) -> Response:
         # The error names hosts and paths, which callers must not see.
         log.warning("store unavailable", extra={"path": request.url.path, "error": str(error)})
         detail = "the command database is unavailable; no command was issued"
         return to_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(Exception)
-    async def _internal_error(_: Request, error: Exception) -> JSONResponse:
+    async def _internal_error(_: Request, error: Exception) -> Response:
         return to_response(ProblemError(500, "internal error; see the server's log"))

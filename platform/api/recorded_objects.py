@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -17,8 +18,8 @@ from ..model.quantity import QuantityError
 from ..model.recorded import is_recorded, recorded_value
 from ..model.resource_names import is_extended
 from ..store.records import JobRecord, PhaseEntry, PodRecord, to_micros
+from ..wire.jobs import JobSummary
 from .job_kinds import KINDS, JobKind
-from .job_summaries import JobSummary
 from .job_views import CachedBatchJob, CachedJob, CachedObject, CachedTrainingJob
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,11 @@ def job_record(
     """Return the record of a job of *kind*, decoded from *raw*."""
     summary: JobSummary = kind.summarize(job)
     spec = bytes(_SPEC_DECODER.decode(raw).spec)
-    finished_at = summary.finished_at if str(summary.phase) in FINAL_PHASES else None
+    finished_at = summary.finished_at if summary.phase in FINAL_PHASES else None
+    finished = finished_at and times.format(finished_at)
     mark = ""
-    if (
-        finished_at
-        and _ttl(job) is not None
-        and not is_recorded(job.metadata.annotations, finished_at)
-    ):
-        mark = recorded_value(summary.phase, finished_at, summary.resource_version)
+    if finished and _ttl(job) is not None and not is_recorded(job.metadata.annotations, finished):
+        mark = recorded_value(summary.phase, finished, summary.resource_version)
     return JobRecord(
         uid=summary.uid,
         kind=kind.name,
@@ -108,9 +106,9 @@ def job_record(
         labels=msgspec.json.encode(summary.labels).decode(),
         tasks=msgspec.json.encode(summary.tasks).decode(),
         resource_version=summary.resource_version,
-        created_at=_micros(summary.created_at) or 0,
-        started_at=_micros(summary.started_at),
-        finished_at=_micros(finished_at),
+        created_at=_at(summary.created_at) or 0,
+        started_at=_at(summary.started_at),
+        finished_at=_at(finished_at),
         phases=_phases(job, summary),
         deleted=deleted,
         mark=mark,
@@ -143,7 +141,7 @@ def _phases(job: CachedObject, summary: JobSummary) -> tuple[PhaseEntry, ...]:
 
 def _entered(job: CachedObject, summary: JobSummary) -> Iterator[tuple[str, int]]:
     """Yield phases with the times at which they were entered, as far as the status has them."""
-    created = _micros(summary.created_at)
+    created = _at(summary.created_at)
     if created is not None:
         yield "Pending", created
     if isinstance(job, CachedJob):
@@ -154,7 +152,7 @@ def _entered(job: CachedObject, summary: JobSummary) -> Iterator[tuple[str, int]
     else:
         found = list(_conditions(job, _TRAINING_PHASES))
     if summary.finished_at is not None:
-        found.append((summary.phase, summary.finished_at))
+        found.append((summary.phase, times.format(summary.finished_at)))
     for phase, at in found:
         micros = _micros(at)
         if phase and micros is not None:
@@ -237,6 +235,10 @@ def _requests(pod: RecordedPod) -> str:
 
 
 @functools.lru_cache(maxsize=4096)  # jobs and pods of a burst have the same times
+def _at(time: datetime | None) -> int | None:
+    return None if time is None else to_micros(time)
+
+
 def _micros(text: str | None) -> int | None:
     if not text:
         return None

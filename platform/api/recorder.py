@@ -24,8 +24,8 @@ from ..model.recorded import RECORDED
 from ..store.database import Database, StoreUnavailableError
 from ..store.recording import FencedError, Mark, Recording
 from ..store.records import JobRecord, PodRecord, to_micros
+from ..wire.jobs import JobKindName
 from .job_kinds import KINDS, JobKind
-from .job_summaries import JobKindName
 from .recorded_objects import RecordedPod, job_record, pod_record
 from .recorded_stream import RecordedResource, RecordedStream
 from .recorder_metrics import RecorderMetrics

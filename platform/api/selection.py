@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from ..model import times
 from ..model.selectors import Selector
-from .job_summaries import JobSummary
+from ..wire.jobs import JobSummary
 
 ALL = Selector()
 """Selects every label."""
@@ -29,11 +29,14 @@ class TimeRange:
         """Whether all times are in the range."""
         return not (self.first or self.end)
 
-    def contains(self, time: str | None) -> bool:
+    def contains(self, time: datetime | None) -> bool:
         """Return whether *time* is in the range; a missing time is in an unlimited one only."""
         if self.is_unlimited:
             return True
-        return time is not None and self.first <= time and (not self.end or time < self.end)
+        if time is None:
+            return False
+        text = times.format(time)
+        return self.first <= text and (not self.end or text < self.end)
 
 
 ALWAYS = TimeRange()

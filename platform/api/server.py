@@ -26,6 +26,7 @@ from ..store.history import HistoryStore
 from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
 from ..store.usage import UsageStore
+from ..wire.commands import QUEUES_KIND
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
@@ -38,8 +39,7 @@ from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 from .metrics import ApiMetrics
-from .routes.watch import QUEUES_KIND
-from .schemas.queues import QueueOut
+from .schemas.queues import queue_of
 from .streams import Streams, StreamSettings
 
 log = logging.getLogger(__name__)
@@ -247,12 +247,7 @@ def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
-    streams.add_feed(
-        QUEUES_KIND,
-        caches.queues,
-        QueueOut.of,
-        encode=lambda queue: queue.model_dump_json().encode(),
-    )
+    streams.add_feed(QUEUES_KIND, caches.queues, queue_of, encode=encode)
     return streams
 
 

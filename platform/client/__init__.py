@@ -12,6 +12,9 @@
 Imports are light: httpx and msgspec, and nothing of the server.
 """
 
+from ..wire.commands import BulkResults, Command
+from ..wire.jobs import JobSummary, Phase, PodSummary
+from ..wire.problem import Problem
 from .async_client import AsyncClient, AsyncJobHandle
 from .builder import Job
 from .client import Client, JobHandle
@@ -30,7 +33,6 @@ from .errors import (
     NotFoundError,
     PhaseUnreachableError,
     PreconditionFailedError,
-    Problem,
     RateLimitedError,
     ServerError,
     TooLargeError,
@@ -42,8 +44,6 @@ from .errors import (
     WaitTimeoutError,
 )
 from .timing import Retries
-from .types.commands import BulkResults, Command
-from .types.jobs import JobSummary, Phase, PodSummary
 from .watch_state import Change, ChangeType
 
 __all__ = [

@@ -6,6 +6,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 import httpx
 
+from ..wire.commands import CommandResult
+from ..wire.jobs import JobSummary
 from . import handles
 from .arguments import explicit
 from .async_executor import AsyncExecutor
@@ -22,8 +24,6 @@ from .operations import waiting
 from .operations.scopes import VOLCANO_JOBS, Collection, ObjectRef, Server
 from .options import ClientOptions, prepare, with_settings
 from .timing import Retries
-from .types.commands import CommandResult
-from .types.jobs import JobSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")

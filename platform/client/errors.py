@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from ..wire.problem import Problem
 from .effects import Reply
 
 
@@ -57,24 +58,6 @@ class DeadlineError(ClientError, TimeoutError):
 
 class UnexpectedResponseError(ClientError):
     """The response is not one of the REST API: a redirect, or a page of a proxy."""
-
-
-class FieldError(msgspec.Struct, frozen=True):
-    """An invalid field of a request."""
-
-    field: str = ""
-    message: str = ""
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of the REST API (RFC 9457)."""
-
-    type: str = "about:blank"
-    title: str = ""
-    status: int = 0
-    detail: str = ""
-    errors: list[FieldError] = []
-    allowed_phases: list[str] = []
 
 
 class ApiError(ClientError):

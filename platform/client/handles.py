@@ -2,12 +2,12 @@
 
 import html
 
+from ..wire.commands import CommandResult
+from ..wire.jobs import JobSummary
 from .effects import Operation
 from .errors import ClientError
 from .operations.jobs import get_job
 from .operations.scopes import Collection, ObjectRef
-from .types.commands import CommandResult
-from .types.jobs import JobSummary
 
 
 class JobState:

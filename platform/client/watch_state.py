@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from .types.base import Record
+from ..wire.base import Record
 
 
 class ChangeType(StrEnum):

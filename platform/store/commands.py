@@ -7,20 +7,18 @@ operation of the REST API, so that a repeated request finds its row.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
+from ..wire.commands import CommandState
 from .database import Database, StoreUnavailableError, insert_if_absent
 from .grouping import GroupedWrites
 
 METADATA = sa.MetaData()
 JOBS_KIND = "jobs"
 """Kind of commands for Volcano jobs."""
-QUEUES_KIND = "queues"
-"""Kind of commands for queues; others are kinds of jobs, as in the paths of the REST API."""
 
 COMMANDS = sa.Table(
     "commands",
@@ -53,23 +51,6 @@ COMMANDS = sa.Table(
     ),
     sa.Index("commands_by_finish", "finished_at"),
 )
-
-
-class CommandState(StrEnum):
-    """State of a command."""
-
-    ACCEPTED = "Accepted"
-    """Row inserted; the Command object is not known to exist yet."""
-    ISSUED = "Issued"
-    """The Command object exists and awaits the job controller."""
-    EXECUTED = "Executed"
-    """The job's status names the Command."""
-    IGNORED = "Ignored"
-    """The job controller deleted the Command without effect in the job's phase."""
-    UNKNOWN = "Unknown"
-    """The Command was deleted and its outcome was not observed."""
-    FAILED = "Failed"
-    """The Command could not be created, or the job was deleted."""
 
 
 OPEN_STATES = (CommandState.ACCEPTED, CommandState.ISSUED)

@@ -11,13 +11,13 @@ from batholith.api.command_orders import (
     PATCHED,
     TABLE,
     CommandAction,
-    CommandTarget,
     QueueAction,
     Scope,
     check_action,
 )
 from batholith.api.job_kinds import BATCH, KINDS, VOLCANO
 from batholith.api.problems import ProblemError
+from batholith.wire.commands import CommandTarget
 
 PAGE = Path(__file__).parents[2] / "docs" / "rest-api-commands.md"
 SCOPES = {

@@ -1,6 +1,7 @@
 """Manifests and short forms of jobs; entity tags; phases and pods of all kinds. Pure."""
 
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,12 +13,12 @@ from support.rest_jobs import batch_job, volcano_job
 
 from batholith.api.job_kinds import BATCH, KINDS, VOLCANO, PodPlace
 from batholith.api.job_manifests import build_job, decode_body
-from batholith.api.job_summaries import JobKindName, JobSummary
 from batholith.api.limits import MAX_BODY, MAX_MANIFEST, body_limit
 from batholith.api.preconditions import EntityTags, Preconditions, etag, is_known
 from batholith.api.problems import ProblemError
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import OPERATION, SUBMITTED_BY
+from batholith.wire.jobs import JobKindName, JobSummary
 
 PYTORCH = KINDS[JobKindName.PYTORCHJOBS]
 ID = uuid.UUID("12345678-1234-4234-8234-123456789abc")
@@ -287,7 +288,7 @@ def test_the_phase_of_a_batch_job_follows_from_its_status(
     found = summary(BATCH, {"spec": spec, "status": status})
     assert found.phase == phase
     if phase in ("Failed", "Completed"):
-        assert found.finished_at == "2026-01-01T00:00:09Z"
+        assert found.finished_at == datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
         assert found.reason
     else:
         assert found.finished_at is None

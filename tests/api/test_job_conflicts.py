@@ -13,7 +13,6 @@ from support.rest_jobs import volcano_job
 from batholith.api import job_writes
 from batholith.api.job_kinds import VOLCANO
 from batholith.api.job_manifests import build_job
-from batholith.api.job_summaries import JobSummary
 from batholith.api.job_views import LAST_APPLIED, CachedJob, without_manifest
 from batholith.api.preconditions import EntityTags, Preconditions
 from batholith.api.problems import ProblemError
@@ -23,6 +22,7 @@ from batholith.kube.errors import ConnectionLostError, InvalidError
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS
 from batholith.testing import RequestMatcher
+from batholith.wire.jobs import JobSummary
 
 CHANGE = ScaleIn(tasks={"worker": 3})
 

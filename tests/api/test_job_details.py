@@ -245,7 +245,7 @@ async def test_timeline_of_a_recorded_job(
             "message": "",
             "labels": {},
             "tasks": [{"name": "w", "replicas": 2, "phases": {"Succeeded": 2}}],
-            "created_at": "t0",
+            "created_at": "2026-01-01T00:00:00Z",
             "started_at": None,
             "finished_at": None,
             "deleted_at": None,
@@ -255,7 +255,7 @@ async def test_timeline_of_a_recorded_job(
         "phases": [
             {
                 "phase": phase,
-                "entered_at": f"t{at}",
+                "entered_at": f"2026-01-01T00:00:0{at}Z",
                 "left_at": None,
                 "reason": "",
                 "message": "",

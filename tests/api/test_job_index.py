@@ -13,15 +13,16 @@ from support.examples import examples
 
 from batholith.api.job_index import JobIndex, JobPage, PageRequest, SortField
 from batholith.api.job_kinds import VOLCANO
-from batholith.api.job_summaries import JobSummary
 from batholith.api.job_views import CachedJob, CachedJobSpec
 from batholith.api.paging import Position, decode_cursor, encode_cursor
 from batholith.api.problems import ProblemError
 from batholith.api.selection import JobFilter, TimeRange
+from batholith.model import times
 from batholith.model.job import JobState, JobStatus
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import SUBMITTED_BY
 from batholith.model.selectors import parse_label_selector
+from batholith.wire.jobs import JobSummary
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PHASES = ("Pending", "Running", "Failed")
@@ -121,8 +122,8 @@ filters = st.builds(
 
 
 def value(summary: JobSummary, field: str) -> str:
-    found: str = {"created": summary.created_at or ""}.get(field) or getattr(summary, field)
-    return found
+    found = summary.created_at if field == "created" else getattr(summary, field)
+    return times.format(found) if isinstance(found, datetime) else found or ""
 
 
 @settings(max_examples=examples(200))

@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.api_servers import ServerFactory
 from support.polling import wait_until_true
 from support.rest_jobs import JobsApi, batch_job, jobs_api, template, volcano_job
 
 from batholith.admission.webhooks import WEBHOOKS
-from batholith.api.schemas.jobs import JobOut
 from batholith.model.names import BATCH_JOBS, JOBS, OPERATION, QUEUES, SUBMITTED_BY
+from batholith.wire.jobs import JobSummary
 
 N = "namespaces/default"
 
@@ -25,7 +26,7 @@ async def api(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[JobsApi]:
 
 async def test_a_job_lives_from_its_creation_to_its_deletion(api: JobsApi) -> None:
     created = await api.send("POST", f"{N}/jobs", volcano_job("train"), status=201)
-    job = JobOut.model_validate(created.body, strict=False)
+    job = msgspec.convert(created.body, JobSummary)
     assert (job.namespace, job.name, job.kind, job.phase) == ("default", "train", "jobs", "Pending")
     assert (job.user, job.replicas, job.queue, job.deleting) == ("admin", 4, "default", False)
     assert created.headers["Location"] == f"/v1/{N}/jobs/train"

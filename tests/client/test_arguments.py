@@ -63,9 +63,7 @@ def test_the_signature_of_a_list_has_its_filters_and_result() -> None:
     assert str(signature).endswith(
         "-> collections.abc.Generator[batholith.client.client.JobHandle, None, None]"
     )
-    assert str(inspect.signature(METHODS["JobHandle.why"])) == (
-        "(self) -> batholith.client.types.jobs.Why"
-    )
+    assert str(inspect.signature(METHODS["JobHandle.why"])) == ("(self) -> batholith.wire.jobs.Why")
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -35,4 +35,4 @@ async def test_importing_the_client_loads_nothing_of_the_server() -> None:
         sys.executable, "-c", CODE, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
-    assert out.decode().splitlines() == ["[]", "['client', 'model']"]
+    assert out.decode().splitlines() == ["[]", "['client', 'model', 'wire']"]

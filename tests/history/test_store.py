@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.postgres import Postgres, postgres
 
-from batholith.store.commands import CommandRecord, CommandState, CommandStore, Outcome, timestamp
+from batholith.store.commands import CommandRecord, CommandStore, Outcome, timestamp
 from batholith.store.database import Database
 from batholith.store.history import Cursor, HistoryStore, JobFilter
 from batholith.store.migrations import MIGRATIONS
@@ -18,6 +18,7 @@ from batholith.store.recording import Batch, FencedError, OutOfStepError, Record
 from batholith.store.records import JobRecord, PhaseEntry, PodRecord, Record, to_micros
 from batholith.store.retention import Retention, RetentionSettings
 from batholith.store.usage import UsageQuery, UsageStore
+from batholith.wire.commands import CommandState
 
 pytestmark = pytest.mark.process
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batholith.store.commands import CommandRecord, CommandState, CommandStore, Outcome, timestamp
+from batholith.store.commands import CommandRecord, CommandStore, Outcome, timestamp
 from batholith.store.database import Database, StoreError
 from batholith.store.migrations import MIGRATIONS
+from batholith.wire.commands import CommandState
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

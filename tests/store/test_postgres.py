@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from support.polling import wait_until_true
 from support.postgres import Postgres, postgres
 
-from batholith.store.commands import CommandRecord, CommandState, CommandStore, Outcome, timestamp
+from batholith.store.commands import CommandRecord, CommandStore, Outcome, timestamp
 from batholith.store.database import Database, StoreUnavailableError
 from batholith.store.migrations import MIGRATIONS
+from batholith.wire.commands import CommandState
 
 pytestmark = pytest.mark.process
 

@@ -4,21 +4,23 @@ import uuid
 
 from fastapi import APIRouter, Request, Response
 
+from ...wire.commands import BulkResults
 from ..audit import note_dry_run
 from ..bulk_commands import BulkOrder, is_complete, run_bulk
 from ..caller import AuthenticatedCaller
-from ..command_responses import encode_results
+from ..command_responses import results_of
 from ..dependencies import AppState, Caller, Namespace, OperationId, State, served_kind
 from ..idempotency import attempt_of
 from ..problems import problem_responses
-from ..schemas.commands import BulkCommandIn, BulkResults
+from ..schemas.commands import BulkCommandIn
+from ..schemas.responses import respond, schema_of
 
 router = APIRouter(prefix="/v1", tags=["commands"])
 
 
 @router.post(
     "/namespaces/{namespace}/commands",
-    response_model=BulkResults,
+    response_model=schema_of(BulkResults),
     summary="Command all jobs of a namespace that match",
     responses=problem_responses(404),
 )
@@ -36,7 +38,7 @@ async def command_jobs(
 
 @router.post(
     "/commands",
-    response_model=BulkResults,
+    response_model=schema_of(BulkResults),
     summary="Command all jobs of all namespaces that match",
     responses=problem_responses(404),
 )
@@ -71,4 +73,4 @@ async def _command(
     results = await run_bulk(state, caller, order, operation=operation, attempt=attempt)
     if attempt is not None and not is_complete(results):
         attempt.is_final = False  # repeated with its key, the request continues
-    return Response(encode_results(results), media_type="application/json")
+    return respond(results_of(results))

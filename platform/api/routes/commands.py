@@ -8,24 +8,20 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from ...kube.errors import NotFoundError
 from ...model.names import COMMANDS, QUEUE_COMMAND_NAMESPACE, QUEUES
 from ...model.queue import Queue
-from ...store.commands import QUEUES_KIND, CommandRecord, Position
+from ...store.commands import CommandRecord, Position
+from ...wire.commands import QUEUES_KIND, Command, CommandPage, CommandResult
 from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
 from ..command_issuing import command_location, issue_for_job
 from ..command_orders import Order, order_for_queue
-from ..command_responses import encode_command, encode_page, encode_result
+from ..command_responses import page_of, result_of
 from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 from ..idempotency import is_repeated
 from ..paging import decode_cursor, encode_cursor
 from ..problems import ProblemError, problem_responses
 from ..query_values import WHOLE_NUMBER
-from ..schemas.commands import (
-    CommandIn,
-    CommandList,
-    CommandOut,
-    CommandResult,
-    QueueCommandIn,
-)
+from ..schemas.commands import CommandIn, QueueCommandIn, command_of
+from ..schemas.responses import respond, schema_of
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands."), WHOLE_NUMBER]
@@ -46,9 +42,14 @@ _LOCATION: dict[str, Any] = {
 }
 _ISSUED: dict[int | str, dict[str, Any]] = {
     202: _LOCATION,
-    200: {"model": CommandResult, "description": "With `wait`: what the command has led to."}
+    200: {
+        "model": schema_of(CommandResult),
+        "description": "With `wait`: what the command has led to.",
+    }
     | _LOCATION,
 }
+
+COMMAND = schema_of(Command)
 
 router = APIRouter(prefix="/v1", tags=["commands"])
 
@@ -56,7 +57,7 @@ router = APIRouter(prefix="/v1", tags=["commands"])
 @router.post(
     "/namespaces/{namespace}/{kind:job_kind}/{name}/commands",
     status_code=202,
-    response_model=CommandOut,
+    response_model=COMMAND,
     summary="Suspend, resume, restart, abort, terminate or complete a job",
     responses=_ISSUED | problem_responses(404, 409),
 )
@@ -86,7 +87,7 @@ async def command_job(
 
 @router.get(
     "/namespaces/{namespace}/{kind:job_kind}/{name}/commands",
-    response_model=CommandList,
+    response_model=schema_of(CommandPage),
     summary="A job's commands",
 )
 async def list_commands(
@@ -105,7 +106,7 @@ async def list_commands(
 
 @router.get(
     "/namespaces/{namespace}/{kind:job_kind}/{name}/commands/{id_}",
-    response_model=CommandOut,
+    response_model=COMMAND,
     summary="A command's outcome",
     responses=problem_responses(404),
 )
@@ -120,7 +121,7 @@ async def get_command(
 @router.post(
     "/queues/{name}/commands",
     status_code=202,
-    response_model=CommandOut,
+    response_model=COMMAND,
     summary="Open or close a queue",
     responses=_ISSUED | problem_responses(404),
 )
@@ -149,7 +150,9 @@ async def command_queue(
     return await _respond(state, record, request, wait)
 
 
-@router.get("/queues/{name}/commands", response_model=CommandList, summary="A queue's commands")
+@router.get(
+    "/queues/{name}/commands", response_model=schema_of(CommandPage), summary="A queue's commands"
+)
 async def list_queue_commands(
     name: Name, state: State, caller: Caller, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
@@ -160,7 +163,7 @@ async def list_queue_commands(
 
 @router.get(
     "/queues/{name}/commands/{id_}",
-    response_model=CommandOut,
+    response_model=COMMAND,
     summary="The outcome of a queue's command",
     responses=problem_responses(404),
 )
@@ -185,11 +188,11 @@ async def _queue_order(
 async def _respond(
     state: AppState, record: CommandRecord, request: Request, wait: str | None
 ) -> Response:
-    headers = {"Location": command_location(record)}
+    location = command_location(record)
     if wait is None:
-        return Response(encode_command(record), 202, headers, "application/json")
+        return respond(command_of(record), 202, Location=location)
     progress = await state.waits.wait(record, request, seconds=float(wait.removesuffix("s")))
-    return Response(encode_result(progress), 200, headers, "application/json")
+    return respond(result_of(progress), Location=location)
 
 
 async def _may_get(
@@ -217,8 +220,7 @@ async def _page(
     if len(found) > limit:
         next_cursor = encode_cursor(query, (records[-1].received_at, records[-1].id))
     latest = [state.commands.outcomes.latest(record) for record in records]
-    body = encode_page(latest, next_cursor=next_cursor)
-    return Response(body, media_type="application/json")
+    return respond(page_of(latest, next_cursor=next_cursor))
 
 
 async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> Response:
@@ -226,5 +228,4 @@ async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> Response:
     if record is None or (record.kind, record.namespace, record.job) != of:
         what = "queue" if of[0] == QUEUES_KIND else "job"
         raise ProblemError(404, f"{what} {of[2]!r} has no command {id_!r}")
-    body = encode_command(await state.commands.refresh(record))
-    return Response(body, media_type="application/json")
+    return respond(command_of(await state.commands.refresh(record)))

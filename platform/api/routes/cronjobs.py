@@ -3,21 +3,24 @@
 import uuid
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from ...cron_ctrl.core_types import KIND
 from ...kube.client.client import ObjectList
 from ...kube.errors import AlreadyExistsError, NotFoundError
+from ...machinery.cronjobs import objects
 from ...machinery.cronjobs.build import build_manual_job
-from ...machinery.cronjobs.objects import CronJob
+from ...model import times
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
+from ...wire.flows import CronJob, CronJobList
+from ...wire.jobs import JobSummary
 from ..caller import AuthenticatedCaller
 from ..dependencies import Caller, Name, Namespace, OperationId
 from ..job_summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
-from ..schemas.jobs import JobOut
+from ..schemas.responses import WireRoute
 from ..schemas.strict import StrictBody
 
 _MAX_NAME = 63
@@ -25,47 +28,24 @@ _GENERATED = 5
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """As in names that Kubernetes generates."""
 
-router = APIRouter(prefix="/v1", tags=["cronjobs"])
+router = APIRouter(prefix="/v1", tags=["cronjobs"], route_class=WireRoute)
 
 
-class CronJobOut(BaseModel):
-    """Summary of a CronJob."""
-
-    namespace: str
-    name: str
-    uid: str
-    schedule: str
-    time_zone: str | None
-    concurrency_policy: str
-    suspend: bool
-    active: list[str] = Field(description="Unfinished jobs that the schedule has started.")
-    last_schedule_time: str | None
-    last_successful_time: str | None
-    created_at: str | None
-
-    @classmethod
-    def of(cls, cronjob: CronJob) -> "CronJobOut":
-        """Convert a CronJob."""
-        meta, spec, status = cronjob.metadata, cronjob.spec, cronjob.status
-        return cls(
-            namespace=meta.namespace,
-            name=meta.name,
-            uid=meta.uid,
-            schedule=spec.schedule,
-            time_zone=spec.time_zone,
-            concurrency_policy=spec.concurrency_policy,
-            suspend=bool(spec.suspend),
-            active=[each.name for each in status.active or ()],
-            last_schedule_time=status.last_schedule_time,
-            last_successful_time=status.last_successful_time,
-            created_at=meta.creation_timestamp,
-        )
-
-
-class CronJobList(BaseModel):
-    """CronJobs of one namespace, or of all."""
-
-    items: list[CronJobOut]
+def _convert(cronjob: objects.CronJob) -> CronJob:
+    meta, spec, status = cronjob.metadata, cronjob.spec, cronjob.status
+    return CronJob(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        schedule=spec.schedule,
+        time_zone=spec.time_zone,
+        concurrency_policy=spec.concurrency_policy,
+        suspend=bool(spec.suspend),
+        active=[each.name for each in status.active or ()],
+        last_schedule_time=times.known(status.last_schedule_time),
+        last_successful_time=times.known(status.last_successful_time),
+        created_at=times.known(meta.creation_timestamp),
+    )
 
 
 class CronJobPatch(StrictBody):
@@ -107,9 +87,9 @@ async def list_cronjobs(namespace: Namespace, caller: Caller) -> CronJobList:
     summary="One CronJob",
     responses=problem_responses(404),
 )
-async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJobOut:
+async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJob:
     """Return schedule and active jobs of a CronJob."""
-    return CronJobOut.of(await _get(caller, namespace=namespace, name=name))
+    return _convert(await _get(caller, namespace=namespace, name=name))
 
 
 @router.patch(
@@ -119,16 +99,16 @@ async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJ
 )
 async def patch_cronjob(
     namespace: Namespace, name: Name, body: CronJobPatch, caller: Caller
-) -> CronJobOut:
+) -> CronJob:
     """Suspend or resume a CronJob; resumed, it starts the latest missed time."""
     change = {"spec": {"suspend": body.suspend}}
     try:
         changed = await caller.client.patch(
-            CRONJOBS, name, change, namespace=namespace, view=CronJob
+            CRONJOBS, name, change, namespace=namespace, view=objects.CronJob
         )
     except NotFoundError:
         raise _not_found(namespace, name) from None
-    return CronJobOut.of(changed)
+    return _convert(changed)
 
 
 @router.post(
@@ -143,7 +123,7 @@ async def create_job_of_cronjob(
     caller: Caller,
     operation: OperationId,
     body: ManualJobIn | None = None,
-) -> JobOut:
+) -> JobSummary:
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
     job_name = (body.name if body else None) or _generate_name(name, operation)
@@ -157,19 +137,19 @@ async def create_job_of_cronjob(
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
         created = existing
-    return JobOut.of(summarize_volcano(created))
+    return summarize_volcano(created)
 
 
 async def _list(caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
-    found: ObjectList[CronJob] = await caller.client.list(
-        CRONJOBS, namespace=namespace, view=CronJob
+    found: ObjectList[objects.CronJob] = await caller.client.list(
+        CRONJOBS, namespace=namespace, view=objects.CronJob
     )
-    return CronJobList(items=[CronJobOut.of(each) for each in found.items])
+    return CronJobList(items=[_convert(each) for each in found.items])
 
 
-async def _get(caller: AuthenticatedCaller, *, namespace: str, name: str) -> CronJob:
+async def _get(caller: AuthenticatedCaller, *, namespace: str, name: str) -> objects.CronJob:
     try:
-        return await caller.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
+        return await caller.client.get(CRONJOBS, name, namespace=namespace, view=objects.CronJob)
     except NotFoundError:
         raise _not_found(namespace, name) from None
 

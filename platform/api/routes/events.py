@@ -4,14 +4,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from ...model import times
+from ...wire.jobs import Event, EventList, EventObject
+from .. import job_events
 from ..dependencies import Caller, Kind, Name, Namespace, State
-from ..job_events import Event, read_events
 from ..job_pods import JobPods, read_job
 from ..problems import problem_responses
 from ..query_values import WHOLE_NUMBER
-from ..schemas.events import EventList, EventObject, EventOut
+from ..schemas.responses import WireRoute
 
-router = APIRouter(prefix="/v1", tags=["pods"])
+router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
 
 @router.get(
@@ -38,18 +40,18 @@ async def list_job_events(
     """
     job = await read_job(caller.client, kind, namespace, name)
     podgroups = [each.metadata for each in state.caches.podgroups_of(job.metadata)]
-    found = await read_events(JobPods(caller.client, kind, job), podgroups, limit=limit)
+    found = await job_events.read_events(JobPods(caller.client, kind, job), podgroups, limit=limit)
     return EventList(items=[_convert(event) for event in found.newest], total=found.total)
 
 
-def _convert(event: Event) -> EventOut:
-    return EventOut(
+def _convert(event: job_events.Event) -> Event:
+    return Event(
         type=event.type,
         reason=event.reason,
         message=event.message,
         count=event.total,
-        first_at=event.first_at,
-        last_at=event.last_at,
-        object=EventObject.of(event.involved_object),
+        first_at=times.known(event.first_at),
+        last_at=times.known(event.last_at),
+        object=EventObject(kind=event.involved_object.kind, name=event.involved_object.name),
         source=event.reporter,
     )

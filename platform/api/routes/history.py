@@ -9,16 +9,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 
 from ...store.history import FIRST, Cursor, JobFilter
+from ...wire.history import JobHistory, RecordedJobPage
+from ...wire.jobs import JobKindName, Phase
 from ..auth import AccessAttributes
 from ..dependencies import AppState, Caller, Name, Namespace, State
 from ..job_kinds import KINDS
-from ..job_summaries import JobKindName, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
 from ..problems import ProblemError, problem_responses
 from ..query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
-from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
+from ..schemas.history import history_of, recorded_job, unrecorded_job
+from ..schemas.responses import WireRoute
 
-router = APIRouter(prefix="/v1", tags=["history"])
+router = APIRouter(prefix="/v1", tags=["history"], route_class=WireRoute)
 
 Limit = Annotated[
     int, Query(ge=1, le=500, description="Maximum number of jobs of a page."), WHOLE_NUMBER
@@ -61,7 +63,7 @@ async def list_all_history(
     which: Filter,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List jobs: those that have not ended first, then those that ended last."""
     return await _page(state, caller, which, "", limit=limit, cursor=cursor)
 
@@ -77,7 +79,7 @@ async def list_history(
     which: Filter,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List jobs: those that have not ended first, then those that ended last."""
     return await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
 
@@ -94,7 +96,7 @@ async def list_history_of_name(
     caller: Caller,
     limit: Limit = 100,
     cursor: CursorText = None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     """List the jobs of this kind and name: the existing one first, then those that ended last."""
     which = JobFilter(kinds=(kind,), name=name)
     page = await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
@@ -105,14 +107,14 @@ async def list_history_of_name(
     if any(job.uid == summary.uid for job in page.items):
         return page
     # Caches are ahead of the recorder.
-    unrecorded = HistoryJobOut.of_unrecorded(summary)
+    unrecorded = unrecorded_job(summary)
     if len(page.items) < limit:
-        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+        return RecordedJobPage(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
     if limit > 1:
         page = await _page(state, caller, which, namespace, limit=limit - 1, cursor=None)
         recorded = [job for job in page.items if job.uid != summary.uid]  # by now
-        return HistoryJobList(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
-    return HistoryJobList(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
+        return RecordedJobPage(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
+    return RecordedJobPage(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
 
 
 @router.get(
@@ -122,7 +124,7 @@ async def list_history_of_name(
 )
 async def get_history(
     uid: Annotated[str, Path(max_length=64, pattern=UID_PATTERN)], state: State, caller: Caller
-) -> HistoryJobDetails:
+) -> JobHistory:
     """Return spec, phases, usage and commands of a job."""
     job = await state.history.find(uid)
     if job is None:
@@ -135,7 +137,7 @@ async def get_history(
     details = await state.history.details(uid, now=state.clock.now())
     if details is None:
         raise ProblemError(404, f"no job with the uid {uid!r} is recorded")
-    return HistoryJobDetails.of_details(details)
+    return history_of(details)
 
 
 async def _page(
@@ -146,7 +148,7 @@ async def _page(
     *,
     limit: int,
     cursor: str | None,
-) -> HistoryJobList:
+) -> RecordedJobPage:
     kinds = await _allowed_kinds(state, caller, which.kinds, namespace)
     after = None if cursor is None else _decode(cursor, _query(which, namespace))
     filter_ = JobFilter(
@@ -161,7 +163,7 @@ async def _page(
     )
     jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
     next_cursor = None if next_ is None else _encode(which, namespace, next_)
-    return HistoryJobList(items=[HistoryJobOut.of(job) for job in jobs], next_cursor=next_cursor)
+    return RecordedJobPage(items=[recorded_job(job) for job in jobs], next_cursor=next_cursor)
 
 
 def _query(which: JobFilter, namespace: str) -> str:

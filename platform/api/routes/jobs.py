@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
 from ...model.selectors import Selector, SelectorError, parse_label_selector
+from ...wire.jobs import JobSummary, Phase
 from .. import job_writes
 from ..auth import AccessAttributes
 from ..dependencies import (
@@ -24,15 +25,15 @@ from ..dependencies import (
 from ..job_index import PageRequest, SortField
 from ..job_kinds import JobKind
 from ..job_manifests import build_job, decode_body
-from ..job_summaries import JobSummary, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
 from ..problems import ProblemError, invalid_fields, problem_responses
 from ..query_values import WHOLE_NUMBER, QueryFlag, QueryTime
-from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
+from ..schemas.jobs import IDENTITY, JobList, JobManifest, ScaleIn, ShortJob
+from ..schemas.responses import JSON, respond, schema_of
 from ..selection import JobFilter, TimeRange
 
-JSON = "application/json"
+JOB = schema_of(JobSummary)
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"
 OBJECT = f"{COLLECTION}/{{name}}"
 
@@ -189,7 +190,7 @@ async def _page(state: AppState, kind: JobKind, query: _ListQuery, wanted: JobFi
 @router.get(
     OBJECT,
     summary="One job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=TAGGED | NOT_MODIFIED | problem_responses(404),
 )
 async def get_job(
@@ -251,9 +252,9 @@ _BODY = {
     COLLECTION,
     status_code=201,
     summary="Create a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses={
-        200: {"model": JobOut, "description": "The job would be created (`dry_run`)."},
+        200: {"model": JOB, "description": "The job would be created (`dry_run`)."},
         201: {"headers": {"Location": _LOCATION, "Warning": _WARNING, **_ETAG}},
         **problem_responses(404, 409),
     },
@@ -292,7 +293,7 @@ async def create_job(
     OBJECT,
     status_code=202,
     summary="Delete a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=problem_responses(404, 409, 412),
 )
 async def delete_job(
@@ -323,7 +324,7 @@ async def delete_job(
 @router.put(
     f"{OBJECT}/scale",
     summary="Scale a job",
-    response_model=JobOut,
+    response_model=JOB,
     responses=TAGGED | problem_responses(404, 409, 412),
 )
 async def scale_job(
@@ -353,4 +354,4 @@ async def _live(
 
 def _one(summary: JobSummary, *, status: int = 200, tagged: bool = True) -> Response:
     headers = {"ETag": etag(summary.resource_version)} if tagged else {}
-    return Response(msgspec.json.encode(summary), status, headers=headers, media_type=JSON)
+    return respond(summary, status, **headers)

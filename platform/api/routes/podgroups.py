@@ -8,17 +8,19 @@ from pydantic import BaseModel
 from ...kube.errors import NotFoundError
 from ...model.names import PODGROUPS
 from ...model.podgroup import PodGroup, PodGroupPhase
+from ...wire import queues
 from ..auth import AccessAttributes
 from ..dependencies import AppState, Caller, Name, Namespace, State
 from ..listing import ListRequest
 from ..paging import MAX_CURSOR, Position
 from ..problems import ProblemError, problem_responses
 from ..query_values import WHOLE_NUMBER
-from ..schemas.podgroups import PodGroupList, PodGroupOut, phase_of, queue_of
+from ..schemas.podgroups import phase_of, podgroup_of, queue_of
+from ..schemas.responses import WireRoute
 
 ALL_NAMESPACES = ""
 
-router = APIRouter(prefix="/v1", tags=["podgroups"])
+router = APIRouter(prefix="/v1", tags=["podgroups"], route_class=WireRoute)
 
 
 class _ListQuery(BaseModel):
@@ -52,7 +54,7 @@ ListQuery = Annotated[_ListQuery, Depends(_list_query)]
 
 
 @router.get("/podgroups", summary="PodGroups of all namespaces")
-async def list_all_podgroups(query: ListQuery, state: State, caller: Caller) -> PodGroupList:
+async def list_all_podgroups(query: ListQuery, state: State, caller: Caller) -> queues.PodGroupPage:
     """List the PodGroups of all namespaces, page by page."""
     return await _list(state, caller, query, ALL_NAMESPACES)
 
@@ -60,7 +62,7 @@ async def list_all_podgroups(query: ListQuery, state: State, caller: Caller) -> 
 @router.get("/namespaces/{namespace}/podgroups", summary="PodGroups of one namespace")
 async def list_podgroups(
     namespace: Namespace, query: ListQuery, state: State, caller: Caller
-) -> PodGroupList:
+) -> queues.PodGroupPage:
     """List the PodGroups of a namespace, page by page; an unknown namespace has none."""
     return await _list(state, caller, query, namespace)
 
@@ -70,17 +72,19 @@ async def list_podgroups(
     summary="One PodGroup",
     responses=problem_responses(404),
 )
-async def get_podgroup(namespace: Namespace, name: Name, caller: Caller) -> PodGroupOut:
+async def get_podgroup(namespace: Namespace, name: Name, caller: Caller) -> queues.PodGroup:
     """Return a PodGroup as it is now."""
     try:
         found = await caller.client.get(PODGROUPS, name, namespace=namespace, view=PodGroup)
     except NotFoundError:
         text = f"PodGroup {name!r} not found in namespace {namespace!r}"
         raise ProblemError(404, text) from None
-    return PodGroupOut.of(found)
+    return podgroup_of(found)
 
 
-async def _list(state: AppState, caller: Caller, query: _ListQuery, namespace: str) -> PodGroupList:
+async def _list(
+    state: AppState, caller: Caller, query: _ListQuery, namespace: str
+) -> queues.PodGroupPage:
     access = AccessAttributes(verb="list", resource=PODGROUPS, namespace=namespace)
     await state.reviewer.authorize(caller.user, access)
     is_by_name = query.sort.removeprefix("-") == "name"
@@ -105,8 +109,8 @@ async def _list(state: AppState, caller: Caller, query: _ListQuery, namespace: s
         and (not query.phases or phase_of(podgroup) in query.phases)
         and query.queue in (None, queue_of(podgroup))
     )
-    return PodGroupList(
-        items=[PodGroupOut.of(podgroup) for podgroup in page.items],
+    return queues.PodGroupPage(
+        items=[podgroup_of(podgroup) for podgroup in page.items],
         next_cursor=page.next_cursor,
         total=page.total,
     )

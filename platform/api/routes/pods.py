@@ -5,13 +5,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ...kube.errors import BadRequestError, GoneError
+from ...wire.jobs import PodPage, PodPhaseName
 from ..dependencies import Caller, Kind, Name, Namespace
 from ..job_pods import JobPods, read_job
 from ..problems import ProblemError, problem_responses
 from ..query_values import WHOLE_NUMBER
-from ..schemas.pods import PodList, PodOut, PodPhaseName
+from ..schemas.pods import pod_of
+from ..schemas.responses import WireRoute
 
-router = APIRouter(prefix="/v1", tags=["pods"])
+router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
 
 @router.get(
@@ -32,7 +34,7 @@ async def list_pods(  # Parameters of a route are the request's inputs.
     cursor: Annotated[
         str, Query(max_length=4096, description="`next_cursor` of the previous page.")
     ] = "",
-) -> PodList:
+) -> PodPage:
     """List the pods by name, read with the caller's rights.
 
     With a filter a page may have fewer pods than `limit` though there are more pages.
@@ -48,8 +50,8 @@ async def list_pods(  # Parameters of a route are the request's inputs.
         text = f"not a cursor of this list: {error.message}"
         errors = ({"field": "cursor", "message": text},)
         raise ProblemError(422, f"cursor: {text}", errors=errors) from None
-    items = (PodOut.of(pod, kind.pod_place(pod.metadata)) for pod in page.pods)
+    items = (pod_of(pod, kind.pod_place(pod.metadata)) for pod in page.pods)
     found = [
         pod for pod in items if (not task or pod.task == task) and (not phase or pod.phase in phase)
     ]
-    return PodList(items=found, next_cursor=page.continue_token or None)
+    return PodPage(items=found, next_cursor=page.continue_token or None)

@@ -4,10 +4,12 @@ from collections import Counter
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 
 from ...kube.errors import NotFoundError
 from ...model.names import QUEUES
 from ...model.queue import Queue, QueueState
+from ...wire import queues
 from .. import queue_writes
 from ..auth import AccessAttributes
 from ..caches import Caches
@@ -20,21 +22,19 @@ from ..problems import problem_responses
 from ..query_values import WHOLE_NUMBER, QueryFlag
 from ..schemas.podgroups import phase_of
 from ..schemas.queues import (
-    QueueList,
     QueueManifest,
-    QueueOut,
     QueuePatch,
-    QueueUsage,
-    ResourceUsage,
     ShortQueue,
     parent_of,
+    queue_of,
     state_of,
 )
+from ..schemas.responses import JSON, WireRoute, respond, schema_of
 
-JSON = "application/json"
+QUEUE = schema_of(queues.Queue)
 NO_NAMESPACE = ""
 
-router = APIRouter(prefix="/v1", tags=["queues"])
+router = APIRouter(prefix="/v1", tags=["queues"], route_class=WireRoute)
 
 Sort = Literal["name", "-name", "created", "-created", "weight", "-weight", "priority", "-priority"]
 
@@ -64,7 +64,7 @@ async def list_queues(
     cursor: Annotated[
         str, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")
     ] = "",
-) -> QueueList:
+) -> queues.QueuePage:
     """List the queues, page by page."""
     await state.reviewer.authorize(
         caller.user, AccessAttributes(verb="list", resource=QUEUES, namespace=NO_NAMESPACE)
@@ -84,26 +84,21 @@ async def list_queues(
         if (not queue_state or state_of(queue) in queue_state)
         and parent in (None, parent_of(queue))
     )
-    return QueueList(
-        items=[QueueOut.of(queue) for queue in page.items],
+    return queues.QueuePage(
+        items=[queue_of(queue) for queue in page.items],
         next_cursor=page.next_cursor,
         total=page.total,
     )
 
 
 def _one(queue: Queue, *, status: int = 200) -> Response:
-    return Response(
-        QueueOut.of(queue).model_dump_json(),
-        status,
-        headers={"ETag": etag(queue.metadata.resource_version)},
-        media_type=JSON,
-    )
+    return respond(queue_of(queue), status, ETag=etag(queue.metadata.resource_version))
 
 
 @router.get(
     "/queues/{name}",
     summary="One queue",
-    response_model=QueueOut,
+    response_model=QUEUE,
     responses={304: {"description": "The caller has this version."}, **problem_responses(404)},
 )
 async def get_queue(name: Name, known: KnownVersions, caller: Caller) -> Response:
@@ -140,9 +135,9 @@ _BODY = {
     "/queues",
     status_code=201,
     summary="Create a queue",
-    response_model=QueueOut,
+    response_model=QUEUE,
     responses={
-        200: {"model": QueueOut, "description": "The queue would be created (`dry_run`)."},
+        200: {"model": QUEUE, "description": "The queue would be created (`dry_run`)."},
         201: {
             "headers": {
                 "Location": {"schema": {"type": "string"}, "description": "Path of the queue."}
@@ -177,7 +172,7 @@ async def create_queue(
 @router.patch(
     "/queues/{name}",
     summary="Change a queue",
-    response_model=QueueOut,
+    response_model=QUEUE,
     responses=problem_responses(404, 409, 412),
 )
 async def patch_queue(
@@ -193,10 +188,10 @@ async def patch_queue(
     summary="Delete a queue",
     responses=problem_responses(404, 409, 412),
 )
-async def delete_queue(name: Name, caller: Caller, preconditions: IfMatch) -> QueueOut:
+async def delete_queue(name: Name, caller: Caller, preconditions: IfMatch) -> queues.Queue:
     """Delete a queue. `default`, `root` and queues with children cannot be deleted (422)."""
     queue, deleting = await queue_writes.delete(caller.client, name, preconditions=preconditions)
-    return QueueOut.of(queue).model_copy(update={"deleting": deleting})
+    return replace(queue_of(queue), deleting=deleting)
 
 
 @router.get(
@@ -204,7 +199,7 @@ async def delete_queue(name: Name, caller: Caller, preconditions: IfMatch) -> Qu
     summary="What a queue has and may have",
     responses=problem_responses(404),
 )
-async def get_queue_usage(name: Name, state: State, caller: Caller) -> QueueUsage:
+async def get_queue_usage(name: Name, state: State, caller: Caller) -> queues.QueueUsage:
     """Return the quantities of a queue by resource, and what it contains.
 
     The right to read the queue suffices for the counts.
@@ -212,8 +207,8 @@ async def get_queue_usage(name: Name, state: State, caller: Caller) -> QueueUsag
     return _usage(await _live(caller, name), state.caches)
 
 
-def _usage(queue: Queue, caches: Caches) -> QueueUsage:
-    name, out = queue.metadata.name, QueueOut.of(queue)
+def _usage(queue: Queue, caches: Caches) -> queues.QueueUsage:
+    name, out = queue.metadata.name, queue_of(queue)
     jobs: Counter[str] = Counter()
     for cache in caches.kinds.values():
         jobs.update(cache.index.phases_in_queue(name))
@@ -222,11 +217,11 @@ def _usage(queue: Queue, caches: Caches) -> QueueUsage:
         {*out.allocated, *out.deserved, *out.capability, *out.guarantee},
         key=lambda resource: (resource not in ("cpu", "memory"), resource),
     )
-    return QueueUsage(
+    return queues.QueueUsage(
         name=name,
         state=out.state,
         resources={
-            resource: ResourceUsage(
+            resource: queues.ResourceUsage(
                 allocated=out.allocated.get(resource, "0"),
                 deserved=out.deserved.get(resource),
                 capability=out.capability.get(resource),

@@ -2,17 +2,18 @@
 
 from fastapi import APIRouter
 
+from ...model import times
+from ...store import history
 from ...store.database import StoreError
-from ...store.history import Timeline
+from ...wire.jobs import JobSummary, Phase, Timeline, TimelinePhase
 from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
 from ..job_kinds import JobKind
 from ..job_pods import read_job
-from ..job_summaries import JobSummary, Phase
 from ..job_timeline import pods_by_phase, timeline
 from ..problems import ProblemError, problem_responses
-from ..schemas.timeline import PhaseOut, TimelineOut
+from ..schemas.responses import WireRoute
 
-router = APIRouter(prefix="/v1", tags=["pods"])
+router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
 
 @router.get(
@@ -22,7 +23,7 @@ router = APIRouter(prefix="/v1", tags=["pods"])
 )
 async def get_job_timeline(
     namespace: Namespace, kind: Kind, name: Name, state: State, caller: Caller
-) -> TimelineOut:
+) -> Timeline:
     """Return the phases from the history, also of a deleted job, or else from the status."""
     try:
         job = await read_job(caller.client, kind, namespace, name)
@@ -39,17 +40,10 @@ async def get_job_timeline(
     recorded = await _recorded(state, kind, summary)
     if recorded is not None:
         return _from_history(recorded, pods)
-    return TimelineOut(
-        phases=[
-            PhaseOut.model_validate(entry, from_attributes=True) for entry in timeline(job, summary)
-        ],
-        pods=pods,
-        recorded=False,
-        incomplete_reason="",
-    )
+    return Timeline(phases=timeline(job, summary), pods=pods)
 
 
-async def _recorded(state: AppState, kind: JobKind, summary: JobSummary) -> Timeline | None:
+async def _recorded(state: AppState, kind: JobKind, summary: JobSummary) -> history.Timeline | None:
     """Return the recorded phases of a job that exists, if they are complete and current."""
     try:
         found = await state.history.timeline(summary.namespace, kind.name, summary.name)
@@ -61,13 +55,13 @@ async def _recorded(state: AppState, kind: JobKind, summary: JobSummary) -> Time
     return found if is_current else None
 
 
-def _from_history(recorded: Timeline, pods: dict[str, int]) -> TimelineOut:
-    return TimelineOut(
+def _from_history(recorded: history.Timeline, pods: dict[str, int]) -> Timeline:
+    return Timeline(
         phases=[
-            PhaseOut(
+            TimelinePhase(
                 phase=Phase(each.phase) if each.phase in set(Phase) else Phase.UNKNOWN,
-                entered_at=each.entered_at,
-                left_at=each.left_at,
+                entered_at=times.known(each.entered_at),
+                left_at=times.known(each.left_at),
                 reason=each.reason,
                 message=each.message,
             )

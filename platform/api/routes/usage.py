@@ -9,17 +9,18 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from ...model import times
 from ...model.names import JOBS, QUEUES
 from ...store.pod_records import DAY, HOUR
 from ...store.usage import TooMuchUsageError, UsageQuery
+from ...wire.history import Usage
 from ..auth import AccessAttributes
 from ..dependencies import Caller, State
 from ..problems import invalid_fields
 from ..query_values import NAME_PATTERN, QueryTime, StorableText
-from ..schemas.history import UsageOut, series_of
+from ..schemas.history import series_of
+from ..schemas.responses import WireRoute
 
-router = APIRouter(prefix="/v1", tags=["usage"])
+router = APIRouter(prefix="/v1", tags=["usage"], route_class=WireRoute)
 
 MAX_INTERVALS = 1000
 """Maximum number of intervals in a response."""
@@ -43,7 +44,7 @@ async def get_usage(
     queue: Annotated[str | None, Query(max_length=253, pattern=NAME_PATTERN)] = None,
     user: Annotated[StorableText | None, Query(max_length=1024)] = None,
     namespace: Annotated[str | None, Query(max_length=63, pattern=NAME_PATTERN)] = None,
-) -> UsageOut:
+) -> Usage:
     """Return the requests of pods times seconds, from the start of each pod to its end."""
     now = state.clock.now()
     start, end = _interval(from_, to, STEPS[step], now)
@@ -63,10 +64,10 @@ async def get_usage(
         series = await state.usage.series(query, now=now)
     except TooMuchUsageError as error:
         raise invalid_fields(("from", f"{error}: shorten the time, or name a queue")) from None
-    return UsageOut(
+    return Usage(
         by=by,
-        start=times.format(start),
-        end=times.format(end),
+        start=start,
+        end=end,
         step_seconds=query.step,
         series=[series_of(each) for each in series],
     )

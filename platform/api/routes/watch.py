@@ -11,20 +11,19 @@ from fastapi.responses import Response
 from ...model.names import QUEUES
 from ...model.queue import QueueState
 from ...model.selectors import Selector, SelectorError, parse_label_selector
+from ...wire.commands import QUEUES_KIND
+from ...wire.jobs import JobSummary, Phase
+from ...wire.queues import Queue
 from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
 from ..change_log import Selection
 from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
 from ..job_kinds import JobKind
-from ..job_summaries import JobSummary, Phase
 from ..problems import ProblemError, problem_responses
-from ..schemas.queues import QueueOut
 from ..streams import EventStreamResponse, StreamRequest
 
 RETRY = (1000, 3000)
 """Range of the time in milliseconds after which clients reconnect, so that not all do at once."""
-
-QUEUES_KIND = "queues"
 
 router = APIRouter(prefix="/v1/watch", tags=["watch"])
 
@@ -69,7 +68,7 @@ class QueueSelection:
         """See :class:`.change_log.Selection`."""
         return _digest(QUEUES_KIND, (sorted(self.states), self.parent))
 
-    def matches(self, row: QueueOut) -> bool:
+    def matches(self, row: Queue) -> bool:
         """See :class:`.change_log.Selection`."""
         return (not self.states or row.state in self.states) and self.parent in (None, row.parent)
 

@@ -8,12 +8,14 @@ from ...kube.errors import ForbiddenError, NotFoundError
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
+from ...wire.jobs import Phase, Why
 from ..dependencies import Caller, Kind, Name, Namespace, State
 from ..job_pods import JobPods, read_job
-from ..job_summaries import Phase, is_final
+from ..job_summaries import is_final
 from ..job_waits import WaitView, described_podgroup, explain_wait
 from ..problems import problem_responses
-from ..schemas.why import WhyOut
+from ..schemas.responses import WireRoute
+from ..schemas.why import why_of
 
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
@@ -21,7 +23,7 @@ _MAX_PODS = 5
 _MAX_FAILED_PODS = 500
 """Pods of a failed job that are read."""
 
-router = APIRouter(prefix="/v1", tags=["pods"])
+router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
 
 @router.get(
@@ -31,7 +33,7 @@ router = APIRouter(prefix="/v1", tags=["pods"])
 )
 async def get_job_why(
     namespace: Namespace, kind: Kind, name: Name, state: State, caller: Caller
-) -> WhyOut:
+) -> Why:
     """Return whether the job waits, and for what, with the scheduler's explanation.
 
     Job and PodGroup, or the pod of a job without one, are read with the caller's rights, and so are
@@ -60,7 +62,7 @@ async def get_job_why(
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         now=datetime.now(UTC),
     )
-    return WhyOut.of(explain_wait(view))
+    return why_of(explain_wait(view))
 
 
 async def _first_failure(pods: JobPods) -> str:

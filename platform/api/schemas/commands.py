@@ -1,21 +1,21 @@
-"""Bodies of the routes of commands."""
+"""Bodies of requests for commands, and the conversion of commands."""
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from ...model import times
 from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
-from ...store.commands import QUEUES_KIND, CommandRecord, CommandState
+from ...store.commands import CommandRecord
+from ...wire.commands import QUEUES_KIND, Command
+from ...wire.jobs import JobKindName, Phase
 from ..command_orders import (
     MAX_TARGETS,
     CommandAction,
-    CommandTarget,
     QueueAction,
     Scope,
-    command_fields,
+    target_of,
 )
-from ..job_summaries import JobKindName, Phase
-from .problem import Problem
 from .strict import StrictBody
 
 MAX_INDEX_DIGITS = 10
@@ -96,69 +96,23 @@ class BulkCommandIn(StrictBody):
     dry_run: bool = Field(default=False, description="Only report what would be done.")
 
 
-class CommandOut(BaseModel):
-    """A command with its state and outcome."""
-
-    id: str
-    kind: str = Field(
-        description=f"Kind of the jobs, as in paths, or `{QUEUES_KIND}`.", examples=["jobs"]
+def command_of(record: CommandRecord) -> Command:
+    """Convert a row of the store."""
+    is_queue = record.kind == QUEUES_KIND
+    return Command(
+        id=record.id,
+        kind=record.kind,
+        namespace=record.namespace,
+        job="" if is_queue else record.job,
+        queue=record.job if is_queue else "",
+        action=record.action,
+        target=target_of(record.action),
+        task=record.task,
+        pod=record.pod,
+        partition=record.partition,
+        who=record.who,
+        state=record.state,
+        detail=record.detail,
+        received_at=times.known(record.received_at),
+        finished_at=times.known(record.finished_at),
     )
-    namespace: str = Field(description="Empty for a queue.")
-    job: str = Field(description="Name of the job; empty for a queue.")
-    queue: str = Field(description="Name of the queue; empty for a job.")
-    action: str = Field(
-        description="The Command's action, e.g. `AbortJob`; `Suspend` or `Resume` for jobs of other"
-        " kinds than Volcano's."
-    )
-    target: CommandTarget = Field(description="What the command concerns.")
-    task: str
-    pod: str
-    partition: str
-    who: str
-    state: CommandState = Field(
-        description="`Accepted` and `Issued`: no outcome yet. `Executed`. `Ignored`: without "
-        "effect, for the reason in `detail`. `Failed`: not issued, or the job was deleted before. "
-        "`Unknown`: the outcome was not observed."
-    )
-    detail: str
-    received_at: str
-    finished_at: str | None
-
-    @classmethod
-    def of(cls, record: CommandRecord) -> "CommandOut":
-        """Convert a row of the store."""
-        return cls.model_validate(command_fields(record))
-
-
-class CommandList(BaseModel):
-    """Commands of one job or queue, newest first."""
-
-    items: list[CommandOut]
-    next_cursor: str | None
-
-
-class CommandResult(BaseModel):
-    """A command, and what it has led to so far."""
-
-    command: CommandOut
-    phase: str = Field(description="Phase of the job or state of the queue; empty if deleted.")
-    reached: bool = Field(description="Whether the command has led to the phase that it asks for.")
-    detail: str = Field(description="Why that phase is not reached; empty if it is.")
-
-
-class BulkResult(BaseModel):
-    """The result for one job."""
-
-    namespace: str
-    name: str
-    status: int = Field(
-        description="As for a single command: 202, or that of the problem; 200 in a dry run."
-    )
-    command: CommandOut | None
-    problem: Problem | None
-
-
-class BulkResults(BaseModel):
-    """The results for all jobs that match, by namespace and name."""
-
-    results: list[BulkResult]

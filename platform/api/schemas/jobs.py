@@ -1,6 +1,6 @@
-"""Bodies of the routes of jobs."""
+"""Bodies of requests for jobs, and the schemas of lists with some fields of jobs."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from ...model.quantity import parse
 from ...model.quantity_advice import quantity_advice
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..job_summaries import JobKindName, JobSummary, Phase
+from ...wire.jobs import JobSummary
+from .responses import schema_of
 from .strict import StrictBody
 
 MAX_INT = 2**31 - 1
@@ -41,55 +42,6 @@ Quantity = Annotated[
 ]
 
 
-class TaskOut(BaseModel):
-    """One task of a job: a task of Volcano, a replica type of a training job, all pods else."""
-
-    name: str
-    replicas: int
-    min_available: int | None
-    phases: dict[str, int] = Field(description="Number of pods by phase.")
-
-
-class JobOut(BaseModel):
-    """Summary of a job."""
-
-    namespace: str
-    name: str
-    uid: str
-    kind: JobKindName
-    resource_version: str = Field(description="For `If-Match`.")
-    queue: str = Field(description="Empty if the pods are not scheduled by queue.")
-    phase: Phase
-    reason: str
-    message: str
-    priority_class_name: str
-    suspend: bool = Field(description="Whether the spec asks for no pods.")
-    user: str = Field(description="Who created the job through this API; empty if unknown.")
-    labels: dict[str, str]
-    min_available: int
-    replicas: int
-    completions: int | None = Field(description="Of batch/v1: pods that must succeed.")
-    pending: int
-    running: int
-    succeeded: int
-    failed: int
-    terminating: int
-    unknown: int
-    retry_count: int
-    version: int
-    tasks: list[TaskOut]
-    created_at: str | None
-    started_at: str | None
-    finished_at: str | None
-    running_duration: str | None
-    deleting: bool = Field(description="Whether the job is being deleted.")
-
-    @classmethod
-    def of(cls, summary: JobSummary) -> Self:
-        """Convert the summary of a job of any kind."""
-        return cls.model_validate(summary, from_attributes=True)
-
-
 def _optional(field: FieldInfo) -> Any:
     """Return *field* without its being required."""
     return Field(
@@ -102,12 +54,13 @@ def _optional(field: FieldInfo) -> Any:
 IDENTITY = ("namespace", "name", "uid")
 """Fields that every item of a list has."""
 
+_JOB = schema_of(JobSummary)
 PartialJob: type[BaseModel] = create_model(
     "PartialJob",
     __doc__="The fields of a job that `fields` names; namespace, name and uid are always there.",
     **{
         name: (field.annotation, field if name in IDENTITY else _optional(field))
-        for name, field in JobOut.model_fields.items()
+        for name, field in _JOB.model_fields.items()
     },
 )  # type: ignore[call-overload]
 
@@ -115,7 +68,7 @@ PartialJob: type[BaseModel] = create_model(
 class JobList(BaseModel):
     """One page of jobs."""
 
-    items: list[JobOut | PartialJob]  # type: ignore[valid-type]
+    items: list[_JOB | PartialJob]  # type: ignore[valid-type]
     next_cursor: str | None = Field(description="Cursor of the next page; null on the last one.")
     total: int = Field(description="Number of jobs that match, on all pages.")
 

@@ -1,73 +1,39 @@
-"""Bodies of the routes of pods."""
+"""Convert pods of jobs."""
 
 from collections.abc import Iterable
-from typing import Literal
 
-from pydantic import BaseModel, Field
-
+from ...model import times
 from ...model.pod import PodPhase
+from ...wire.jobs import PodPhaseName, PodSummary
 from ..job_kinds import PodPlace
 from ..pod_views import ContainerStatus, JobPod, Terminated
 
-PodPhaseName = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
-
-class PodOut(BaseModel):
-    """A pod of a job."""
-
-    name: str
-    uid: str
-    task: str
-    index: int | None = Field(description="Index in the task, if the pod has one.")
-    phase: PodPhaseName
-    ready: bool
-    restarts: int = Field(description="Sum of the restarts of all containers.")
-    node: str = Field(description="Empty while the pod is not scheduled.")
-    ip: str
-    reason: str = Field(description="Why the pod waits or has failed, as far as it is known.")
-    message: str
-    started_at: str | None
-    finished_at: str | None
-    exit_code: int | None = Field(
-        description="Exit code of the first container that failed, or 0 once all have succeeded."
+def pod_of(pod: JobPod, located: PodPlace) -> PodSummary:
+    """Convert a pod."""
+    status = pod.status
+    ended = [each.state.terminated for each in status.container_statuses]
+    ends = [each.finished_at for each in ended if each is not None and each.finished_at]
+    reason, message = _reason(pod)
+    return PodSummary(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        task=located.task,
+        index=located.index,
+        phase=_phase(status.phase),
+        ready=pod.is_ready,
+        restarts=sum(each.restart_count for each in pod.all_statuses()),
+        node=pod.spec.node_name,
+        ip=status.pod_ip,
+        reason=reason,
+        message=message,
+        started_at=times.known(status.start_time),
+        finished_at=times.known(max(ends, default=None)) if pod.is_finished else None,
+        exit_code=_exit_code(pod),
+        containers=[each.name for each in pod.spec.containers],
+        init_containers=[each.name for each in pod.spec.init_containers],
+        deleting=pod.metadata.deletion_timestamp is not None,
     )
-    containers: list[str]
-    init_containers: list[str]
-    deleting: bool = Field(description="Whether the pod is being terminated.")
-
-    @classmethod
-    def of(cls, pod: JobPod, located: PodPlace) -> "PodOut":
-        """Convert a pod."""
-        status = pod.status
-        ended = [each.state.terminated for each in status.container_statuses]
-        times = [each.finished_at for each in ended if each is not None and each.finished_at]
-        reason, message = _reason(pod)
-        return cls(
-            name=pod.metadata.name,
-            uid=pod.metadata.uid,
-            task=located.task,
-            index=located.index,
-            phase=_phase(status.phase),
-            ready=pod.is_ready,
-            restarts=sum(each.restart_count for each in pod.all_statuses()),
-            node=pod.spec.node_name,
-            ip=status.pod_ip,
-            reason=reason,
-            message=message,
-            started_at=status.start_time,
-            finished_at=max(times, default=None) if pod.is_finished else None,
-            exit_code=_exit_code(pod),
-            containers=[each.name for each in pod.spec.containers],
-            init_containers=[each.name for each in pod.spec.init_containers],
-            deleting=pod.metadata.deletion_timestamp is not None,
-        )
-
-
-class PodList(BaseModel):
-    """One page of the pods of a job, by name."""
-
-    items: list[PodOut]
-    next_cursor: str | None = Field(description="For the next page; null on the last one.")
 
 
 _PHASES: dict[str, PodPhaseName] = {

@@ -1,14 +1,16 @@
-"""Bodies of the routes of queues."""
+"""Bodies of requests for queues, and the conversion of queues."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...model import times
 from ...model.names import ROOT_QUEUE
 from ...model.podgroup import PodGroupPhase
 from ...model.queue import Queue, QueueState
 from ...model.validation import DNS1123_SUBDOMAIN
+from ...wire import queues
 from .strict import StrictBody
 
 Quantity = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0)] | float
@@ -21,59 +23,35 @@ Priority = Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
 QueueName = Annotated[str, Field(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
 
-class QueueOut(BaseModel):
-    """A queue."""
-
-    name: str
-    uid: str
-    resource_version: str = Field(description="For `If-Match`.")
-    state: QueueState
-    parent: str = Field(description="Empty for the root queue.")
-    weight: int
-    priority: int
-    reclaimable: bool = Field(description="Whether other queues may reclaim what it has borrowed.")
-    dequeue_strategy: str
-    capability: dict[str, str] = Field(description="Limit of each resource.")
-    guarantee: dict[str, str] = Field(description="Reserved amount of each resource.")
-    deserved: dict[str, str] = Field(description="Share that the spec sets, if it does.")
-    allocated: dict[str, str] = Field(description="What the pods of the queue have.")
-    podgroups: dict[PodGroupPhase, int] = Field(
-        description="Number of PodGroups by phase, as the queue controller reports it."
+def queue_of(queue: Queue) -> queues.Queue:
+    """Convert a queue."""
+    meta, spec, status = queue.metadata, queue.spec, queue.status
+    counts: dict[str, int] = {
+        PodGroupPhase.PENDING: status.pending,
+        PodGroupPhase.INQUEUE: status.inqueue,
+        PodGroupPhase.RUNNING: status.running,
+        PodGroupPhase.UNKNOWN: status.unknown,
+        PodGroupPhase.COMPLETED: status.completed,
+    }
+    return queues.Queue(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        state=state_of(queue),
+        parent=parent_of(queue),
+        weight=spec.weight or 1,
+        priority=spec.priority,
+        reclaimable=spec.reclaimable is not False,
+        dequeue_strategy=spec.dequeue_strategy or "traverse",
+        capability=_texts(spec.capability),
+        guarantee=_texts(spec.guarantee.resource),
+        deserved=_texts(spec.deserved),
+        allocated=_texts(status.allocated),
+        podgroups=counts,
+        labels=meta.labels,
+        created_at=times.known(meta.creation_timestamp),
+        deleting=meta.deletion_timestamp is not None,
     )
-    labels: dict[str, str]
-    created_at: str | None
-    deleting: bool = Field(description="Whether the queue is being deleted.")
-
-    @classmethod
-    def of(cls, queue: Queue) -> "QueueOut":
-        """Convert a queue."""
-        meta, spec, status = queue.metadata, queue.spec, queue.status
-        counts = {
-            PodGroupPhase.PENDING: status.pending,
-            PodGroupPhase.INQUEUE: status.inqueue,
-            PodGroupPhase.RUNNING: status.running,
-            PodGroupPhase.UNKNOWN: status.unknown,
-            PodGroupPhase.COMPLETED: status.completed,
-        }
-        return cls(
-            name=meta.name,
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-            state=state_of(queue),
-            parent=parent_of(queue),
-            weight=spec.weight or 1,
-            priority=spec.priority,
-            reclaimable=spec.reclaimable is not False,
-            dequeue_strategy=spec.dequeue_strategy or "traverse",
-            capability=_texts(spec.capability),
-            guarantee=_texts(spec.guarantee.resource),
-            deserved=_texts(spec.deserved),
-            allocated=_texts(status.allocated),
-            podgroups=counts,
-            labels=meta.labels,
-            created_at=meta.creation_timestamp,
-            deleting=meta.deletion_timestamp is not None,
-        )
 
 
 def state_of(queue: Queue) -> QueueState:
@@ -93,14 +71,6 @@ def parent_of(queue: Queue) -> str:
 
 def _texts(quantities: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in quantities.items()}
-
-
-class QueueList(BaseModel):
-    """One page of queues."""
-
-    items: list[QueueOut]
-    next_cursor: str | None = Field(description="Cursor of the next page; null on the last one.")
-    total: int = Field(description="Number of queues that match, on all pages.")
 
 
 class ShortQueue(StrictBody):
@@ -169,26 +139,3 @@ class QueuePatch(StrictBody):
     guarantee: Quantities | None = Field(default=None, description="Replaces all reservations.")
     deserved: Quantities | None = Field(default=None, description="Replaces all shares.")
     dequeue_strategy: Literal["fifo", "traverse"] | None = None
-
-
-class ResourceUsage(BaseModel):
-    """One resource of a queue. A quantity is null where none is set."""
-
-    allocated: str = Field(description="What the pods of the queue and of its descendants have.")
-    deserved: str | None = Field(
-        description="As in the spec. Without it the scheduler derives a share from the weights, "
-        "which it does not publish."
-    )
-    capability: str | None = Field(description="Limit, as in the spec.")
-    guarantee: str | None = Field(description="Reserved amount, as in the spec.")
-
-
-class QueueUsage(BaseModel):
-    """What a queue has and may have."""
-
-    name: str
-    state: QueueState
-    resources: dict[str, ResourceUsage]
-    jobs: dict[str, int] = Field(description="Number of jobs of all kinds by phase.")
-    podgroups: dict[str, int] = Field(description="Number of PodGroups by phase.")
-    children: list[str] = Field(description="Names of the child queues.")

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from ...wire.commands import BulkResults, Command, CommandPage, CommandResult
 from ..calls import Session, call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, QueryValue, check_name, get, path, post
-from ..types.commands import BulkResults, Command, CommandPage, CommandResult
 from .jobs import phases, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import Collection, ObjectRef

@@ -2,12 +2,11 @@
 
 from typing import Any
 
+from ...wire.flows import CronJob, CronJobList, JobFlow, JobFlowList
+from ...wire.jobs import JobSummary
 from ..calls import call
-from ..effects import Operation, Stream
+from ..effects import Emit, Operation, Stream
 from ..requests import ApiRequest, encode, get, post
-from ..types.flows import CronJob, CronJobPage, JobFlow, JobFlowPage
-from ..types.jobs import JobSummary
-from .paging import pages
 from .scopes import Collection, ObjectRef
 
 
@@ -15,12 +14,9 @@ def list_flows(
     flows: Collection, *, namespace: str | None = None, all_namespaces: bool = False
 ) -> Stream[JobFlow]:
     """List job flows."""
-
-    def read(cursor: str | None) -> Operation[JobFlowPage]:
-        target = flows.list_path(namespace=namespace, all_namespaces=all_namespaces)
-        return (yield from call(flows.session, get(target), JobFlowPage))
-
-    return pages(read)
+    target = flows.list_path(namespace=namespace, all_namespaces=all_namespaces)
+    found = yield from call(flows.session, get(target), JobFlowList)
+    yield from map(Emit, found.items)
 
 
 def get_flow(flow: ObjectRef) -> Operation[JobFlow]:
@@ -36,12 +32,9 @@ def list_cronjobs(
     cronjobs: Collection, *, namespace: str | None = None, all_namespaces: bool = False
 ) -> Stream[CronJob]:
     """List CronJobs."""
-
-    def read(cursor: str | None) -> Operation[CronJobPage]:
-        target = cronjobs.list_path(namespace=namespace, all_namespaces=all_namespaces)
-        return (yield from call(cronjobs.session, get(target), CronJobPage))
-
-    return pages(read)
+    target = cronjobs.list_path(namespace=namespace, all_namespaces=all_namespaces)
+    found = yield from call(cronjobs.session, get(target), CronJobList)
+    yield from map(Emit, found.items)
 
 
 def get_cronjob(cronjob: ObjectRef) -> Operation[CronJob]:

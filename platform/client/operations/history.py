@@ -5,10 +5,10 @@ from datetime import datetime
 from functools import partial
 from typing import TypedDict, Unpack
 
+from ...wire.history import JobHistory, RecordedJob, RecordedJobPage, Usage
 from ..calls import call
 from ..effects import Operation, Stream
 from ..requests import QueryValue, check_name, get, path
-from ..types.history import JobHistory, RecordedJob, RecordedJobPage, Usage
 from .jobs import phases, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import ObjectRef, Server

@@ -5,15 +5,10 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from ...model.spelling import hint
-from .. import errors
-from ..builder import Job
-from ..calls import call, decode_reply, send_call
-from ..effects import Operation, Stream
-from ..requests import ApiRequest, QueryValue, encode, get, post
-from ..types.base import Rows
-from ..types.jobs import (
+from ...wire.base import Rows
+from ...wire.jobs import (
     Event,
-    EventPage,
+    EventList,
     JobPage,
     JobSummary,
     Phase,
@@ -22,6 +17,11 @@ from ..types.jobs import (
     Timeline,
     Why,
 )
+from .. import errors
+from ..builder import Job
+from ..calls import call, decode_reply, send_call
+from ..effects import Operation, Stream
+from ..requests import ApiRequest, QueryValue, encode, get, post
 from .paging import PAGE_SIZE, collect, pages
 from .scopes import KINDS, Collection, ObjectRef
 
@@ -266,7 +266,7 @@ def pods(
 def events(job: ObjectRef, *, limit: int | None = None) -> Operation[Rows[Event]]:
     """Read the newest events of a job, of its PodGroup and of its pods, the newest last."""
     target = job.path("events", query={"limit": limit})
-    found = yield from call(job.session, get(target), EventPage)
+    found = yield from call(job.session, get(target), EventList)
     return Rows(found.items)
 
 

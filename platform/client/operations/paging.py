@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from ...wire.base import Page, Rows
 from ..effects import Effect, Emit, Operation, Stream, TransportError
-from ..types.base import Page, Rows
 
 ItemT = TypeVar("ItemT")
 T = TypeVar("T")

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...wire.commands import Command, CommandPage, CommandResult
+from ...wire.queues import PodGroup, PodGroupPage, Queue, QueuePage, QueueUsage
 from ..calls import call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, QueryValue, check_name, encode, get, path, post
-from ..types.commands import Command, CommandPage, CommandResult
-from ..types.queues import PodGroup, PodGroupPage, Queue, QueuePage, QueueUsage
 from ..watch_state import Change
 from .commands import send_command, wait_query
 from .jobs import etag_headers, texts

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from ...wire.jobs import JobSummary
 from ..calls import call
 from ..effects import Operation, Stream, sleep
 from ..errors import (
@@ -14,7 +15,6 @@ from ..errors import (
 )
 from ..requests import get, path
 from ..timing import Deadline
-from ..types.jobs import JobSummary
 from ..watch_state import Change, ChangeType
 from .jobs import get_job, phases
 from .paging import consume

@@ -2,8 +2,9 @@
 
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,18 +22,45 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return html_table(("field", "value"), [row for row in rows if not is_empty(row[1])])
 
 
-class Page(Record, Generic[ItemT], frozen=True):
-    """One page of a list; in notebooks a table."""
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Annotation of a field: what this version of the server sends, where clients accept more."""
 
-    items: Sequence[ItemT] = ()
+    type: Any
+    """The type of the field in the OpenAPI document."""
+    always: bool = True
+    """Whether the field is in every response."""
+
+
+SentTime = Annotated[datetime | None, Sends(datetime)]
+"""A time that every response has."""
+
+
+class Items(Record, Generic[ItemT], frozen=True):
+    """A list; in notebooks a table."""
+
+    items: list[ItemT] = []
+
+    def _repr_html_(self) -> str:
+        return records_table(self.items)
+
+
+class Page(Items[ItemT], frozen=True):
+    """One page of a list."""
+
     next_cursor: str | None = None
-    """Position of the next page; ``None`` on the last one."""
-    total: int | None = None
-    """Number of objects on all pages, if the server counts them."""
+    """Cursor of the next page; null on the last one."""
 
     def _repr_html_(self) -> str:
         rest = "" if self.next_cursor is None else "<p>There are more pages.</p>"
         return records_table(self.items) + rest
+
+
+class CountedPage(Page[ItemT], frozen=True):
+    """One page of a list whose objects are counted."""
+
+    total: Annotated[int | None, Sends(int)] = None
+    """Number of objects that match, on all pages."""
 
 
 class Rows(list[ItemT]):

@@ -2,8 +2,10 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Literal
 
-from .base import Page, Record
+from ..model import job
+from .base import CountedPage, Items, Page, Record, Sends, SentTime
 
 
 class Phase(StrEnum):
@@ -23,8 +25,22 @@ class Phase(StrEnum):
     UNKNOWN = "Unknown"
 
 
-FINAL_PHASES = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED})
+PhaseText = Annotated[str, Sends(Phase)]
+FINAL_PHASES = frozenset(Phase(each.value) for each in job.FINAL_PHASES)
 """Phases that a job never leaves."""
+
+
+class JobKindName(StrEnum):
+    """Kind of a job, as in paths: the plural of its resource."""
+
+    JOBS = "jobs"
+    BATCHJOBS = "batchjobs"
+    PYTORCHJOBS = "pytorchjobs"
+    TFJOBS = "tfjobs"
+    MPIJOBS = "mpijobs"
+    XGBOOSTJOBS = "xgboostjobs"
+    PADDLEJOBS = "paddlejobs"
+    JAXJOBS = "jaxjobs"
 
 
 class TaskSummary(Record, frozen=True):
@@ -38,22 +54,24 @@ class TaskSummary(Record, frozen=True):
 
 
 class JobSummary(Record, frozen=True):
-    """State of a job; fields that were not requested have their defaults."""
+    """Summary of a job."""
 
     namespace: str
     name: str
     uid: str = ""
-    kind: str = "jobs"
+    kind: Annotated[str, Sends(JobKindName)] = "jobs"
     resource_version: str = ""
-    """Its ETag, for ``if_match``."""
+    """For ``If-Match``."""
     queue: str = ""
-    phase: str = ""
+    """Empty if the pods are not scheduled by queue."""
+    phase: PhaseText = ""
     reason: str = ""
     message: str = ""
     priority_class_name: str = ""
     suspend: bool = False
+    """Whether the spec asks for no pods."""
     user: str = ""
-    """The user that created it through the REST API; empty if unknown."""
+    """Who created the job through the REST API; empty if unknown."""
     labels: dict[str, str] = {}
     min_available: int = 0
     replicas: int = 0
@@ -73,7 +91,7 @@ class JobSummary(Record, frozen=True):
     finished_at: datetime | None = None
     running_duration: str | None = None
     deleting: bool = False
-    """Whether it is being deleted, and finalizers hold it."""
+    """Whether the job is being deleted."""
 
     @property
     def is_finished(self) -> bool:
@@ -90,10 +108,11 @@ class JobSummary(Record, frozen=True):
         return f"{key}: {self.phase}, {self.running} of {self.replicas} pods running"
 
 
-class JobPage(Page[JobSummary], frozen=True):
+class JobPage(CountedPage[JobSummary], frozen=True):
     """One page of jobs."""
 
-    items: list[JobSummary] = []
+
+PodPhaseName = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 
 class PodSummary(Record, frozen=True):
@@ -103,27 +122,29 @@ class PodSummary(Record, frozen=True):
     uid: str = ""
     task: str = ""
     index: int | None = None
-    phase: str = ""
+    """Index in the task, if the pod has one."""
+    phase: Annotated[str, Sends(PodPhaseName)] = ""
     ready: bool = False
     restarts: int = 0
+    """Sum of the restarts of all containers."""
     node: str = ""
     """Empty while the pod is not scheduled."""
     ip: str = ""
     reason: str = ""
+    """Why the pod waits or has failed, as far as it is known."""
     message: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     exit_code: int | None = None
-    """Of the first container that failed, or 0 once all have succeeded."""
+    """Exit code of the first container that failed, or 0 once all have succeeded."""
     containers: list[str] = []
     init_containers: list[str] = []
     deleting: bool = False
+    """Whether the pod is being terminated."""
 
 
 class PodPage(Page[PodSummary], frozen=True):
-    """One page of pods."""
-
-    items: list[PodSummary] = []
+    """One page of the pods of a job, by name."""
 
 
 class EventObject(Record, frozen=True):
@@ -137,42 +158,47 @@ class Event(Record, frozen=True):
     """An event of a job, of its PodGroup or of one of its pods."""
 
     type: str = ""
+    """``Normal`` or ``Warning``."""
     reason: str = ""
     message: str = ""
     count: int = 0
-    first_at: datetime | None = None
-    last_at: datetime | None = None
+    first_at: SentTime = None
+    last_at: SentTime = None
     object: EventObject = EventObject()
     source: str = ""
+    """Component that recorded the event."""
 
 
-class EventPage(Page[Event], frozen=True):
-    """The events of a job, newest last; of more than were asked for, the newest."""
+class EventList(Items[Event], frozen=True):
+    """Events of a job, the newest last."""
 
-    items: list[Event] = []
+    total: int = 0
+    """Number of events; the oldest are omitted beyond ``limit``."""
 
 
 class TimelinePhase(Record, frozen=True):
-    """A phase that a job was in."""
+    """A phase that the job has, or had."""
 
-    phase: str = ""
+    phase: PhaseText = ""
     entered_at: datetime | None = None
+    """Null if it is not known."""
     left_at: datetime | None = None
-    """``None`` for the current phase."""
+    """Null in the current phase, and if it is not known: a job keeps only the last time of each
+    phase."""
     reason: str = ""
     message: str = ""
 
 
 class Timeline(Record, frozen=True):
-    """The phases of a job with their times, oldest first."""
+    """The phases of a job, the current one last."""
 
     phases: list[TimelinePhase] = []
     pods: dict[str, int] = {}
-    """Number of pods by phase, now or at the end."""
+    """Number of pods by phase."""
     recorded: bool = False
-    """Whether it is from the history; else from the status of the job."""
+    """Whether the phases are those of the history, which has each entry."""
     incomplete_reason: str = ""
-    """Why the history is incomplete; empty if it is not."""
+    """What the history has missed; empty if nothing, or if it is not used."""
 
 
 class PodGroupCondition(Record, frozen=True):
@@ -183,19 +209,21 @@ class PodGroupCondition(Record, frozen=True):
     reason: str = ""
     message: str = ""
     at: datetime | None = None
+    """When it was set last."""
 
 
 class QueuePosition(Record, frozen=True):
-    """Where a job waits."""
+    """Where the job waits."""
 
     name: str = ""
     position: int | None = None
     """Rank among the jobs that wait in the queue, from 1."""
     waiting: int | None = None
+    """Number of jobs that wait there."""
 
 
 class GangCounts(Record, frozen=True):
-    """Pods of a job that waits."""
+    """Pods of the job."""
 
     needed: int = 0
     existing: int = 0
@@ -225,10 +253,11 @@ class NearestNode(Record, frozen=True):
     name: str = ""
     lacks: dict[str, Lack] = {}
     reason: str = ""
+    """Why the node is excluded although it has enough."""
 
 
 class NodeExplanation(Record, frozen=True):
-    """Why no node fits a pod."""
+    """Why no node fits the pod."""
 
     total: int = 0
     excluded: dict[str, int] = {}
@@ -237,7 +266,7 @@ class NodeExplanation(Record, frozen=True):
 
 
 class Explanation(Record, frozen=True):
-    """The scheduler's last attempt to start a job."""
+    """The scheduler's last attempt to start the job."""
 
     stage: str = ""
     """``queue``, ``quota``, ``gang``, ``pod``, ``nodes`` or ``scheduler``: what it failed at."""
@@ -246,19 +275,56 @@ class Explanation(Record, frozen=True):
     queue: QueuePosition = QueuePosition()
     pods: GangCounts = GangCounts()
     limits: dict[str, Limit] = {}
+    """By resource."""
     pod: str = ""
+    """The pod that does not fit; empty if the reason is another one."""
     nodes: NodeExplanation | None = None
+
+
+class WaitReason(StrEnum):
+    """What a job waits for, or why it does not wait."""
+
+    NOT_WAITING = "NotWaiting"
+    """Its pods run or have run."""
+
+    FINISHED = "Finished"
+    DELETING = "Deleting"
+    STOPPING = "Stopping"
+    """It is aborted, completed or terminated, and its pods are being deleted."""
+
+    SUSPENDED = "Suspended"
+    ABORTED = "Aborted"
+    RESTARTING = "Restarting"
+    QUEUE_NOT_FOUND = "QueueNotFound"
+    QUEUE_NOT_OPEN = "QueueNotOpen"
+    BLOCKED = "Blocked"
+    """The job controller cannot create what the job needs."""
+
+    NO_PODGROUP = "NoPodGroup"
+    """The job controller has not created its PodGroup."""
+
+    NO_GANG = "NoGang"
+    """Its pods are scheduled one by one, so that only they know."""
+
+    NOT_REPORTED = "NotReported"
+    """No scheduler has reported on its PodGroup."""
+
+    UNSCHEDULABLE = "Unschedulable"
+    STARTING = "Starting"
+    """It is admitted; its pods are being created or started."""
 
 
 class Why(Record, frozen=True):
     """Whether and why a job waits."""
 
     waiting: bool = False
-    reason: str = ""
+    reason: Annotated[str, Sends(WaitReason)] = ""
     summary: str = ""
+    """For people."""
     conditions: list[PodGroupCondition] = []
+    """Those of the job's PodGroup, or that of its pod."""
     explanation: Explanation | None = None
-    """``None`` unless Batholith's scheduler has written one."""
+    """Null unless Batholith's scheduler has written one."""
 
     def __str__(self) -> str:
         return self.summary

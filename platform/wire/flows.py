@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from .base import Page, Record
+from .base import Items, Record
 
 
 class FlowJob(Record, frozen=True):
@@ -14,11 +14,12 @@ class FlowJob(Record, frozen=True):
     phase: str = ""
     """Empty if the Job has not been created."""
     reason: str = ""
+    """Why the Job fails the flow."""
     message: str = ""
 
 
 class JobFlow(Record, frozen=True):
-    """State of a job flow."""
+    """Summary of a job flow."""
 
     namespace: str
     name: str
@@ -26,17 +27,16 @@ class JobFlow(Record, frozen=True):
     phase: str = ""
     retain_policy: str = ""
     jobs: list[FlowJob] = []
+    """In the order of the flows in the spec."""
     created_at: datetime | None = None
 
 
-class JobFlowPage(Page[JobFlow], frozen=True):
-    """Job flows."""
-
-    items: list[JobFlow] = []
+class JobFlowList(Items[JobFlow], frozen=True):
+    """Job flows of one namespace, or of all."""
 
 
 class CronJob(Record, frozen=True):
-    """State of a CronJob of Volcano."""
+    """Summary of a CronJob."""
 
     namespace: str
     name: str
@@ -52,7 +52,5 @@ class CronJob(Record, frozen=True):
     created_at: datetime | None = None
 
 
-class CronJobPage(Page[CronJob], frozen=True):
-    """CronJobs."""
-
-    items: list[CronJob] = []
+class CronJobList(Items[CronJob], frozen=True):
+    """CronJobs of one namespace, or of all."""

@@ -1,10 +1,11 @@
 """History of jobs, and usage over time."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from .base import Page, Record, html_table
+from .base import Page, Record, Sends, SentTime, html_table
 from .commands import Command
+from .jobs import JobKindName
 
 
 class RecordedTask(Record, frozen=True):
@@ -20,38 +21,38 @@ class RecordedJob(Record, frozen=True):
     """A job of the history."""
 
     uid: str
-    kind: str = ""
+    kind: Annotated[str, Sends(JobKindName)] = ""
     namespace: str = ""
     name: str = ""
     queue: str = ""
     user: str = ""
+    """Who created it through the REST API; empty if unknown."""
     phase: str = ""
-    """The last phase; empty if only its pods were observed."""
+    """The last phase; empty if only pods of it were observed."""
     reason: str = ""
     message: str = ""
     labels: dict[str, str] = {}
     tasks: list[RecordedTask] = []
-    created_at: datetime | None = None
+    created_at: SentTime = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    """``None`` if it has not finished, or was deleted before."""
+    """``null`` if it has not finished, or was deleted before."""
     deleted_at: datetime | None = None
     complete: bool = False
-    """Whether nothing of it was missed, so far."""
+    """Whether nothing of its life was missed, so far."""
     incomplete_reason: str = ""
+    """What was missed; empty if nothing was."""
 
 
 class RecordedJobPage(Page[RecordedJob], frozen=True):
-    """One page of the history, unfinished jobs first, then those that ended last."""
-
-    items: list[RecordedJob] = []
+    """A page of jobs, unfinished ones first, then those that ended last."""
 
 
 class RecordedPhase(Record, frozen=True):
-    """A phase that a job entered."""
+    """A phase that the job entered."""
 
     phase: str = ""
-    entered_at: datetime | None = None
+    entered_at: SentTime = None
     left_at: datetime | None = None
     reason: str = ""
     message: str = ""
@@ -61,11 +62,13 @@ class JobHistory(RecordedJob, frozen=True):
     """All that is recorded of a job."""
 
     spec: Any = None
-    """``None`` if it was too large to be stored."""
+    """The spec; ``null`` if it was larger than 64 KiB."""
     spec_bytes: int = 0
+    """Size of the spec as JSON."""
     phases: list[RecordedPhase] = []
     resource_seconds: dict[str, float] = {}
-    """Requests of the pods times seconds, by resource; of running pods until now."""
+    """Requests of the pods times seconds, by resource: cores of ``cpu``, bytes of ``memory``, units
+    of extended resources. Of running pods, until now."""
     commands: list[Command] = []
     """The latest commands, newest first."""
 
@@ -73,25 +76,29 @@ class JobHistory(RecordedJob, frozen=True):
 class UsagePoint(Record, frozen=True):
     """Usage in one interval."""
 
-    start: datetime | None = None
+    start: SentTime = None
     resource_seconds: dict[str, float] = {}
+    """Requests of the pods times seconds, by resource."""
     complete: bool = False
     """Whether all pods were observed during this time."""
 
 
 class UsageSeries(Record, frozen=True):
-    """Usage of one queue, user or namespace; intervals without usage are omitted."""
+    """Usage of one queue, user or namespace."""
 
     name: str = ""
     points: list[UsagePoint] = []
+    """Intervals without usage are omitted."""
 
 
 class Usage(Record, frozen=True):
     """Usage over time."""
 
-    by: str = ""
-    start: datetime | None = None
-    end: datetime | None = None
+    by: Annotated[str, Sends(Literal["queue", "user", "namespace"])] = ""
+    start: SentTime = None
+    """Begin of the first interval."""
+    end: SentTime = None
+    """End of the last interval."""
     step_seconds: int = 0
     series: list[UsageSeries] = []
 

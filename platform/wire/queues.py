@@ -1,20 +1,22 @@
 """Queues and PodGroups."""
 
 from datetime import datetime
+from typing import Annotated
 
-from .base import Page, Record
+from ..model.podgroup import PodGroupPhase
+from ..model.queue import QueueState
+from .base import CountedPage, Record, Sends
 from .jobs import Explanation, PodGroupCondition
 
 
 class Queue(Record, frozen=True):
-    """State of a queue."""
+    """A queue."""
 
     name: str
     uid: str = ""
     resource_version: str = ""
-    """Its ETag, for ``if_match``."""
-    state: str = ""
-    """``Open``, ``Closed``, ``Closing`` or ``Unknown``."""
+    """For ``If-Match``."""
+    state: Annotated[str, Sends(QueueState)] = ""
     parent: str = ""
     """Empty for the root queue."""
     weight: int = 1
@@ -30,39 +32,44 @@ class Queue(Record, frozen=True):
     """Share that the spec sets, if it does."""
     allocated: dict[str, str] = {}
     """What the pods of the queue have."""
-    podgroups: dict[str, int] = {}
-    """Number of PodGroups by phase."""
+    podgroups: Annotated[dict[str, int], Sends(dict[PodGroupPhase, int])] = {}
+    """Number of PodGroups by phase, as the queue controller reports it."""
     labels: dict[str, str] = {}
     created_at: datetime | None = None
     deleting: bool = False
+    """Whether the queue is being deleted."""
 
 
-class QueuePage(Page[Queue], frozen=True):
+class QueuePage(CountedPage[Queue], frozen=True):
     """One page of queues."""
-
-    items: list[Queue] = []
 
 
 class ResourceUsage(Record, frozen=True):
-    """One resource of a queue; ``None`` where the spec sets nothing."""
+    """One resource of a queue. A quantity is null where none is set."""
 
     allocated: str = ""
+    """What the pods of the queue and of its descendants have."""
     deserved: str | None = None
+    """As in the spec. Without it the scheduler derives a share from the weights, which it does not
+    publish."""
     capability: str | None = None
+    """Limit, as in the spec."""
     guarantee: str | None = None
+    """Reserved amount, as in the spec."""
 
 
 class QueueUsage(Record, frozen=True):
     """What a queue has and may have."""
 
     name: str = ""
-    state: str = ""
+    state: Annotated[str, Sends(QueueState)] = ""
     resources: dict[str, ResourceUsage] = {}
     jobs: dict[str, int] = {}
     """Number of jobs of all kinds by phase."""
     podgroups: dict[str, int] = {}
     """Number of PodGroups by phase."""
     children: list[str] = []
+    """Names of the child queues."""
 
 
 class Owner(Record, frozen=True):
@@ -80,7 +87,7 @@ class PodGroup(Record, frozen=True):
     uid: str = ""
     resource_version: str = ""
     queue: str = ""
-    phase: str = ""
+    phase: Annotated[str, Sends(PodGroupPhase)] = ""
     min_member: int = 0
     min_resources: dict[str, str] = {}
     priority_class_name: str = ""
@@ -90,12 +97,11 @@ class PodGroup(Record, frozen=True):
     owner: Owner | None = None
     conditions: list[PodGroupCondition] = []
     explanation: Explanation | None = None
+    """Why it waits; null unless Batholith's scheduler has written it."""
     labels: dict[str, str] = {}
     created_at: datetime | None = None
     deleting: bool = False
 
 
-class PodGroupPage(Page[PodGroup], frozen=True):
+class PodGroupPage(CountedPage[PodGroup], frozen=True):
     """One page of PodGroups."""
-
-    items: list[PodGroup] = []
