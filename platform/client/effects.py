@@ -1,8 +1,8 @@
 """Operations without I/O: generators that yield effects, which an executor performs.
 
-:mod:`.blocking` performs them in the calling thread, :mod:`.asynchronous` in an event loop, so each
-operation of the API is written once. An operation yields an effect and receives its result, or the
-error that it caused. A *stream* operation also emits items.
+:mod:`.blocking_executor` performs them in the calling thread and :mod:`.async_executor` in an event
+loop, so each operation of the API is written once. An operation yields an effect and receives its
+result, or the error that it caused. A *stream* operation also emits items.
 """
 
 from collections.abc import Callable, Generator, Mapping

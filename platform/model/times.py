@@ -3,11 +3,7 @@
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated
 
-import msgspec
-
-_Aware = Annotated[datetime, msgspec.Meta(tz=True)]
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,](\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -38,11 +34,22 @@ def parse(text: str) -> datetime:
 
 
 def known(text: str | None) -> datetime | None:
-    """Return the time of a timestamp in UTC; None if it is missing or not RFC 3339."""
+    """Return the time of a timestamp in UTC; None if it is missing, or is none."""
     try:
-        found = msgspec.convert(text, _Aware | None)  # ten times as fast as parse
-        return found and found.astimezone(UTC)
-    except (msgspec.ValidationError, OverflowError):
+        found = datetime.fromisoformat(text or "")  # twenty times as fast as `parse`
+        if found.tzinfo is None:
+            return None
+        return found if found.tzinfo is UTC else found.astimezone(UTC)
+    except OverflowError:
+        return None
+    except ValueError:
+        return _parsed(text) if text else None
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        return parse(text)
+    except TimeError:
         return None
 
 

@@ -1,13 +1,15 @@
-"""Read the history of jobs. Times in results are RFC 3339 text in UTC."""
+"""Read the history of jobs."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from msgspec import structs
 
+from ..wire.history import JobHistory, RecordedJob, RecordedPhase, RecordedTask
 from .commands import COMMANDS, CommandRecord
 from .database import Database
 from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
@@ -17,54 +19,11 @@ MAX_COMMANDS = 1000
 """Maximum number of commands of one job in a response."""
 
 
-class PhaseInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase of a job, from entry to the next one."""
-
-    phase: str
-    entered_at: str
-    left_at: str | None
-    reason: str
-    message: str
-
-
-class RecordedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with its pods by phase, as the job's status had them last."""
-
-    name: str
-    replicas: int
-    min_available: int | None = None
-    phases: dict[str, int] = {}
-
-
-class RecordedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the history, without its spec."""
-
-    uid: str
-    kind: str
-    namespace: str
-    name: str
-    queue: str
-    user: str
-    phase: str
-    reason: str
-    message: str
-    labels: dict[str, str]
-    tasks: tuple[RecordedTask, ...]
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    deleted_at: str | None
-    complete: bool
-    """Whether all of the job's life was observed, so far."""
-    incomplete_reason: str
-    """What was missed; empty if nothing was."""
-
-
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """The phases of the latest job of a name."""
 
     job: RecordedJob
-    phases: tuple[PhaseInterval, ...]
+    phases: list[RecordedPhase]
 
     @property
     def pods(self) -> dict[str, int]:
@@ -79,12 +38,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
     """All that is recorded of one job."""
 
-    job: RecordedJob
-    spec: Any
-    """As it was stored; ``None`` if it was larger than what the recorder stores."""
-    spec_bytes: int
-    phases: tuple[PhaseInterval, ...]
-    resource_seconds: Mapping[str, float]
+    job: JobHistory
+    """Without its commands."""
     commands: Sequence[CommandRecord]
 
 
@@ -153,14 +108,14 @@ class HistoryStore:
             row = db.execute(query).first()
             if row is None:
                 return None
-            return JobDetails(
-                job=_job(row),
+            found = JobHistory(
+                **structs.asdict(_job(row)),
                 spec=None if row.spec is None else msgspec.json.decode(row.spec),
                 spec_bytes=row.spec_bytes,
                 phases=_phases(db, row),
                 resource_seconds=_resource_seconds(db, uid, to_micros(now)),
-                commands=_commands(db, row),
             )
+            return JobDetails(job=found, commands=_commands(db, row))
 
         return await self._database.read(work)
 
@@ -214,8 +169,8 @@ def _job(row: Any) -> RecordedJob:
         reason=row.reason,
         message=row.message,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
-        tasks=msgspec.json.decode(row.tasks, type=tuple[RecordedTask, ...]),
-        created_at=_format(row.created_at),
+        tasks=msgspec.json.decode(row.tasks, type=list[RecordedTask]),
+        created_at=from_micros(row.created_at),
         started_at=_optional(row.started_at),
         finished_at=_optional(row.finished_at),
         deleted_at=_optional(row.deleted_at),
@@ -224,7 +179,7 @@ def _job(row: Any) -> RecordedJob:
     )
 
 
-def _phases(db: sa.Connection, job: Any) -> tuple[PhaseInterval, ...]:
+def _phases(db: sa.Connection, job: Any) -> list[RecordedPhase]:
     """Return the phases in order; equal phases in sequence are one."""
     order = (PHASES.c.entered_at, PHASES.c.number)
     query = sa.select(PHASES).where(PHASES.c.job_uid == job.uid).order_by(*order)
@@ -237,16 +192,16 @@ def _phases(db: sa.Connection, job: Any) -> tuple[PhaseInterval, ...]:
             merged.append(row)
             entries.append(row.entered_at)
     ends = [*entries[1:], job.deleted_at]
-    return tuple(
-        PhaseInterval(
+    return [
+        RecordedPhase(
             phase=row.phase,
-            entered_at=_format(entered),
+            entered_at=from_micros(entered),
             left_at=_optional(left),
             reason=row.reason,
             message=row.message,
         )
         for row, entered, left in zip(merged, entries, ends, strict=False)
-    )
+    ]
 
 
 def _resource_seconds(db: sa.Connection, uid: str, now: int) -> dict[str, float]:
@@ -285,10 +240,5 @@ def _commands(db: sa.Connection, job: Any) -> Sequence[CommandRecord]:
     return [CommandRecord(**row) for row in rows]
 
 
-def _optional(micros: int | None) -> str | None:
-    return None if micros is None else _format(micros)
-
-
-def _format(micros: int) -> str:
-    unit = "microseconds" if micros % SECOND else "seconds"
-    return f"{from_micros(micros).replace(tzinfo=None).isoformat(timespec=unit)}Z"
+def _optional(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)

@@ -6,12 +6,13 @@ here until now; the database groups them, so that it returns a few rows for many
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 import sqlalchemy as sa
 
+from ..wire.history import UsagePoint, UsageSeries
 from .database import Database
 from .history_tables import GAPS, JOBS, PODS, USAGE, is_pod_of_job
 from .job_records import PODS_RESOURCE
@@ -36,23 +37,6 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     user: str | None = None
     namespace: str | None = None
-
-
-class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage in one bucket of time."""
-
-    start: int
-    """Seconds since the epoch."""
-    resource_seconds: dict[str, float]
-    complete: bool
-    """Whether all pods were observed during this time."""
-
-
-class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of one queue, user or namespace; buckets without usage are omitted."""
-
-    name: str
-    points: Sequence[UsagePoint]
 
 
 class TooMuchUsageError(Exception):
@@ -106,7 +90,7 @@ def _series(
     for (name, bucket), amounts in sorted(totals.items()):
         has_gap = any(start < bucket + query.step and bucket < end for start, end in gaps)
         point = UsagePoint(
-            start=bucket,
+            start=datetime.fromtimestamp(bucket, UTC),
             resource_seconds=dict(sorted(amounts.items())),
             complete=not has_gap and (name, bucket) not in inexact,
         )

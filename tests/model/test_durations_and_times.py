@@ -88,6 +88,7 @@ def test_timestamps_are_parsed_to_utc(text: str, moment: datetime) -> None:
     read = times.parse(text)
     assert read == moment
     assert read.utcoffset() == timedelta()
+    assert times.known(text) == moment
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,13 @@ def test_timestamps_are_parsed_to_utc(text: str, moment: datetime) -> None:
 def test_malformed_timestamps_are_rejected(text: str) -> None:
     with pytest.raises(TimeError):
         times.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "2026-08-01", "2026-08-01T10:20:30", "0001-01-01T00:00:00+01:00", "\0"]
+)
+def test_what_is_no_time_is_unknown(text: str | None) -> None:
+    assert times.known(text) is None
 
 
 def test_timestamps_are_formatted_in_utc() -> None:

@@ -17,7 +17,7 @@ from ..job_kinds import KINDS
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
 from ..problems import ProblemError, problem_responses
 from ..query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
-from ..schemas.history import history_of, recorded_job, unrecorded_job
+from ..schemas.history import history_of, unrecorded_job
 from ..schemas.responses import WireRoute
 
 router = APIRouter(prefix="/v1", tags=["history"], route_class=WireRoute)
@@ -163,7 +163,7 @@ async def _page(
     )
     jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
     next_cursor = None if next_ is None else _encode(which, namespace, next_)
-    return RecordedJobPage(items=[recorded_job(job) for job in jobs], next_cursor=next_cursor)
+    return RecordedJobPage(items=list(jobs), next_cursor=next_cursor)
 
 
 def _query(which: JobFilter, namespace: str) -> str:

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter
 
-from ...model import times
 from ...store import history
 from ...store.database import StoreError
 from ...wire.jobs import JobSummary, Phase, Timeline, TimelinePhase
@@ -60,8 +59,8 @@ def _from_history(recorded: history.Timeline, pods: dict[str, int]) -> Timeline:
         phases=[
             TimelinePhase(
                 phase=Phase(each.phase) if each.phase in set(Phase) else Phase.UNKNOWN,
-                entered_at=times.known(each.entered_at),
-                left_at=times.known(each.left_at),
+                entered_at=each.entered_at,
+                left_at=each.left_at,
                 reason=each.reason,
                 message=each.message,
             )

@@ -17,7 +17,6 @@ from ..auth import AccessAttributes
 from ..dependencies import Caller, State
 from ..problems import invalid_fields
 from ..query_values import NAME_PATTERN, QueryTime, StorableText
-from ..schemas.history import series_of
 from ..schemas.responses import WireRoute
 
 router = APIRouter(prefix="/v1", tags=["usage"], route_class=WireRoute)
@@ -69,7 +68,7 @@ async def get_usage(
         start=start,
         end=end,
         step_seconds=query.step,
-        series=[series_of(each) for each in series],
+        series=list(series),
     )
 
 

@@ -67,7 +67,8 @@ class WriteLimit:
     """Until when a write may take effect."""
 
     seconds: int = 0
-    """Seconds within which the server carries it out, or never; 0 for those of the server."""
+    """Seconds after which the server gives up a request that it has not carried out; 0 for the
+    server's own limit."""
 
     guard: Callable[[], None] | None = None
     """Called when nothing but the write itself remains; raises NotSentError if it is too late."""
@@ -347,7 +348,11 @@ class Client:
         subresource: str = "",
         view: type[Any] = msgspec.Raw,
     ) -> Any:
-        """Update a whole object. Never with a view: unknown fields would be lost."""
+        """Replace a whole object; *view* is the type of the result.
+
+        *body* must not be a typed object, which lacks the fields that its type does not declare:
+        the API server would remove them.
+        """
         path = codec.object_path(resource, name, namespace=namespace, subresource=subresource)
         return codec.decode(
             await self._send("PUT", path, codec.encode_object(body, resource)), view
