@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 import httpx
 
 from ..wire.commands import CommandResult
-from ..wire.jobs import JobSummary
+from ..wire.jobs import JobKindName, JobSummary
 from . import handles
 from .arguments import explicit
 from .blocking_executor import BlockingExecutor
@@ -21,7 +21,7 @@ from .operations import jobs as job_ops
 from .operations import logs as log_ops
 from .operations import queues as queue_ops
 from .operations import waiting
-from .operations.scopes import VOLCANO_JOBS, Collection, ObjectRef, Server
+from .operations.scopes import Collection, ObjectRef, Server
 from .options import ClientOptions, prepare, with_settings
 from .timing import Retries
 
@@ -312,7 +312,7 @@ class Client:
         server = Server(session)
         self._executor = executor
         self._session = session
-        self.jobs = Jobs(executor, Collection(server, VOLCANO_JOBS))
+        self.jobs = Jobs(executor, Collection(server, JobKindName.JOBS))
         self.queues = Queues(executor, Collection(server, "queues"))
         self.podgroups = PodGroups(executor, Collection(server, "podgroups"))
         self.flows = Flows(executor, Collection(server, "jobflows"))

@@ -176,8 +176,7 @@ def bulk(
     Raises:
         InvalidError: too many jobs match, and nothing was done; or nothing selects jobs.
     """
-    if all_namespaces and namespace is not None:
-        raise ValueError("give either a namespace or all_namespaces")
+    inside = jobs.server.inside(namespace, all_namespaces=all_namespaces)
     filters = {
         "label_selector": label_selector,
         "phase": phases(phase),
@@ -186,6 +185,5 @@ def bulk(
     }
     body: dict[str, Any] = {"action": action, "kind": jobs.kind, "dry_run": dry_run}
     body |= {name: value for name, value in filters.items() if value is not None}
-    inside = () if all_namespaces else ("namespaces", jobs.server.namespace(namespace))
     request = post(path(*inside, "commands"), body, idempotency_key=idempotency_key)
     return (yield from call(jobs.session, request, BulkResults))

@@ -36,10 +36,8 @@ def list_history(
     server: Server, *, page_size: int = PAGE_SIZE, **filters: Unpack[HistoryFilters]
 ) -> Stream[RecordedJob]:
     """List the jobs of the history, also deleted ones: unfinished first, then the last."""
-    namespace, everywhere = filters.get("namespace"), filters.get("all_namespaces", False)
-    if everywhere and namespace is not None:
-        raise ValueError("give either a namespace or all_namespaces")
-    inside = () if everywhere else ("namespaces", server.namespace(namespace))
+    everywhere = filters.get("all_namespaces", False)
+    inside = server.inside(filters.get("namespace"), all_namespaces=everywhere)
     query: dict[str, QueryValue] = {
         "kind": texts(filters.get("kind")),
         "name": filters.get("name"),

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...wire.jobs import JobKindName
 from ..calls import Session
 from ..requests import QueryValue, check_name, path
 
-VOLCANO_JOBS = "jobs"
 KINDS = {
-    ("batch.volcano.sh/v1alpha1", "Job"): VOLCANO_JOBS,
-    ("batch/v1", "Job"): "batchjobs",
-    ("kubeflow.org/v1", "PyTorchJob"): "pytorchjobs",
-    ("kubeflow.org/v1", "TFJob"): "tfjobs",
-    ("kubeflow.org/v1", "MPIJob"): "mpijobs",
-    ("kubeflow.org/v1", "XGBoostJob"): "xgboostjobs",
-    ("kubeflow.org/v1", "PaddleJob"): "paddlejobs",
-    ("kubeflow.org/v1", "JAXJob"): "jaxjobs",
+    ("batch.volcano.sh/v1alpha1", "Job"): JobKindName.JOBS,
+    ("batch/v1", "Job"): JobKindName.BATCHJOBS,
+    ("kubeflow.org/v1", "PyTorchJob"): JobKindName.PYTORCHJOBS,
+    ("kubeflow.org/v1", "TFJob"): JobKindName.TFJOBS,
+    ("kubeflow.org/v1", "MPIJob"): JobKindName.MPIJOBS,
+    ("kubeflow.org/v1", "XGBoostJob"): JobKindName.XGBOOSTJOBS,
+    ("kubeflow.org/v1", "PaddleJob"): JobKindName.PADDLEJOBS,
+    ("kubeflow.org/v1", "JAXJob"): JobKindName.JAXJOBS,
 }
 """Kinds of jobs in paths, by ``apiVersion`` and ``kind`` of their manifests."""
 
@@ -29,6 +29,16 @@ class Server:
     def namespace(self, given: str | None) -> str:
         """Return *given*, or the namespace of the session."""
         return check_name("namespace", self.session.namespace if given is None else given)
+
+    def inside(self, namespace: str | None, *, all_namespaces: bool) -> tuple[str, ...]:
+        """Return the segments of paths that select one namespace; none for all of them.
+
+        Raises:
+            ValueError: both a namespace and all are asked for.
+        """
+        if all_namespaces and namespace is not None:
+            raise ValueError("give either a namespace or all_namespaces")
+        return () if all_namespaces else ("namespaces", self.namespace(namespace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +87,7 @@ class Collection:
         Raises:
             ValueError: both a namespace and all are asked for.
         """
-        if all_namespaces and namespace is not None:
-            raise ValueError("give either a namespace or all_namespaces")
-        inside = () if all_namespaces else ("namespaces", self.server.namespace(namespace))
+        inside = self.server.inside(namespace, all_namespaces=all_namespaces)
         return path(*prefix, *inside, self.kind, query=query)
 
     def ref(self, key: str) -> "ObjectRef":
