@@ -126,12 +126,8 @@ def _field_docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(class_))).body
         body = tree.body if isinstance(tree, ast.ClassDef) else []
         for field, text in itertools.pairwise(body):
-            match field, text:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str() as found_text)),
-                ):
-                    found[name] = inspect.cleandoc(found_text)
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
     return found
 
 

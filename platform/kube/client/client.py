@@ -67,7 +67,7 @@ class WriteLimit:
     """Until when a write may take effect."""
 
     seconds: int = 0
-    """Seconds after which the server gives up a request that it has not carried out; 0 for the
+    """Seconds after which the server cancels a request that it has not carried out; 0 for the
     server's own limit."""
 
     guard: Callable[[], None] | None = None
