@@ -180,7 +180,9 @@ def _unfinished(view: TrainingView, draft: StatusDraft) -> list[Effect]:
     groups = replica_groups(view, draft.start_time)
     known = restarts.parse(meta.annotations, meta.uid)
     failed = [pod.metadata.uid for group in groups for pod in group.restarting]
-    record = known.add(failed, {pod.metadata.uid for pod in view.pods})
+    # A deleted pod may show up again if its watch is late for minutes; it must not count twice.
+    existing = view.observed_pods | {pod.metadata.uid for pod in view.pods}
+    record = known.add(failed, existing)
     if message := _exceeded_limit(view, draft, groups, record):
         left = _deadline(view, draft)
         if left is None or left > 0:  # pods that are deleted no longer show their restarts

@@ -323,6 +323,9 @@ class KindController(Controller[TrainingView, Effect]):
             now=self.clock.now(),
             pods=claimed_pods.children,
             services=claimed_services.children,
+            observed_pods=frozenset(
+                pod.metadata.uid for pod in shared.pods.by_index(BY_JOB, job.metadata.identity)
+            ),
             claim_errors=(*claimed_pods.errors, *claimed_services.errors),
             gang=shared.gang,
             podgroup=self._podgroup(job),

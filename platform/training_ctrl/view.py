@@ -28,6 +28,8 @@ class TrainingView:
     now: datetime
     pods: tuple[Pod, ...] = ()
     services: tuple[Service, ...] = ()
+    observed_pods: frozenset[str] = frozenset()
+    """Uids of the pods that the informer has, also of those that this controller has deleted."""
     claim_errors: tuple[Exception, ...] = ()
     """Why other pods and Services could not be adopted or released."""
     gang: Gang | None = None

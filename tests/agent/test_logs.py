@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -271,10 +272,25 @@ class OpenLogSource(SingleLogSource):
         return False
 
 
+@asynccontextmanager
+async def followed(directory: Path) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Follow ``0.log`` of *directory*, whose first line is ``one``, over the agent's server."""
+    own = pki.ensure(directory / "pki")
+    server = LogServer(OpenLogSource(directory / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
+        response = await session.get(url, ssl=context)
+        assert await response.content.readline() == b"one\n"
+        yield response
+
+
 async def test_following_stops_when_the_client_disconnects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = pki.ensure(tmp_path / "pki")
+    pki.ensure(tmp_path / "pki")
     (tmp_path / "0.log").write_text(LINES)
     ended, read_on = asyncio.Event(), logs.read
 
@@ -284,14 +300,7 @@ async def test_following_stops_when_the_client_disconnects(
         ended.set()
 
     monkeypatch.setattr(logs, "read", read)
-    server = LogServer(OpenLogSource(tmp_path / "0.log"), SystemClock())
-    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    context = ssl.create_default_context(cafile=str(own.ca))
-    context.load_cert_chain(own.client.certificate, own.client.key)
-    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
-        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
-        response = await session.get(url, ssl=context)
-        assert await response.content.readline() == b"one\n"
+    async with followed(tmp_path) as response:
         response.close()
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             await ended.wait()
@@ -300,7 +309,7 @@ async def test_following_stops_when_the_client_disconnects(
 async def test_disconnection_during_a_write_is_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = pki.ensure(tmp_path / "pki")
+    pki.ensure(tmp_path / "pki")
     path = tmp_path / "0.log"
     path.write_text(LINES)
     ended, read_on = asyncio.Event(), logs.read
@@ -320,14 +329,7 @@ async def test_disconnection_during_a_write_is_no_error(
                 await asyncio.sleep(0)
 
     monkeypatch.setattr(logs, "read", read)
-    server = LogServer(OpenLogSource(path), SystemClock())
-    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    context = ssl.create_default_context(cafile=str(own.ca))
-    context.load_cert_chain(own.client.certificate, own.client.key)
-    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
-        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
-        response = await session.get(url, ssl=context)
-        assert await response.content.readline() == b"one\n"
+    async with followed(tmp_path) as response:
         writing = asyncio.create_task(write_on())
         response.close()
         async with asyncio.timeout(DEFAULT_TIMEOUT):

@@ -104,22 +104,26 @@ async def write_until_it_dies(
         return
 
 
+def admin_session(data_dir: Path) -> aiohttp.ClientSession:
+    """A session with the rights of an administrator of the server of *data_dir*."""
+    context = ssl.create_default_context(cafile=str(data_dir / "pki" / "ca.crt"))
+    token = msgspec.json.decode((data_dir / "tokens.json").read_bytes())["admin"]
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=context),
+        headers={"Authorization": f"Bearer {token}"},
+    )
+
+
 async def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     writes = AcknowledgedWrites()
-    async with server_process(tmp_path) as (url, process):
-        context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
-        token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context),
-            headers={"Authorization": f"Bearer {token}"},
-        ) as session:
-            writing = [
-                asyncio.create_task(write_until_it_dies(session, url, writer, writes))
-                for writer in range(WRITERS)
-            ]
-            await writes.done.wait()
-            process.send_signal(signal.SIGKILL)
-            await asyncio.gather(*writing)
+    async with server_process(tmp_path) as (url, process), admin_session(tmp_path) as session:
+        writing = [
+            asyncio.create_task(write_until_it_dies(session, url, writer, writes))
+            for writer in range(WRITERS)
+        ]
+        await writes.done.wait()
+        process.send_signal(signal.SIGKILL)
+        await asyncio.gather(*writing)
     assert len(set(writes.versions)) == len(writes.versions)
     async with embedded_server(tmp_path) as server:
         listed = await server.get(MAPS)
@@ -140,19 +144,13 @@ async def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
 
 
 async def test_a_watch_resumes_without_a_gap_after_a_kill(tmp_path: Path) -> None:
-    async with server_process(tmp_path) as (url, process):
-        context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
-        token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context),
-            headers={"Authorization": f"Bearer {token}"},
-        ) as session:
-            async with session.post(url + MAPS, json=config_map("first")) as response:
-                seen = (await response.json())["metadata"]["resourceVersion"]
-            async with session.post(url + MAPS, json=config_map("second")) as response:
-                assert response.status == 201
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
+    async with server_process(tmp_path) as (url, process), admin_session(tmp_path) as session:
+        async with session.post(url + MAPS, json=config_map("first")) as response:
+            seen = (await response.json())["metadata"]["resourceVersion"]
+        async with session.post(url + MAPS, json=config_map("second")) as response:
+            assert response.status == 201
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
     async with embedded_server(tmp_path) as server:
         path = f"{MAPS}?watch=1&resourceVersion={seen}&labelSelector=!none"
         async with server.watch(path) as lines:

@@ -142,7 +142,7 @@ async def test_a_full_disk_allows_only_deletions_until_there_is_space(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
+    monkeypatch.setattr(SqliteStore, "has_free_pages", lambda self: False)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         watcher = Watcher(SelectionPredicate())
@@ -168,7 +168,7 @@ async def test_a_full_disk_allows_only_deletions_until_there_is_space(
 async def test_deletions_queued_with_a_write_that_does_not_fit_are_written(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
+    monkeypatch.setattr(SqliteStore, "has_free_pages", lambda self: False)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         for name in ("a", "b", "c"):

@@ -132,7 +132,7 @@ async def test_reads_of_many_objects_yield_to_the_event_loop(
     monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
     monkeypatch.setattr(StoredObject, "parse", iterations.counted_parse())
     if headers:  # stored bytes are sent unchanged, many at a time
-        monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
+        monkeypatch.setattr(Renderer, "item", iterations.counted(Renderer.item))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
         response = await server.request(method, SECRETS + query, headers=headers)
@@ -151,7 +151,7 @@ async def test_streams_of_many_objects_yield_to_the_event_loop(
     monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
     monkeypatch.setattr(StoredObject, "parse", iterations.counted_parse())
     if headers:
-        monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
+        monkeypatch.setattr(Renderer, "item", iterations.counted(Renderer.item))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         async with server.watch(f"{SECRETS}?{STREAM}{query}", headers=headers) as stream:
             while (await stream.next())["type"] != "BOOKMARK":
@@ -188,13 +188,13 @@ async def test_many_dependents_are_deleted_in_slices(
     reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
     await fill(server, SECRETS, ownerReferences=[reference])
     looked: Counter[str] = Counter()
-    true_check = GarbageCollector._check_owners
+    true_check = GarbageCollector.check_owners
 
     def check(self: GarbageCollector, resource_store: Any, entry: StoredObject) -> Any:
         looked[entry.name] += 1
         return true_check(self, resource_store, entry)
 
-    monkeypatch.setattr(GarbageCollector, "_check_owners", check)
+    monkeypatch.setattr(GarbageCollector, "check_owners", check)
     monkeypatch.setattr(ObjectStore, "remove", iterations.counted(ObjectStore.remove))
     monkeypatch.setattr(ObjectStore, "put", iterations.counted(ObjectStore.put))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from support.controller_api import NAMESPACE, ControllerApi, Json
-from support.polling import wait_until_true
+from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder
 
 from batholith.kube.client.client import Client
@@ -153,6 +153,16 @@ class TrainingHarness:
             return bool(condition())
 
         await wait_until_true(holds)
+
+    async def admitted(self) -> None:
+        """Wait for the PodGroup of job j, and admit it."""
+        await wait_for(lambda: self.names(PODGROUPS) == ["j"])
+        self.admit()
+
+    async def create_admitted(self, body: Json) -> None:
+        """Create job j with a gang, which is admitted."""
+        await self.create(body)
+        await self.admitted()
 
     def admit(self, name: str = "j", phase: str = "Inqueue") -> None:
         """What the scheduler does with a PodGroup."""

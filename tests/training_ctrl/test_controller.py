@@ -82,9 +82,7 @@ async def test_children_of_a_deleted_job_are_collected() -> None:
     async with TrainingApi(PYTORCHJOBS, collect_garbage=True) as api, api.client() as client:
         world = TrainingHarness(api, client)
         async with running(world.controller(gang_scheduler_name="volcano")):
-            await world.create(pytorch())
-            await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-            world.admit()
+            await world.create_admitted(pytorch())
             await wait_for(lambda: len(world.pods) == len(world.services) == 2)
             await api.delete(PYTORCHJOBS, "j", namespace="d")
             await wait_for(lambda: not (world.pods or world.services or world.names(PODGROUPS)))
@@ -205,9 +203,7 @@ async def test_pod_without_labels_is_released(world: TrainingHarness) -> None:
 
 async def test_deleted_objects_are_created_again_at_once(world: TrainingHarness) -> None:
     async with running(world.controller(gang_scheduler_name="volcano")):
-        await world.create(pytorch())
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.create_admitted(pytorch())
         await wait_for(lambda: len(world.pods) == len(world.services) == 2)
         for resource, name in ((SERVICES, "j-worker-0"), (PODGROUPS, "j")):
             uid = world.api.objects(resource)[f"d/{name}"]["metadata"]["uid"]
@@ -339,9 +335,7 @@ async def test_events_and_metrics_of_a_job(world: TrainingHarness) -> None:
     body = pytorch(policy="OnFailure", cleanPodPolicy="All")
     body["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["restartPolicy"] = "Always"
     async with running(world.controller(gang_scheduler_name="volcano")):
-        await world.create(body)
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.create_admitted(body)
         await wait_for(lambda: len(world.pods) == 2)
         await world.phase("Running")
         await world.phase("Failed", "j-worker-0", code=1)
@@ -400,9 +394,7 @@ async def test_abnormal_pod_is_reported_when_it_changes(world: TrainingHarness) 
 async def test_another_scheduler_in_a_template_is_reported(world: TrainingHarness) -> None:
     body = job(PYTORCH, Master=replica(PYTORCH, schedulerName="mine"))
     async with running(world.controller(gang_scheduler_name="volcano")):
-        await world.create(body)
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.create_admitted(body)
         await wait_for(lambda: world.pods == ["j-master-0"])
     assert world.pod("j-master-0")["spec"]["schedulerName"] == "mine"
     assert world.reasons().count("SetPodTemplateSchedulerName") == 1

@@ -170,6 +170,19 @@ def test_failed_pod_is_deleted_after_it_is_recorded(policy: str) -> None:
     assert deleted_pods(again) == ["j-worker-0"]
 
 
+def test_a_deleted_pod_stays_in_the_record_while_the_informer_has_it() -> None:
+    """INV-TJ-7: it would count again if the watch is later than own writes are kept."""
+    job = pytorch(2, "OnFailure")
+    counted = RestartRecord(job_uid=UID, count=1, pods=("uid-j-worker-0",))
+    job = with_annotations(job, {ANNOTATION: encode(counted)})
+    pods = (pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=137))
+    late = decided(job, *pods, observed_pods=frozenset(("uid-j-worker-0", "uid-j-worker-1")))
+    assert late.record is not None
+    assert (late.record.count, late.record.pods) == (2, ("uid-j-worker-0", "uid-j-worker-1"))
+    reported = decided(job, *pods).record
+    assert reported is not None and reported.pods == ("uid-j-worker-1",)
+
+
 def test_program_error_fails_the_job() -> None:
     job = pytorch(1, "ExitCode")
     result = decided(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))

@@ -95,9 +95,7 @@ async def test_worked_example_5_workers_are_scaled(world: TrainingHarness) -> No
     body = job(PYTORCH, Master=replica(PYTORCH), Worker=replica(PYTORCH, 3))
     field = "pytorchReplicaSpecs"
     async with running(world.controller(gang_scheduler_name="volcano")):
-        await world.create(body)
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.create_admitted(body)
         await wait_for(lambda: len(world.pods) == len(world.services) == 4)
         await world.phase("Running")
         await world.patch(PYTORCH, {field: {"Worker": {"replicas": 1}}})
@@ -136,9 +134,7 @@ async def test_worked_example_6_pods_wait_for_the_gang(world: TrainingHarness) -
 async def test_worked_example_7_suspended_job_is_resumed(world: TrainingHarness) -> None:
     body = job(PYTORCH, Master=replica(PYTORCH), Worker=replica(PYTORCH))
     async with running(world.controller(gang_scheduler_name="volcano")):
-        await world.create(body)
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.create_admitted(body)
         await wait_for(lambda: len(world.pods) == 2)
         await world.phase("Running")
         await wait_for(lambda: world.is_true("Running", PYTORCH))
@@ -150,8 +146,7 @@ async def test_worked_example_7_suspended_job_is_resumed(world: TrainingHarness)
         assert world.conditions(PYTORCH)["Running"] == ("False", "PyTorchJobSuspended")
         assert world.status(PYTORCH)["startTime"] == before
         await world.patch(PYTORCH, {"runPolicy": {"suspend": False}})
-        await wait_for(lambda: world.names(PODGROUPS) == ["j"])
-        world.admit()
+        await world.admitted()
         await wait_for(lambda: len(world.pods) == len(world.services) == 2)
         suspended = ("False", "PyTorchJobResumed")
         await wait_for(lambda: world.conditions(PYTORCH)["Suspended"] == suspended)

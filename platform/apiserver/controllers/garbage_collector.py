@@ -132,7 +132,7 @@ class GarbageCollector(Controller):
             if entry.deleting:
                 await self._finish_deletion(resource_store, entry)
             elif entry.owners:
-                written = self._check_owners(resource_store, entry)
+                written = self.check_owners(resource_store, entry)
                 if written is not None:
                     await written.committed()
         except StatusError as error:
@@ -141,7 +141,7 @@ class GarbageCollector(Controller):
             self.queue.add(key)
         return None
 
-    def _check_owners(
+    def check_owners(
         self, resource_store: ResourceStore, entry: StoredObject
     ) -> WriteResult | None:
         """Delete the object if no owner is left; else remove references to deleted owners."""
@@ -229,7 +229,7 @@ class GarbageCollector(Controller):
         """Delete the dependents that have no other owner, and release the others."""
 
         def delete(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult | None:
-            return None if dependent.deleting else self._check_owners(resource_store, dependent)
+            return None if dependent.deleting else self.check_owners(resource_store, dependent)
 
         await self._for_each_dependent(uid, delete)
 

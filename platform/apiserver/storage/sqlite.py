@@ -243,7 +243,7 @@ class SqliteStore:
         self.reserved = self._disk_reserve.ensure() or self._exchange_log()
         if was_reserved and not self.reserved:
             self._use_reserve()
-        self.full = not (self.reserved or self._has_free_pages())
+        self.full = not (self.reserved or self.has_free_pages())
         if self.reserved and not was_reserved:
             self._set_checkpoint()
         if self.full != was_full:
@@ -267,7 +267,7 @@ class SqliteStore:
         allocate(self._log_path, disk_reserve.LOG_SIZE)
         return False
 
-    def _has_free_pages(self) -> bool:
+    def has_free_pages(self) -> bool:
         """Whether the next group of writes does not extend the database."""
         (pages,) = self.connection.execute("PRAGMA freelist_count").fetchone()
         return bool(pages * self._page_size >= disk_reserve.FREE_PAGES_SIZE)
@@ -279,7 +279,7 @@ class SqliteStore:
         """
         try:
             if not self.reserved:
-                self.full = not self._has_free_pages()
+                self.full = not self.has_free_pages()
             (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
             if pages * self._page_size - self._path.stat().st_size > MAX_GROWTH:
                 self._checkpoint("PASSIVE")

@@ -66,7 +66,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             return Response(
                 stream=chunks(objects, metadata), content_type=self.output_format.content_type
             )
-        body = self._list_head(metadata) + b",".join(map(self._item, objects)) + b"]}"
+        body = self._list_head(metadata) + b",".join(map(self.item, objects)) + b"]}"
         return _yaml_response(body) if self.output_format.yaml else Response(body=body + b"\n")
 
     async def _list_chunks(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
@@ -75,7 +75,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         async for batch in slices(
             objects, PARSED_SLICE_SIZE if self.output_format.as_kind else SLICE_SIZE
         ):
-            yield between + b",".join(map(self._item, batch))
+            yield between + b",".join(map(self.item, batch))
             between = b","
         yield b"]}\n"
 
@@ -95,9 +95,9 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             yield yaml_process.from_json(msgspec.json.encode(after))
 
     def _item_line(self, data: bytes) -> bytes:
-        return self._item(data) + b"\n"
+        return self.item(data) + b"\n"
 
-    def _item(self, data: bytes) -> bytes:
+    def item(self, data: bytes) -> bytes:
         """Encode one item of a list."""
         if self.output_format.as_kind == "Table":
             return msgspec.json.encode(self._row(data))
