@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..model.names import Resource
 
 MIN_WRITES_IN_FLIGHT = 8
-"""Minimum of concurrent writes that the job controller of one shard may have. A process without
-shards has the larger limit of the client."""
+"""Concurrent writes that the job controller of each shard may have at least; otherwise the shards
+divide the limit of the settings."""
 
 
 _MODULES = {

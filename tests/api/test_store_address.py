@@ -19,7 +19,7 @@ PASSWORD = "open-sesame"
 
 @pytest.fixture
 def access(tmp_path: Path) -> Path:
-    """A kubeconfig of a server that is not reachable."""
+    """A kubeconfig of an unreachable server."""
     path = tmp_path / "kubeconfig"
     unreachable = kubeconfig.ClusterAccess(
         server="https://127.0.0.1:1", ca=b"", user="api", token="t"

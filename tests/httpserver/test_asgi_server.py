@@ -31,11 +31,11 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.bodies.append(await read_body(receive))
-        disconnection = asyncio.ensure_future(wait_disconnected(receive))
+        leaving = asyncio.ensure_future(wait_disconnected(receive))
         going_on = asyncio.ensure_future(self.go_on.wait())
-        await asyncio.wait((disconnection, going_on), return_when=asyncio.FIRST_COMPLETED)
-        self.disconnected = disconnection.done()
-        for task in (disconnection, going_on):
+        await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
+        self.disconnected = leaving.done()
+        for task in (leaving, going_on):
             task.cancel()
         await Response.text("done").send(send)
 
