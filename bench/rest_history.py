@@ -20,9 +20,9 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from batholith.api.recorded_stream import RecordedStream
-from batholith.api.recorder import recorded_resources
-from batholith.api.recorder_metrics import RecorderMetrics
+from batholith.api.history.metrics import RecorderMetrics
+from batholith.api.history.recorder import recorded_resources
+from batholith.api.history.stream import RecordedStream
 from batholith.kube.client.client import Client
 from batholith.kube.client.codec import ListScope, ObjectList
 from batholith.machinery.clock import SystemClock

@@ -16,6 +16,6 @@ Rules exist in three forms:
 """
 
 from .settings import AdmissionSettings
-from .webhooks import WEBHOOKS, all_webhooks, webhooks
+from .webhooks import WEBHOOKS, webhooks
 
-__all__ = ["WEBHOOKS", "AdmissionSettings", "all_webhooks", "webhooks"]
+__all__ = ["WEBHOOKS", "AdmissionSettings", "webhooks"]

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 
 from ..machinery import cron
 from ..machinery.cron import TimeZoneProblem
-from ..model import unscheduled_fields, validation
-from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
+from ..model import job_defaults, unscheduled_fields, validation
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, nested_object
 from ..model.field_errors import join_errors, quote
 from ..model.job import Job
 from ..model.names import QUEUES, Resource
 from ..model.queue import QueueState
-from . import job_defaults
-from .decoding import decode, nested_object
+from .decoding import decode
 from .job_validation import validate_job_create
 from .settings import AdmissionSettings
 

@@ -47,15 +47,3 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nulls(inner) for inner in value]
     return value
-
-
-def nested_object(value: Any, name: str) -> Json:
-    """Return the object *name* in *value*, or an empty one."""
-    inner = value.get(name) if isinstance(value, dict) else None
-    return inner if isinstance(inner, dict) else {}
-
-
-def nested_list(value: Any, name: str) -> list[Any]:
-    """Return the list *name* in *value*, or an empty one."""
-    inner = value.get(name) if isinstance(value, dict) else None
-    return inner if isinstance(inner, list) else []

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..model import quantity
-from ..model.admission import DeniedError, Json
+from ..model.admission import DeniedError, Json, nested_list, nested_object
 from ..model.job import Job
 from ..model.quantity import QuantityError
-from .decoding import nested_list, nested_object
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))

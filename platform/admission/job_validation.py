@@ -7,14 +7,13 @@ from itertools import pairwise
 import msgspec
 
 from ..model import durations, quantity, validation
-from ..model.admission import DeniedError, Json, ObjectReader
+from ..model.admission import DeniedError, Json, ObjectReader, nested_object
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
 from . import policy_validation
-from .decoding import nested_object
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings

@@ -4,10 +4,10 @@ An update that leaves the spec unchanged is valid, so that a flow stored without
 block updates of labels or finalizers. Templates need not exist yet.
 """
 
-from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
+from ..model.admission import AdmissionRequest, DeniedError, ObjectReader, nested_object
 from ..model.flow import JobFlow
 from ..model.flow_validation import duplicate_warnings, spec_errors
-from .decoding import decode, nested_object
+from .decoding import decode
 
 
 def validate(request: AdmissionRequest, reader: ObjectReader) -> None:

@@ -1,11 +1,7 @@
 """Default queue of a namespace."""
 
-from ..model.admission import AdmissionRequest, Json, ObjectReader
-from ..model.names import DEFAULT_QUEUE, NAMESPACES
-from .decoding import nested_object
-
-NAMESPACE_QUEUE = "scheduling.volcano.sh/queue-name"
-"""Namespace annotation: default queue of Jobs and PodGroups."""
+from ..model.admission import AdmissionRequest, Json, ObjectReader, nested_object
+from ..model.names import DEFAULT_QUEUE, NAMESPACES, PODGROUP_QUEUE
 
 
 def set_namespace_queue(obj: Json, request: AdmissionRequest, reader: ObjectReader) -> Json:
@@ -18,7 +14,7 @@ def set_namespace_queue(obj: Json, request: AdmissionRequest, reader: ObjectRead
         return obj
     namespace = reader.get(NAMESPACES, "", request.namespace)
     annotations = nested_object(nested_object(namespace, "metadata"), "annotations")
-    default = annotations.get(NAMESPACE_QUEUE)
+    default = annotations.get(PODGROUP_QUEUE)
     if not default:
         return obj
     queue = nested_object(request.old_object, "spec").get("queue") or default

@@ -1,9 +1,8 @@
 """Defaulting and validation of pod annotations on create."""
 
-from ..model.admission import AdmissionRequest, DeniedError, Json
+from ..model.admission import AdmissionRequest, DeniedError, Json, nested_list, nested_object
 from ..model.field_errors import quote
 from ..model.names import QUEUE_GATE
-from .decoding import nested_list, nested_object
 from .settings import AdmissionSettings
 
 JDB_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")

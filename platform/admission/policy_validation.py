@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from ..job_ctrl.actions import ACTIONS
 from ..model import durations
 from ..model.field_errors import quote
 from ..model.job import POLICY_EVENTS, JobEvent, LifecyclePolicy
+from ..model.job_actions import ACTIONS
 
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:

@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..model import quantity
-from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, nested_object
 from ..model.field_errors import ErrorList, aggregate_errors, quote
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.quantity_advice import quantity_advice
 from ..model.queue import Quantities, Queue, QueueState
 from ..model.resource_names import is_extended
-from .decoding import decode, nested_object
+from .decoding import decode
 from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
 from .settings import AdmissionSettings
 

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from ..job_ctrl import podgroups, resources
 from ..model import quantity
-from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
+from ..model.admission import AdmissionRequest, DeniedError, ObjectReader, nested_object
 from ..model.job import Job
+from ..model.min_resources import min_resources, priority_classes
 from ..model.names import QUEUES
 from ..model.quantity import QuantityError
 from ..model.queue import Queue
-from .decoding import decode, nested_object
+from .decoding import decode
 
 
 def job_warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
@@ -22,10 +22,10 @@ def job_warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     if found is None:
         return []
     try:
-        if len(resources.priority_classes(job.spec.tasks)) > 1:
+        if len(priority_classes(job.spec.tasks)) > 1:
             return []  # which pods are in the gang depends on priorities, which are not known here
         capability = decode(found, Queue).spec.capability
-        needed = podgroups.desired_spec(job, priorities={}).min_resources or {}
+        needed = min_resources(job.spec.tasks, job.spec.min_available, priorities={})
         exceeded = [
             f"{needed[name]} {name} (the capability is {limit})"
             for name, limit in sorted(capability.items())

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from ..model.admission import Json
+from ..model.admission import Json, nested_list, nested_object
 from ..model.base import ApiStruct
-from .decoding import nested_list, nested_object
 
 GROUP_ANNOTATION = "volcano.sh/resource-group"
 """Pod annotation: name of its resource group."""

@@ -1,8 +1,11 @@
 """Settings of the admission rules."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..model.job_size import MAX_PODS
+from ..model.training.framework_api import FrameworkApi
 from .resource_groups import ResourceGroup
 
 JOB_PLUGINS = frozenset(
@@ -19,6 +22,10 @@ class AdmissionSettings:
 
     max_pods_per_job: int = MAX_PODS
     """Maximum number of the pods of one Volcano job or training job."""
+
+    frameworks: Sequence[FrameworkApi[Any]] = ()
+    """The kinds of training jobs that are validated. They are defined in the training controller,
+    which admission does not import: the command line passes them."""
 
     max_queue_depth: int = 5
     """Maximum depth of a leaf queue below root."""

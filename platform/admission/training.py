@@ -8,22 +8,28 @@ not set on admission: the controller sets them for each reconcile.
 from functools import partial
 from typing import Any
 
-from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, Webhook
+from ..model.admission import (
+    AdmissionRequest,
+    DeniedError,
+    Json,
+    ObjectReader,
+    Webhook,
+    nested_object,
+)
 from ..model.field_errors import aggregate_errors
 from ..model.job_size import too_many_pods_error, training_pods
+from ..model.training.framework_api import FrameworkApi
 from ..model.training.types import TrainingJob
-from ..training_ctrl.frameworks import FRAMEWORKS
-from ..training_ctrl.frameworks.base import Framework
-from .decoding import decode, nested_object
+from .decoding import decode
 from .settings import AdmissionSettings
 
 
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """Return the webhook of each kind."""
-    return tuple(_webhook(framework, settings) for framework in FRAMEWORKS)
+    return tuple(_webhook(framework, settings) for framework in settings.frameworks)
 
 
-def _webhook(framework: Framework[Any], settings: AdmissionSettings) -> Webhook:
+def _webhook(framework: FrameworkApi[Any], settings: AdmissionSettings) -> Webhook:
     return Webhook(
         name=framework.kind.webhook_name,
         path=framework.kind.webhook_path,
@@ -35,7 +41,7 @@ def _webhook(framework: Framework[Any], settings: AdmissionSettings) -> Webhook:
 
 
 def _validate(
-    framework: Framework[Any],
+    framework: FrameworkApi[Any],
     settings: AdmissionSettings,
     request: AdmissionRequest,
     reader: ObjectReader,
@@ -54,17 +60,19 @@ def _validate(
         raise DeniedError(aggregate_errors(errors))
 
 
-def _warn(framework: Framework[Any], request: AdmissionRequest, reader: ObjectReader) -> list[str]:
+def _warn(
+    framework: FrameworkApi[Any], request: AdmissionRequest, reader: ObjectReader
+) -> list[str]:
     return framework.warnings(_decode(framework, request.object or {}))
 
 
-def _decode(framework: Framework[Any], obj: Json) -> TrainingJob[Any]:
+def _decode(framework: FrameworkApi[Any], obj: Json) -> TrainingJob[Any]:
     # Kubeflow's definitions do not require a spec.
     job: TrainingJob[Any] = decode({"spec": {}} | obj, framework.job_type)
     return job
 
 
-def _decode_stored(framework: Framework[Any], obj: Json) -> TrainingJob[Any] | None:
+def _decode_stored(framework: FrameworkApi[Any], obj: Json) -> TrainingJob[Any] | None:
     """Return the stored job, ``None`` if a field has another type, which an update may fix."""
     try:
         return _decode(framework, obj)

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
-from ..model import unscheduled_fields
+from ..model import job_defaults, unscheduled_fields
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
 from ..model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from ..model.unscheduled_fields import Found
 from . import (
     cronjobs,
-    job_defaults,
     jobflows,
     namespaces,
     podgroups,
@@ -32,13 +31,8 @@ _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
 
 
-def all_webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
-    """Return the webhooks of Volcano's kinds under *settings* and those of training jobs."""
-    return (*webhooks(settings), *training.webhooks(settings))
-
-
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
-    """Return the webhooks of Volcano's kinds under *settings*, in call order."""
+    """Return the webhooks under *settings*, in call order: Volcano's kinds, then training jobs."""
 
     def mutate_job(request: AdmissionRequest, reader: ObjectReader) -> Json:
         job = job_defaults.set_defaults(
@@ -95,6 +89,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _validating(PODGROUPS, _CREATE, podgroups.validate, _warn_podgroup),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
+        *training.webhooks(settings),
     )
 
 

@@ -16,10 +16,10 @@ from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
-from .job_index import JobIndex
-from .job_kinds import KINDS, VOLCANO, JobKind
-from .job_summaries import JobKindName
-from .job_views import CachedJob, without_manifest
+from .jobs.index import JobIndex
+from .jobs.kinds import KINDS, VOLCANO, JobKind
+from .jobs.summaries import JobKindName
+from .jobs.views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 

@@ -34,7 +34,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the argument *responses* of a route that responds with problems of *statuses*.
 
     Name only the statuses that are special to the route (404, 409, 410, 412): those that every
-    route of its kind has are added to the description of the API by :mod:`.openapi`.
+    route of its kind has are added to the description of the API by :mod:`.serving.openapi`.
     """
     return {
         status: {

@@ -15,8 +15,6 @@ from ..model.names import BATCH_JOBS
 
 TRACKING_FINALIZER: Final = "batch.kubernetes.io/job-tracking"
 """Keeps a pod until it is counted in the status of its Job."""
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-"""Annotation and label of a pod of an Indexed Job."""
 INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED_FAILURES: Final = "batch.kubernetes.io/job-index-ignored-failure-count"
 CONTROLLER_UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")

@@ -8,11 +8,11 @@ import msgspec
 
 from ..model import times
 from ..model.base import ApiStruct
+from ..model.names import COMPLETION_INDEX
 from ..model.pod import FINISHED, PodPhase
 from ..model.selectors import NOTHING, Selector, SelectorError, from_label_selector
 from . import failure_policy
 from .core_types import (
-    COMPLETION_INDEX,
     INDEX_FAILURES,
     INDEX_IGNORED_FAILURES,
     TRACKING_FINALIZER,

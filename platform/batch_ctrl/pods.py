@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..machinery.pod_control import MAX_PREFIX_LENGTH, Owner, from_template
+from ..model.names import COMPLETION_INDEX
 from .core_types import (
-    COMPLETION_INDEX,
     INDEX_FAILURES,
     INDEX_IGNORED_FAILURES,
     INDEX_VARIABLE,

@@ -198,10 +198,12 @@ class AdmissionFlags:
         """Return the settings of the rules."""
         from ..admission.settings import JOB_PLUGINS, AdmissionSettings
         from ..job_ctrl.plugins import entry_points
+        from ..training_ctrl.frameworks import FRAMEWORKS
 
         return AdmissionSettings(
             scheduler_names=tuple(self.scheduler_name),
             max_pods_per_job=self.max_pods_per_job,
+            frameworks=FRAMEWORKS,
             max_queue_depth=self.max_queue_depth,
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,

@@ -117,10 +117,11 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission import installed_crds
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
-    from ..admission.webhooks import all_webhooks, webhooks
+    from ..admission.webhooks import webhooks
     from ..job_ctrl.plugins import entry_points
     from ..local.apiserver import Settings, serve
     from ..model import crds
+    from ..training_ctrl.frameworks import FRAMEWORKS
 
     logs.configure(log_format=log_format, level=log_level)
     with exit_on_error(ValueError):
@@ -135,18 +136,18 @@ def apiserver(
             max_pods_per_job=max_pods_per_job,
             job_plugins=JOB_PLUGINS | entry_points.names(),
             queue_gates=True,
+            frameworks=() if other_training_operator else FRAMEWORKS,
         )
         own, training = crds.load(), crds.load_training()
         if not other_training_operator:
             own, training = (*own, *training), ()
-        rule_webhooks = (webhooks if other_training_operator else all_webhooks)(rules)
         settings = Settings(
             data_dir=data_dir,
             host=host,
             listener=listener,
             local_listener=local_listener,
             webhooks=(
-                *rule_webhooks,
+                *webhooks(rules),
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,
@@ -337,10 +338,10 @@ def _api(
     process: RestProcessFlags,
 ) -> None:
     """Serve the REST command API, with /livez and /readyz."""
-    from ..api.client_certificates import ClientCaError
-    from ..api.cors import OriginPatternError
-    from ..api.server import ApiSettings, CertificateFilesError, serve
-    from ..api.streams import StreamSettings
+    from ..api.http.cors import OriginPatternError
+    from ..api.identity.client_certificates import ClientCaError
+    from ..api.serving.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams.feeds import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError

@@ -12,7 +12,7 @@ from .leader_election import ElectionFlags
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..api.history_tasks import HistorySettings
+    from ..api.history.tasks import HistorySettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ class HistoryFlags:
         Raises:
             FlagError: the age is not a positive duration.
         """
-        from ..api.history_tasks import HistorySettings
-        from ..api.recorder_metrics import RecorderMetrics
+        from ..api.history.metrics import RecorderMetrics
+        from ..api.history.tasks import HistorySettings
         from ..store.retention import RetentionSettings
 
         retention = RetentionSettings(max_age=self._max_age(), max_rows=self.history_max_rows)

@@ -9,7 +9,7 @@ import typer
 from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel, Version
 
 if TYPE_CHECKING:
-    from ..api.identity import SecuritySettings
+    from ..api.identity.authentication import SecuritySettings
 
 DEFAULT_CALLER_RATE = 100.0
 """Requests per second and caller."""
@@ -88,8 +88,8 @@ class SecurityFlags:
             FlagError: flags contradict each other.
             OriginPatternError: an origin pattern is invalid.
         """
-        from ..api.cors import OriginPatterns
-        from ..api.identity import SecuritySettings
+        from ..api.http.cors import OriginPatterns
+        from ..api.identity.authentication import SecuritySettings
 
         if self.client_ca_file is not None and not tls:
             raise FlagError("--client-ca-file requires --tls-cert-file and --tls-private-key-file")

@@ -26,16 +26,16 @@ from ..model import names, times
 from ..model.command import Command, target_kind_error, target_name_error
 from ..model.described_podgroup import PodGroupsOf
 from ..model.job import Job, JobEvent
+from ..model.job_defaults import DefaultedJob
+from ..model.job_reasons import Reason
 from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
 from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
-from .defaults import DefaultedJob
 from .described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
 from .desired_states import DesiredStates
-from .effects import Reason
 from .execution import ExecutorDeps, SyncContext
 from .executor import Executor
 from .job_info import UNOBSERVED_TIMEOUT, JobInfo, is_newer

@@ -14,10 +14,11 @@ import msgspec
 from ..model import times
 from ..model.controlled_resources import executed_commands, operation_results
 from ..model.job import FINAL_PHASES, Action, JobPhase
+from ..model.job_actions import Transition
+from ..model.job_reasons import Reason
 from ..model.pod import PodPhase
 from ..model.recorded import seconds_to_wait
 from . import podgroups, policies, status
-from .actions import Transition
 from .effects import (
     CreatePodGroup,
     CreatePods,
@@ -31,7 +32,6 @@ from .effects import (
     Effect,
     EnsurePluginObjects,
     EnsureVolumeClaims,
-    Reason,
     RecordEvent,
     RequeueAfter,
     SetStatus,

@@ -5,32 +5,12 @@ They are not called commands, because a Command is the API object that requests 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ..model.job import JobStatus
+from ..model.job_reasons import Reason
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
 from .pod_info import LifecycleEvent, PodInfo
-
-
-class Reason(StrEnum):
-    """Reasons of the events that are recorded on a Job."""
-
-    EXECUTE_ACTION = "ExecuteAction"
-    COMMAND_ISSUED = "CommandIssued"
-    INVALID_TARGET = "InvalidTarget"
-    STATUS_ERROR = "JobStatusError"
-    PLUGIN_ERROR = "PluginError"
-    PVC_ERROR = "PVCError"
-    PODGROUP_PENDING = "PodGroupPending"
-    PODGROUP_ERROR = "PodGroupError"
-    PODGROUP_NEEDED = "PodGroupNeeded"
-    GANG_UNSATISFIABLE = "NotEnoughPods"
-    POLICY_NEVER_FIRES = "PolicyCannotFire"
-    POD_REJECTED = "PodRejected"
-    TOO_MANY_PODS = "TooManyPods"
-    FAILED_CREATE = "FailedCreate"
-    FAILED_DELETE = "FailedDelete"
 
 
 @dataclass(frozen=True, slots=True)

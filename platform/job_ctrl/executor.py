@@ -31,13 +31,14 @@ from ..machinery.priority_semaphore import PrioritySemaphore
 from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.job import Job, JobPhase, TaskSpec
+from ..model.job_defaults import DefaultedJob
+from ..model.job_reasons import Reason
 from ..model.meta import ObjectMeta, preconditions
 from ..model.placement import REQUEST_SECONDS
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import podgroups, pods
 from .core_types import Pod
-from .defaults import DefaultedJob
 from .execution import ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, JobInfo
 from .job_view import CommandRef
@@ -97,7 +98,7 @@ class Executor:
             try:
                 await self._handlers[type(effect)](context, effect)
             except PluginError as error:
-                self._record_error(context, fx.Reason.PLUGIN_ERROR, str(error))
+                self._record_error(context, Reason.PLUGIN_ERROR, str(error))
                 raise
 
     async def delete_command(self, key: str, command: CommandRef) -> None:
@@ -114,7 +115,7 @@ class Executor:
             self._deps.recorder.record(
                 object_reference(names.COMMANDS, command),
                 type="Warning",
-                reason=fx.Reason.INVALID_TARGET,
+                reason=Reason.INVALID_TARGET,
                 message=problem,
             )
 
@@ -145,7 +146,7 @@ class Executor:
             raise RequeueError(f"cannot delete {name}: conflict") from error
 
     def record_event(
-        self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False
+        self, job: Job, reason: Reason, message: str, *, warning: bool = False
     ) -> None:
         """Record an event on *job*."""
         if self._deps.recorder is not None:
@@ -156,7 +157,7 @@ class Executor:
                 message=message,
             )
 
-    def _record_error(self, context: SyncContext, reason: fx.Reason, error: ApiError | str) -> None:
+    def _record_error(self, context: SyncContext, reason: Reason, error: ApiError | str) -> None:
         """Record an event for *error*; keep a persistent error for the status of the job."""
         message = error if isinstance(error, str) else error.message
         self.record_event(context.job, reason, message, warning=True)
@@ -199,7 +200,7 @@ class Executor:
         except NotFoundError as error:
             raise RequeueError("job not found") from error
         except (ForbiddenError, InvalidError) as error:
-            self.record_event(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
+            self.record_event(job, Reason.STATUS_ERROR, error.message, warning=True)
             raise
 
     def confirm_transition(self, key: str, job: Job, job_info: JobInfo) -> None:
@@ -270,7 +271,7 @@ class Executor:
                 names.PODGROUPS, body.metadata.name, namespace=context.namespace, view=PodGroup
             )
         except ApiError as error:
-            self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
+            self._record_error(context, Reason.PODGROUP_ERROR, error)
             raise
         finally:
             info.creating_podgroup = False
@@ -292,14 +293,14 @@ class Executor:
         except NotFoundError as error:
             raise RequeueError("PodGroup not found") from error
         except ApiError as error:
-            self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
+            self._record_error(context, Reason.PODGROUP_ERROR, error)
             raise
         self._podgroup_written(context, changed)
 
     def _podgroup_written(
         self, context: SyncContext, podgroup: PodGroup, *, requeue: bool = True
     ) -> None:
-        context.job_info.last_errors.pop(fx.Reason.PODGROUP_ERROR, None)
+        context.job_info.last_errors.pop(Reason.PODGROUP_ERROR, None)
         context.job_info.last_written_podgroup = podgroup
         context.job_info.podgroup_written_at = self._deps.clock.monotonic()
         context.requeue = context.requeue or requeue
@@ -351,11 +352,11 @@ class Executor:
                 expectations.observe(context.key, _pod_name(context, *pod))
         error = outcome.first_error or next(iter(conflicts), None)
         if error is None:
-            for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
+            for reason in (Reason.FAILED_CREATE, Reason.PLUGIN_ERROR):
                 context.job_info.last_errors.pop(reason, None)
             return
         if isinstance(error, ApiError):
-            self._record_error(context, fx.Reason.FAILED_CREATE, error)
+            self._record_error(context, Reason.FAILED_CREATE, error)
         raise error
 
     def _only_counts_differ(
@@ -480,7 +481,7 @@ class Executor:
         error = outcome.first_error
         if error is not None:
             if isinstance(error, ApiError):
-                self.record_event(context.job, fx.Reason.FAILED_DELETE, error.message, warning=True)
+                self.record_event(context.job, Reason.FAILED_DELETE, error.message, warning=True)
             raise error
 
     def _priority(self, pods: int) -> float:
@@ -499,16 +500,16 @@ class Executor:
         try:
             job = await self._volume_claims.ensure(context.job)
         except VolumeClaimNotFoundError as error:
-            event = fx.RecordEvent(fx.Reason.PVC_ERROR, str(error), warning=True)
+            event = fx.RecordEvent(Reason.PVC_ERROR, str(error), warning=True)
             await self._record_event(context, event)
             context.requeue = context.job_info.last_errors.get(event.reason) != event.message
             context.job_info.last_errors[event.reason] = event.message
             context.request_requeue(self._deps.settings.pvc_recheck_interval)
             return
         except ApiError as error:
-            self._record_error(context, fx.Reason.PVC_ERROR, error)
+            self._record_error(context, Reason.PVC_ERROR, error)
             raise
-        context.job_info.last_errors.pop(fx.Reason.PVC_ERROR, None)
+        context.job_info.last_errors.pop(Reason.PVC_ERROR, None)
         if job is context.job:
             context.job_info.pvcs_synced_for = context.desired_state.spec_key
         else:  # the claim names are in its spec now; the next sync needs them
@@ -525,12 +526,12 @@ class Executor:
                 context.job, context.desired_state.plugins, context.job_info.plugin_object_uids
             )
         except ApiError as error:
-            self._record_error(context, fx.Reason.PLUGIN_ERROR, error)
+            self._record_error(context, Reason.PLUGIN_ERROR, error)
             raise
-        if context.job_info.last_errors.pop(fx.Reason.PLUGIN_ERROR, None):
+        if context.job_info.last_errors.pop(Reason.PLUGIN_ERROR, None):
             context.requeue = True  # the status shows the error
         for warning in context.desired_state.plugins.warnings(context.job):
-            self.record_event(context.job, fx.Reason.PLUGIN_ERROR, warning, warning=True)
+            self.record_event(context.job, Reason.PLUGIN_ERROR, warning, warning=True)
         context.job_info.plugin_objects_synced_for = synced_for
         context.job_info.plugin_objects_deleted = False
 
@@ -544,7 +545,7 @@ class Executor:
                     context.job, context.desired_state.plugins, context.job_info.plugin_object_uids
                 )
             except PluginError as error:  # the garbage collector deletes the other objects
-                self.record_event(context.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
+                self.record_event(context.job, Reason.PLUGIN_ERROR, str(error), warning=True)
             context.job_info.plugin_objects_synced_for = None
             context.job_info.plugin_objects_deleted = True
 

@@ -7,9 +7,9 @@ report them.
 from dataclasses import dataclass, field
 
 from ..model.job import Job
+from ..model.job_reasons import Reason
 from ..model.names import Resource
 from ..model.podgroup import PodGroup, PodGroupSpec
-from .effects import Reason
 from .planned_creation import PlanUse
 from .plugins.registry import JobPlugins
 from .pod_tracker import PodTracker

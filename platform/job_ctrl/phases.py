@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from ..model.job import JobPhase
+from ..model.job_actions import Transition, transitions_from
 from ..model.pod import PodPhase
-from .actions import Transition, transitions_from
 from .job_view import JobView
 from .pod_info import PodCounts
 

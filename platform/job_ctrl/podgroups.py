@@ -7,6 +7,7 @@ import msgspec
 from ..model import names
 from ..model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
+from ..model.min_resources import min_resources
 from ..model.podgroup import (
     PodGroup,
     PodGroupCondition,
@@ -14,7 +15,6 @@ from ..model.podgroup import (
     PodGroupSpec,
     SubGroupPolicy,
 )
-from . import resources
 
 
 def name_of(job: Job) -> str:
@@ -51,9 +51,7 @@ def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
         min_task_member={task.name: _min_available(task) for task in spec.tasks},
         queue=spec.queue,
         priority_class_name=spec.priority_class_name,
-        min_resources={
-            **resources.min_resources(spec.tasks, spec.min_available, priorities=priorities)
-        },
+        min_resources={**min_resources(spec.tasks, spec.min_available, priorities=priorities)},
         network_topology=topology,
         sub_group_policy=tuple(filter(None, map(_sub_group, spec.tasks))),
     )

@@ -11,8 +11,8 @@ import msgspec
 from ..model import durations
 from ..model.base import ApiStruct
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ..model.job_actions import ACTIONS
 from ..model.pod import PodPhase
-from .actions import ACTIONS
 from .pod_info import LifecycleEvent, PodCounts, PodReader
 
 

@@ -14,9 +14,9 @@ from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
 from ..machinery.controller import RequeueError
 from ..model import names
 from ..model.job import Job, VolumeSpec
+from ..model.job_defaults import DefaultedJob
 from ..model.validation import dns1123_subdomain_error
 from .core_types import DataObject
-from .defaults import DefaultedJob
 from .podgroups import owner_reference
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..model.job import Job, JobEvent, JobPhase, TaskSpec
-from .effects import Reason
+from ..model.job_reasons import Reason
 from .pod_info import LifecycleEvent, PodInfo
 from .pod_tracker import PodTracker
 from .pods import name_of, partition_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ..model.controlled_resources import RESTART_TARGET
 from ..model.job import JobStatus
+from ..model.job_actions import ACTIONS, Target
 from ..model.names import PARTITION, POD, TASK
-from .actions import ACTIONS, Target
 from .pod_info import LifecycleEvent, PodInfo, PodReader
 
 SUSPENDED = "Suspended"

@@ -20,9 +20,9 @@ from ..model.controlled_resources import (
     with_result,
 )
 from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from ..model.job_actions import Transition
+from ..model.job_reasons import Reason
 from ..model.pod import FINISHED, PodPhase
-from .actions import Transition
-from .effects import Reason
 from .job_view import CommandRef, JobView
 from .phases import RULES, SyncMode
 from .pod_info import PodCounts

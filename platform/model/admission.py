@@ -16,6 +16,18 @@ Json = dict[str, Any]
 """A decoded JSON object: admission works on raw objects, so that unknown fields survive."""
 
 
+def nested_object(value: Any, name: str) -> Json:
+    """Return the object *name* in *value*, or an empty one."""
+    inner = value.get(name) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def nested_list(value: Any, name: str) -> list[Any]:
+    """Return the list *name* in *value*, or an empty one."""
+    inner = value.get(name) if isinstance(value, dict) else None
+    return inner if isinstance(inner, list) else []
+
+
 class ObjectReader(Protocol):
     """Read access to other objects, for rules that relate objects."""
 

@@ -144,6 +144,11 @@ CREATED_BY_JOB_FLOW = "volcano.sh/createdByJobFlow"
 """Label and annotation of a Job: ``<namespace>.<name>`` of its JobFlow."""
 CREATED_BY_JOB_TEMPLATE = "volcano.sh/createdByJobTemplate"
 """Label and annotation of a Job: ``<namespace>.<name>`` of its JobTemplate."""
+PODGROUP_MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
+"""Annotation of the owner of pods without a job: the gang size (minMember)."""
+PODGROUP_QUEUE = "scheduling.volcano.sh/queue-name"
+"""Annotation of a pod without a job: the queue of its PodGroup. Also of a namespace: the default
+queue of its Jobs and PodGroups."""
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
 INSTANTIATE = "cronjob.kubernetes.io/instantiate"
@@ -189,6 +194,9 @@ DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""
 DIR_STORAGE_CLASS = "folder"
 """Storage class that the embedded cluster creates at start-up."""
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation and label of a pod of an Indexed Job of batch/v1."""
 
 # Kubeflow's training jobs: wire names.
 TRAINING_GROUP = "kubeflow.org"

@@ -1,5 +1,6 @@
 """Volcano's PodGroup (``scheduling.volcano.sh/v1beta1``): the gang as a unit of scheduling."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from .base import ApiStruct
 from .job import NetworkTopology
 from .meta import LabelSelector, ObjectMeta
+from .names import PODGROUP_MIN_MEMBER
 
 
 class PodGroupPhase(StrEnum):
@@ -74,3 +76,12 @@ class PodGroup(ApiStruct, frozen=True):
     def is_stored(self) -> bool:
         """Whether it is an object of the API server, not only described by a pod."""
         return bool(self.metadata.uid)
+
+
+def min_member(owner: Mapping[str, str]) -> int:
+    """Return the gang size in the annotations of the owner of pods without a job, or one."""
+    text = owner.get(PODGROUP_MIN_MEMBER, "")
+    if not text.removeprefix("+").isdecimal() or not text.isascii():
+        return 1
+    size = int(text)
+    return size if size < 2**31 else 1

@@ -6,15 +6,11 @@ import msgspec
 
 from ..model.job import NetworkTopology
 from ..model.meta import ObjectMeta, OwnerReference
-from ..model.names import DEFAULT_QUEUE, PODS
+from ..model.names import DEFAULT_QUEUE, PODGROUP_MIN_MEMBER, PODGROUP_QUEUE, PODS
 from ..model.pod_resources import quota_usage
-from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus, min_member
 from .core_types import Pod
 
-MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
-"""Annotation of a pod's owner: the gang size (minMember)."""
-QUEUE = "scheduling.volcano.sh/queue-name"
-"""Annotation of a pod: the queue of its PodGroup."""
 _INHERITED = "volcano.sh/"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
 _TOPOLOGY_TIER = "volcano.sh/network-topology-highest-tier"
@@ -51,7 +47,7 @@ def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
             min_member=size,
             min_resources=_min_resources(pod, size),
             priority_class_name=pod.spec.priority_class_name,
-            queue=meta.annotations.get(QUEUE, ""),
+            queue=meta.annotations.get(PODGROUP_QUEUE, ""),
             network_topology=_topology(meta.annotations),
         ),
         status=PodGroupStatus(phase=PodGroupPhase.PENDING),
@@ -90,25 +86,16 @@ def _merge_patch_value(old: object, new: object) -> object:
     return new
 
 
-def min_member(inherited: Mapping[str, str]) -> int:
-    """Return the gang size of the owners' annotation, or one."""
-    text = inherited.get(MIN_MEMBER, "")
-    if not text.removeprefix("+").isdecimal() or not text.isascii():
-        return 1
-    size = int(text)
-    return size if size < 2**31 else 1
-
-
 def ineffective_size(pod: Pod, size: int) -> str:
     """Return the gang size in the pod's own annotation, where it has no effect; empty if none."""
-    value = pod.metadata.annotations.get(MIN_MEMBER, "")
+    value = pod.metadata.annotations.get(PODGROUP_MIN_MEMBER, "")
     return "" if value == str(size) else value
 
 
 def ineffective_queue(pod: Pod, inherited: Mapping[str, str]) -> str:
     """Return the queue in the owners' annotations, where it has no effect; empty if none."""
-    value = inherited.get(QUEUE, "")
-    return "" if value == (pod.metadata.annotations.get(QUEUE) or DEFAULT_QUEUE) else value
+    value = inherited.get(PODGROUP_QUEUE, "")
+    return "" if value == (pod.metadata.annotations.get(PODGROUP_QUEUE) or DEFAULT_QUEUE) else value
 
 
 def _owners(pod: Pod) -> tuple[OwnerReference, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..machinery.reconcile.events import Event
+from ..model.names import PODGROUP_MIN_MEMBER, PODGROUP_QUEUE
 from ..model.podgroup import PodGroup
 from . import build
 from .core_types import Owner, Pod
@@ -135,13 +136,13 @@ def _warnings(pod: Pod, size: int, inherited: Mapping[str, str]) -> Iterator[Rec
     """Yield events on annotations that have no effect."""
     if value := build.ineffective_size(pod, size):
         text = (
-            f"annotation {build.MIN_MEMBER}={value} has no effect on a pod; "
+            f"annotation {PODGROUP_MIN_MEMBER}={value} has no effect on a pod; "
             "put it on the pod's owner"
         )
         yield RecordEvent(pod, Event("GroupMinMemberIgnored", text, warning=True))
     if value := build.ineffective_queue(pod, inherited):
         text = (
-            f"annotation {build.QUEUE}={value} has no effect on the pod's owner; "
+            f"annotation {PODGROUP_QUEUE}={value} has no effect on the pod's owner; "
             "put it into the pod template"
         )
         yield RecordEvent(pod, Event("QueueNameIgnored", text, warning=True))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import admit, denial, job, task
 
-from batholith.job_ctrl.actions import ACTIONS
 from batholith.model.job import POLICY_EVENTS, JobEvent
+from batholith.model.job_actions import ACTIONS
 
 Json = dict[str, Any]
 

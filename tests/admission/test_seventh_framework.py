@@ -74,8 +74,7 @@ def seven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any
     (tmp_path / "mindspore.py").write_text(MODULE)
     monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(tmp_path)])
     found = frameworks.discover()
-    for module in (training, crd_builder):
-        monkeypatch.setattr(module, "FRAMEWORKS", found)
+    monkeypatch.setattr(crd_builder, "FRAMEWORKS", found)
     yield found
     del sys.modules[f"{frameworks.__name__}.mindspore"]
 
@@ -87,7 +86,7 @@ def test_it_is_found_among_the_others(seven: tuple[Any, ...]) -> None:
 
 
 def test_its_jobs_are_validated(seven: tuple[Any, ...]) -> None:
-    hooks = training.webhooks(AdmissionSettings())
+    hooks = training.webhooks(AdmissionSettings(frameworks=seven))
     (hook,) = (each for each in hooks if each.resource.kind == "MSJob")
     assert hook.path == "/validate-kubeflow-org-v1-msjob"
     assert hook.validate is not None

@@ -22,10 +22,12 @@ from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
 from batholith.cli.admission import ENABLED
 from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
+from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
 
-HOOKS: dict[str, Webhook] = {hook.resource.kind: hook for hook in webhooks(AdmissionSettings())}
+SETTINGS = AdmissionSettings(frameworks=FRAMEWORKS)
+HOOKS: dict[str, Webhook] = {hook.resource.kind: hook for hook in webhooks(SETTINGS)}
 KINDS = sorted(HOOKS)
 
 
@@ -201,7 +203,7 @@ def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:
         endpoint=WebhookEndpoint(url="https://127.0.0.1"),
         certificates=SecretSettings(namespace="a", hosts=("b",)),
     )
-    enabled = options.enabled_webhooks(AdmissionSettings())
+    enabled = options.enabled_webhooks(SETTINGS)
     assert [hook.path for hook in enabled] == ["/jobs/validate", *paths]
     assert not set(paths) & set(ENABLED.split(","))
     registration = Registration(webhooks=enabled, endpoint=options.endpoint)

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.polling import wait_until_true
 from support.rest import PATH, RestClient, cluster, rest_at, sqlite
 
-from batholith.api.server import ApiSettings, serve
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.machinery.clock import SystemClock
 
-ACCESS = "batholith.api.access_log"
+ACCESS = "batholith.api.http.access_log"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from batholith.api.auth import AccessAttributes, AccessReviewer
+from batholith.api.identity.reviewer import AccessAttributes, AccessReviewer
 from batholith.api.problems import ProblemError
 from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
 from batholith.apiserver.http.reviews import review

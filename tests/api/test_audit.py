@@ -15,15 +15,15 @@ from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.rest import running_api, sqlite
 
-from batholith.api.audit import AuditMiddleware, RouteMiddleware
-from batholith.api.identity import SecuritySettings
+from batholith.api.identity.audit import AuditMiddleware, RouteMiddleware
+from batholith.api.identity.authentication import SecuritySettings
 from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, CRONJOBS, JOBS
 from batholith.testing import RequestMatcher
 
 ONE = "/v1/namespaces/default/cronjobs/report"
 TEMPLATE = "/v1/namespaces/{namespace}/cronjobs/{name}"
-LOGGER = "batholith.api.audit"
+LOGGER = "batholith.api.identity.audit"
 
 
 @pytest.fixture(autouse=True)

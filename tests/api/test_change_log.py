@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.streams import ALL, RUNNING, ByPhase, Obj, events, obj
 
-from batholith.api.change_log import (
+from batholith.api.streams.change_log import (
     PIECE_SIZE,
     ChangeLog,
     Position,

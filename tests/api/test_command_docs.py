@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batholith.api.command_orders import (
+from batholith.api.commands.orders import (
     GOALS,
     PATCHED,
     TABLE,
@@ -16,7 +16,7 @@ from batholith.api.command_orders import (
     Scope,
     check_action,
 )
-from batholith.api.job_kinds import BATCH, KINDS, VOLCANO
+from batholith.api.jobs.kinds import BATCH, KINDS, VOLCANO
 from batholith.api.problems import ProblemError
 
 PAGE = Path(__file__).parents[2] / "docs" / "rest-api-commands.md"

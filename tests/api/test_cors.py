@@ -9,8 +9,8 @@ import pytest
 from support.controller_api import ControllerApi
 from support.rest import running_api, sqlite
 
-from batholith.api.cors import OriginPatternError, OriginPatterns
-from batholith.api.identity import SecuritySettings
+from batholith.api.http.cors import OriginPatternError, OriginPatterns
+from batholith.api.identity.authentication import SecuritySettings
 from batholith.model.names import COMMANDS, JOBFLOWS, JOBS
 
 PATH = "/v1/jobflows"

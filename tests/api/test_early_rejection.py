@@ -135,9 +135,9 @@ async def test_a_body_in_pieces_of_an_authenticated_client_is_read(rest: RestCli
 async def test_the_rejection_is_in_the_audit_log(
     rest: RestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="batholith.api.audit"):
+    with caplog.at_level(logging.INFO, logger="batholith.api.identity.audit"):
         async with connection(rest) as (reader, writer):
             writer.write(head(""))
             await response(reader)
-    [record] = [each for each in caplog.records if each.name == "batholith.api.audit"]
+    [record] = [each for each in caplog.records if each.name == "batholith.api.identity.audit"]
     assert (vars(record)["status"], vars(record)["path"]) == (401, JOBS)

@@ -13,9 +13,9 @@ from support.embedded_apiserver import EmbeddedServer
 from support.polling import wait_until_true
 from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite
 
-from batholith.api import idempotency
-from batholith.api.app import ROUTERS
-from batholith.api.dependencies import _operation_id
+from batholith.api.http import idempotency
+from batholith.api.routes.dependencies import _operation_id
+from batholith.api.serving.app import ROUTERS
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 from batholith.model.names import COMMANDS, JOBS, Resource

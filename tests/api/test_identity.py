@@ -18,9 +18,9 @@ from support.client_certificates import ClientSubject, client_context, der, issu
 from support.controller_api import ControllerApi
 from support.rest import running_api, sqlite
 
-from batholith.api.client_certificates import ClientCaError, parse_client_certificate
-from batholith.api.identity import SecuritySettings
-from batholith.api.server import ApiSettings, serve
+from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.identity.client_certificates import ClientCaError, parse_client_certificate
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.apiserver.http.reviews import AUDIENCE
 from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.rest_jobs import batch_job, volcano_job
 
-from batholith.api.job_kinds import BATCH, KINDS, VOLCANO, PodPlace
-from batholith.api.job_manifests import build_job, decode_body
-from batholith.api.job_summaries import JobKindName, JobSummary
-from batholith.api.limits import MAX_BODY, MAX_MANIFEST, body_limit
-from batholith.api.preconditions import EntityTags, Preconditions, etag, is_known
+from batholith.api.http.preconditions import EntityTags, Preconditions, etag, is_known
+from batholith.api.jobs.kinds import BATCH, KINDS, VOLCANO, PodPlace
+from batholith.api.jobs.summaries import JobKindName, JobSummary
 from batholith.api.problems import ProblemError
+from batholith.api.serving.limits import MAX_BODY, MAX_MANIFEST, body_limit
+from batholith.api.writes.manifests import build_job, decode_body
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import OPERATION, SUBMITTED_BY
 

@@ -10,14 +10,14 @@ import pytest
 from support.controller_api import NAMESPACE, ControllerApi
 from support.rest_jobs import volcano_job
 
-from batholith.api import job_writes
-from batholith.api.job_kinds import VOLCANO
-from batholith.api.job_manifests import build_job
-from batholith.api.job_summaries import JobSummary
-from batholith.api.job_views import LAST_APPLIED, CachedJob, without_manifest
-from batholith.api.preconditions import EntityTags, Preconditions
+from batholith.api.http.preconditions import EntityTags, Preconditions
+from batholith.api.jobs.kinds import VOLCANO
+from batholith.api.jobs.summaries import JobSummary
+from batholith.api.jobs.views import LAST_APPLIED, CachedJob, without_manifest
 from batholith.api.problems import ProblemError
 from batholith.api.schemas.jobs import ScaleIn
+from batholith.api.writes import jobs as job_writes
+from batholith.api.writes.manifests import build_job
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError, InvalidError
 from batholith.model.meta import ObjectMeta

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batholith.api.job_events import Event, _Subjects
+from batholith.api.jobs.events import Event, _Subjects
 from batholith.model.meta import ObjectReference
 
 SINCE = "2026-01-01T00:00:00Z"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from batholith.api.job_index import JobIndex, JobPage, PageRequest, SortField
-from batholith.api.job_kinds import VOLCANO
-from batholith.api.job_summaries import JobSummary
-from batholith.api.job_views import CachedJob, CachedJobSpec
-from batholith.api.paging import Position, decode_cursor, encode_cursor
+from batholith.api.http.paging import Position, decode_cursor, encode_cursor
+from batholith.api.jobs.index import JobIndex, JobPage, PageRequest, SortField
+from batholith.api.jobs.kinds import VOLCANO
+from batholith.api.jobs.selection import JobFilter, TimeRange
+from batholith.api.jobs.summaries import JobSummary
+from batholith.api.jobs.views import CachedJob, CachedJobSpec
 from batholith.api.problems import ProblemError
-from batholith.api.selection import JobFilter, TimeRange
 from batholith.model.job import JobState, JobStatus
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import SUBMITTED_BY
@@ -233,7 +233,7 @@ def test_jobs_of_one_namespace_among_many_are_found_in_their_group() -> None:
 
 def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is deleted concurrently is not on the page."""
-    monkeypatch.setattr("batholith.api.job_index.YIELD_EVERY", 10)
+    monkeypatch.setattr("batholith.api.jobs.index.YIELD_EVERY", 10)
     world = World()
     for number in range(50):
         world.put(new_job("a", f"job-{number:03}", number="2"))
@@ -254,7 +254,7 @@ def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.M
 
 
 def test_jobs_are_grouped_by_the_labels_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batholith.api.job_index.LABELS", 2)
+    monkeypatch.setattr("batholith.api.jobs.index.LABELS", 2)
     world = World()
     world.put(new_job("a", "job", one="1", two="2", three="3"))
     for label, value, total in (

@@ -12,14 +12,14 @@ from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_until_true
 from support.rest_jobs import CRDS, JobsApi, batch_job, jobs_api, template, volcano_job
 
-from batholith.api import job_writes
-from batholith.api.job_index import SortField
-from batholith.api.job_kinds import KINDS, VOLCANO
-from batholith.api.job_manifests import build_job
-from batholith.api.job_summaries import JobKindName, JobSummary, Phase, TaskSummary
-from batholith.api.limits import MAX_BODY, MAX_MANIFEST
+from batholith.api.jobs.index import SortField
+from batholith.api.jobs.kinds import KINDS, VOLCANO
+from batholith.api.jobs.summaries import JobKindName, JobSummary, Phase, TaskSummary
 from batholith.api.problems import ProblemError
 from batholith.api.schemas.jobs import JobList, JobOut, PartialJob, TaskOut
+from batholith.api.serving.limits import MAX_BODY, MAX_MANIFEST
+from batholith.api.writes import jobs as job_writes
+from batholith.api.writes.manifests import build_job
 from batholith.machinery import served
 from batholith.model import crds as definitions
 from batholith.model.job import JobPhase
@@ -199,10 +199,9 @@ def _full(name: JobKindName) -> Any:
 
 
 def test_every_kind_of_training_jobs_has_a_path() -> None:
-    assert {each.kind.resource.plural for each in FRAMEWORKS} == set(JobKindName) - {
-        JobKindName.JOBS,
-        JobKindName.BATCHJOBS,
-    }
+    served = [kind.training for kind in KINDS.values() if kind.training is not None]
+    assert served == [framework.kind for framework in FRAMEWORKS]
+    assert KINDS.keys() == set(JobKindName)
     assert set(Phase) >= {each.value for each in JobPhase}
     assert set(SortField) == {"name", "created", "phase", "queue"}
 

@@ -14,7 +14,7 @@ from support.api_servers import ServerFactory, add_namespace
 from support.job_pods import RestSession, logs_cluster
 from support.polling import wait_for
 
-from batholith.api import merged_logs
+from batholith.api.logs import merged as merged_logs
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.api.explanations import Explanation, decode_explanation
-from batholith.api.job_kinds import BATCH, KINDS, VOLCANO, JobKind
-from batholith.api.job_summaries import JobKindName
-from batholith.api.job_timeline import pods_by_phase, timeline
-from batholith.api.job_waits import WaitReason, WaitView, described_podgroup, explain_wait
-from batholith.api.pod_views import JobPod
+from batholith.api.jobs.explanations import Explanation, decode_explanation
+from batholith.api.jobs.kinds import BATCH, KINDS, VOLCANO, JobKind
+from batholith.api.jobs.pod_views import JobPod
+from batholith.api.jobs.summaries import JobKindName
+from batholith.api.jobs.timeline import pods_by_phase, timeline
+from batholith.api.jobs.waits import WaitReason, WaitView, described_podgroup, explain_wait
 from batholith.model.job import JobPhase
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue

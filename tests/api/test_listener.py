@@ -19,7 +19,7 @@ from support.controller_api import ControllerApi
 from support.polling import wait_until_true
 from typer.testing import CliRunner
 
-from batholith.api.server import ApiSettings, serve
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.cli.main import app
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials, load_credentials

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.api.listing import ListRequest
+from batholith.api.http.listing import ListRequest
 
 
 @given(

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.api.log_lines import LineAssembler, LogLine, LogPosition, format_lines
+from batholith.api.logs.lines import LineAssembler, LogLine, LogPosition, format_lines
 
 TEXTS = st.lists(st.text("ab \r", max_size=6), max_size=12)
 

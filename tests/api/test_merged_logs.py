@@ -7,9 +7,10 @@ import pytest
 from support.fake_logs import Body, FakeCluster, Step, make_pod, merge, stamped
 from support.polling import wait_for
 
-from batholith.api import merged_logs, pod_watch
-from batholith.api.container_logs import LogStreams
-from batholith.api.merged_logs import IncompleteLogsError
+from batholith.api.logs import merged as merged_logs
+from batholith.api.logs import pod_watch
+from batholith.api.logs.containers import LogStreams
+from batholith.api.logs.merged import IncompleteLogsError
 from batholith.api.problems import ProblemError
 from batholith.kube.errors import (
     BadRequestError,

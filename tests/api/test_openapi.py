@@ -11,8 +11,8 @@ import pytest
 from support.openapi_changes import breaking_changes
 from tools import openapi as tool
 
-from batholith.api.app import document
-from batholith.api.openapi import TAGS
+from batholith.api.serving.app import document
+from batholith.api.serving.openapi import TAGS
 
 Document = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.rest import PATH, RestClient, cluster, rest_at, running_api, sqlite
 
-from batholith.api.app import document
-from batholith.api.operations import OperationTable
+from batholith.api.http.operations import OperationTable
+from batholith.api.serving.app import document
 
 LIST = "/v1/namespaces/default/jobs"
 
@@ -160,7 +160,7 @@ def test_parameters_are_repeatable_if_they_are_lists() -> None:
 
 async def test_a_request_whose_head_was_read_is_ended() -> None:
     """HEAD of a stream does not last as long as the stream."""
-    from batholith.api.operations import OperationMiddleware
+    from batholith.api.http.operations import OperationMiddleware
 
     ended = asyncio.Event()
 

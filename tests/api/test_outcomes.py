@@ -12,11 +12,11 @@ from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_until_true
 from support.rest import JOB, sqlite
 
-from batholith.api.auth import UserInfo
 from batholith.api.caches import Caches
-from batholith.api.caller import AuthenticatedCaller
-from batholith.api.command_orders import Order
-from batholith.api.commands import CommandService
+from batholith.api.commands.orders import Order
+from batholith.api.commands.service import CommandService
+from batholith.api.identity.caller import AuthenticatedCaller
+from batholith.api.identity.reviewer import UserInfo
 from batholith.kube.client.client import Client
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID

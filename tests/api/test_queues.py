@@ -13,8 +13,8 @@ from support.api_servers import ServerFactory, add_namespace
 from support.job_pods import RestSession, objects_cluster
 from support.polling import wait_until_true
 
-from batholith.api import queue_writes
 from batholith.api.problems import ProblemError
+from batholith.api.writes import queues as queue_writes
 from batholith.model.names import PODGROUPS, QUEUES, WHY
 
 Json = dict[str, Any]

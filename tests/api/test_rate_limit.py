@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from batholith.api.rate_limit import RateLimiter, source_key
+from batholith.api.identity.rate_limit import RateLimiter, source_key
 from batholith.machinery.testing import FakeClock
 
 

@@ -19,12 +19,17 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.polling import wait_for
 
-from batholith.api import auth
-from batholith.api.auth import AccessAttributes, AccessReviewer, UserInfo, jwt_expiration
-from batholith.api.client_certificates import ClientCertificate
-from batholith.api.identity import Callers, SecuritySettings
+from batholith.api.identity import reviewer as auth
+from batholith.api.identity.authentication import Callers, SecuritySettings
+from batholith.api.identity.client_certificates import ClientCertificate
+from batholith.api.identity.review_cache import ExpiringCache, SingleFlight
+from batholith.api.identity.reviewer import (
+    AccessAttributes,
+    AccessReviewer,
+    UserInfo,
+    jwt_expiration,
+)
 from batholith.api.problems import ProblemError
-from batholith.api.review_cache import ExpiringCache, SingleFlight
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
 from batholith.kube.errors import ConfigError

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from support.rest import JOB, RestClient
 from support.rest_in_thread import RestThread
 
-from batholith.api.app import document
+from batholith.api.serving.app import document
 from batholith.model.names import CRONJOBS, JOBFLOWS, JOBS
 
 CHECKS = [

@@ -16,7 +16,7 @@ from support.postgres import Postgres, postgres
 from support.recorded_jobs import create
 from support.rest import PATH, RestClient, cluster, rest_at, sqlite, starting_api
 
-from batholith.api.history_tasks import HistorySettings
+from batholith.api.history.tasks import HistorySettings
 from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, JOBS, Resource
 

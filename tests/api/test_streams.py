@@ -17,7 +17,7 @@ from support.rest import JOB, RestClient, cluster, rest_at, sqlite, starting_api
 from support.streams import ALL, Obj, events, obj
 
 from batholith.api.problems import ProblemError
-from batholith.api.streams import (
+from batholith.api.streams.feeds import (
     AUTHORIZATION_INTERVAL,
     FLUSH_INTERVAL,
     HEARTBEAT_INTERVAL,

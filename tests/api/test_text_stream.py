@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.api import text_stream
+from batholith.api.http import text_stream
+from batholith.api.http.text_stream import SlowReaderError, TextOutput, TextStream
 from batholith.api.problems import ProblemError
-from batholith.api.text_stream import SlowReaderError, TextOutput, TextStream
 
 
 class Connection:

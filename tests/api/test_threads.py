@@ -12,7 +12,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from support.rest import PATH, cluster, rest_at, running_api, sqlite
 
-from batholith.api.app import ROUTERS
+from batholith.api.serving.app import ROUTERS
 
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 

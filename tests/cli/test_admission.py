@@ -10,6 +10,7 @@ from batholith.cli.admission import AdmissionFlags
 from batholith.cli.main import app
 from batholith.job_ctrl.plugins.entry_points import GROUP
 from batholith.job_ctrl.plugins.registry import BUILT_IN
+from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 URL = ("--webhook-url", "https://127.0.0.1:8443")
 
@@ -55,3 +56,7 @@ def test_job_plugins_of_other_packages_are_found_without_importing_them(
     install(tmp_path, "acme", modules={}, entry_points={"mine": "nowhere:Mine"}, group=GROUP)
     monkeypatch.syspath_prepend(tmp_path)
     assert AdmissionFlags().settings().job_plugins == {*BUILT_IN, "mine"}
+
+
+def test_jobs_of_all_training_frameworks_are_validated() -> None:
+    assert AdmissionFlags().settings().frameworks == FRAMEWORKS

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from batholith.api.app import ROUTERS
+from batholith.api.serving.app import ROUTERS
 from batholith.client.errors import FieldError, Problem
 from batholith.client.types import commands, flows, history, jobs, queues
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from batholith.api.auth import AccessAttributes, UserInfo
-from batholith.api.caller import AuthenticatedCaller
-from batholith.api.dependencies import AppState
+from batholith.api.identity.caller import AuthenticatedCaller
+from batholith.api.identity.reviewer import AccessAttributes, UserInfo
 from batholith.api.problems import ProblemError
+from batholith.api.routes.dependencies import AppState
 from batholith.api.routes.history import _allowed_kinds
 from batholith.api.routes.usage import _interval, _required
 from batholith.model.names import JOBS, QUEUES

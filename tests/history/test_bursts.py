@@ -9,7 +9,7 @@ from typing import cast
 from pytest import mark
 from support.history_world import JOBS, RECORDED, REGISTERED
 
-from batholith.api.recorded_stream import BUSY_BATCH, RecordedStream
+from batholith.api.history.stream import BUSY_BATCH, RecordedStream
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.store.recording import Batch, Position, Recording

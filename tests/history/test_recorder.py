@@ -13,14 +13,10 @@ from support.polling import wait_until_true
 from support.recorded_jobs import create, details, has_begun, job, run_pod, set_phase
 from support.rest import RestClient, rest_at, running_api, sqlite
 
-from batholith.api import recorded_stream
-from batholith.api.history_tasks import HistorySettings
+from batholith.api.history import stream as recorded_stream
+from batholith.api.history.tasks import HistorySettings
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.leader_election import (
-    LeaderElectionConfig,
-    LeaderElector,
-    new_identity,
-)
+from batholith.machinery.leader_election import LeaderElectionConfig, LeaderElector, new_identity
 from batholith.model import crds
 from batholith.model.names import BATCH_JOBS, JOBS, PODS
 from batholith.model.recorded import RECORDED, is_recorded

@@ -3,12 +3,12 @@
 import pytest
 
 from batholith.admission.policy_validation import policies_error
-from batholith.api.command_orders import TABLE, CommandAction
-from batholith.job_ctrl.actions import ACTIONS, Target
+from batholith.api.commands.orders import TABLE, CommandAction
 from batholith.job_ctrl.phases import RULES
 from batholith.job_ctrl.pod_info import LifecycleEvent
 from batholith.job_ctrl.restarts import RestartTarget, target_for_event
 from batholith.model.job import Action, JobEvent, LifecyclePolicy
+from batholith.model.job_actions import ACTIONS, Target
 
 
 @pytest.mark.parametrize("action", Action)

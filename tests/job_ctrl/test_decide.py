@@ -23,7 +23,6 @@ from batholith.job_ctrl.effects import (
     DeletePods,
     DropLifecycleEvents,
     Effect,
-    Reason,
     RecordEvent,
     RequeueAfter,
     SetStatus,
@@ -32,6 +31,7 @@ from batholith.job_ctrl.job_view import CommandRef
 from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model import times
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.job_reasons import Reason
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 from batholith.model.recorded import RECORDED

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 from support.jobs import encode_templates
 
-from batholith.admission.job_defaults import set_defaults
 from batholith.job_ctrl import pods
-from batholith.job_ctrl.defaults import DefaultedJob
+from batholith.model.job_defaults import DefaultedJob, set_defaults
 from batholith.model.meta import ObjectMeta
 
 Json = dict[str, Any]

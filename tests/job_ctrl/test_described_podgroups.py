@@ -9,7 +9,6 @@ import pytest
 
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.core_types import Pod, PodCondition, PodStatus
-from batholith.job_ctrl.defaults import DefaultedJob
 from batholith.job_ctrl.described_podgroups import (
     SILENCE,
     DescribedPodGroups,
@@ -21,6 +20,7 @@ from batholith.job_ctrl.pods import build, set_description
 from batholith.machinery.testing import FakeClock
 from batholith.model.described_podgroup import decode
 from batholith.model.job import Job
+from batholith.model.job_defaults import DefaultedJob
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NO_PODGROUP, PODGROUP, PODGROUPS_OF_JOB, QUEUE_GATE
 from batholith.model.pod import PodPhase

@@ -8,7 +8,6 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl.actions import Target
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, SetStatus
 from batholith.job_ctrl.job_view import CommandRef
@@ -21,6 +20,7 @@ from batholith.model.controlled_resources import (
     executed_commands,
 )
 from batholith.model.job import JobState, JobStatus
+from batholith.model.job_actions import Target
 from batholith.model.pod import PodPhase
 
 RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)

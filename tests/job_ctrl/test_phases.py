@@ -5,12 +5,12 @@ import pytest
 from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import status
-from batholith.job_ctrl.actions import Transition
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
 from batholith.job_ctrl.job_view import CommandRef, JobView
 from batholith.job_ctrl.phases import RULES
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.job_actions import Transition
 from batholith.model.pod import PodPhase
 
 P, A = JobPhase, Action

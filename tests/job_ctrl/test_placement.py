@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.job_ctrl.defaults import DefaultedJob
 from batholith.job_ctrl.placement import (
     Description,
     NotDescribedError,
@@ -16,6 +15,7 @@ from batholith.job_ctrl.placement import (
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.pods import build
 from batholith.model.job import Job
+from batholith.model.job_defaults import DefaultedJob
 from batholith.model.names import PLACE_AT_CREATION, QUEUE_GATE
 from batholith.model.placement import decode_members, hash_of
 from batholith.scheduler.state.core_types import Pod

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from batholith.job_ctrl.core_types import PriorityClass
-from batholith.job_ctrl.defaults import DefaultedJob
 from batholith.job_ctrl.placement import Unplaced
 from batholith.job_ctrl.planned_creation import PlannedCreation, PlanUse
 from batholith.job_ctrl.plugins.registry import Registry
@@ -16,6 +15,7 @@ from batholith.job_ctrl.pods import build
 from batholith.kube.errors import NotSentError, was_rejected
 from batholith.machinery.testing import FakeClock
 from batholith.model.job import Job
+from batholith.model.job_defaults import DefaultedJob
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import MEMBERS, PLAN
 from batholith.model.placement import Plan

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from support.jobs import job, task
 
-from batholith.job_ctrl import podgroups, resources
+from batholith.job_ctrl import podgroups
+from batholith.model.min_resources import min_resources
 
 
 def template(cpu: str, priority: str = "", **pod: Any) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def template(cpu: str, priority: str = "", **pod: Any) -> dict[str, Any]:
 
 def minimum(*tasks: dict[str, Any], gang: int) -> dict[str, str]:
     spec = job(*tasks).spec
-    return resources.min_resources(spec.tasks, gang, priorities={"high": 10})
+    return min_resources(spec.tasks, gang, priorities={"high": 10})
 
 
 @pytest.mark.parametrize(

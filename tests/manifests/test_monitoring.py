@@ -16,9 +16,9 @@ from support.manifests import MANIFESTS, chart, of_kind
 
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import InformerReader
-from batholith.api.metrics import ApiMetrics
-from batholith.api.recorder_metrics import RecorderMetrics
-from batholith.api.stream_metrics import StreamMetrics
+from batholith.api.history.metrics import RecorderMetrics
+from batholith.api.http.metrics import ApiMetrics
+from batholith.api.streams.metrics import StreamMetrics
 from batholith.batch_ctrl.metrics import BatchJobMetrics
 from batholith.cli.manager import Telemetry
 from batholith.flow_ctrl.metrics import FlowMetrics

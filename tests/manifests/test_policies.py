@@ -5,9 +5,9 @@ from typing import Any
 
 from support.cel_policies import policies
 
-from batholith.job_ctrl.actions import ACTIONS
 from batholith.job_ctrl.plugins.registry import BUILT_IN
 from batholith.model.job import POLICY_EVENTS
+from batholith.model.job_actions import ACTIONS
 
 Json = dict[str, Any]
 BY_NAME: dict[tuple[str, str], Json] = {

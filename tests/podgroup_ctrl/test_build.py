@@ -7,14 +7,13 @@ import msgspec
 import pytest
 
 from batholith.model.pod_resources import PodResources, quota_usage
-from batholith.model.podgroup import PodGroup
+from batholith.model.podgroup import PodGroup, min_member
 from batholith.podgroup_ctrl.build import (
     build,
     ineffective_queue,
     ineffective_size,
     merge_owners,
     merge_patch,
-    min_member,
 )
 from batholith.podgroup_ctrl.core_types import Pod, index_by_podgroup
 

@@ -26,7 +26,7 @@ from support.realkube import (
 from support.rest import JOB, running_api, sqlite
 from support.rest_routes import NAME, WriteRoute, stored_objects, write_routes
 
-from batholith.api.identity import SecuritySettings
+from batholith.api.identity.authentication import SecuritySettings
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity

@@ -17,6 +17,7 @@ from support.webhooks import serve_webhooks
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
 from batholith.model import crds
+from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
 
@@ -27,15 +28,14 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 @asynccontextmanager
 async def started(servers: ServerFactory, directory: Path) -> AsyncIterator[Server]:
     """A server with the definitions and the webhooks."""
+    rules = webhooks(AdmissionSettings(frameworks=FRAMEWORKS))
     if servers.name == "embedded":
-        async with servers.start(
-            directory, webhooks=webhooks(AdmissionSettings()), crds=crds.load_training()
-        ) as server:
+        async with servers.start(directory, webhooks=rules, crds=crds.load_training()) as server:
             yield server
         return
     async with servers.start(directory) as server:
         await server.install_crds(*crds.load_training())
-        async with serve_webhooks(server, webhooks(AdmissionSettings())):
+        async with serve_webhooks(server, rules):
             yield server
 
 

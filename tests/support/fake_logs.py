@@ -9,13 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from batholith.api.container_logs import LogStreams
-from batholith.api.job_kinds import VOLCANO
-from batholith.api.job_pods import JobPods
-from batholith.api.job_views import CachedJob, CachedJobSpec, CachedTask
-from batholith.api.merged_logs import MergedLogs, MergeOptions
-from batholith.api.pod_views import JobPod
-from batholith.api.text_stream import TextOutput
+from batholith.api.http.text_stream import TextOutput
+from batholith.api.jobs.kinds import VOLCANO
+from batholith.api.jobs.pod_views import JobPod
+from batholith.api.jobs.pods import JobPods
+from batholith.api.jobs.views import CachedJob, CachedJobSpec, CachedTask
+from batholith.api.logs.containers import LogStreams
+from batholith.api.logs.merged import MergedLogs, MergeOptions
 from batholith.kube.client.client import Client, WatchEvent
 from batholith.kube.client.codec import ObjectList
 from batholith.model.job import JobState, JobStatus

@@ -11,9 +11,9 @@ import msgspec
 import sqlalchemy as sa
 from support.examples import examples
 
-from batholith.api.recorded_stream import RecordedStream
-from batholith.api.recorder import recorded_resources
-from batholith.api.recorder_metrics import RecorderMetrics
+from batholith.api.history.metrics import RecorderMetrics
+from batholith.api.history.recorder import recorded_resources
+from batholith.api.history.stream import RecordedStream
 from batholith.kube.client.client import Client
 from batholith.kube.client.codec import ListScope, ObjectList
 from batholith.kube.errors import GoneError

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 from support.embedded_apiserver import Server
 
-from batholith.admission.job_defaults import set_defaults
 from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
 from batholith.model.base import ApiStruct
 from batholith.model.job import Job, JobPhase
+from batholith.model.job_defaults import set_defaults
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import (
     JOB_VERSION,

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 
-from batholith.api.history_tasks import HistorySettings
-from batholith.api.identity import SecuritySettings
-from batholith.api.server import ApiSettings, serve
+from batholith.api.history.tasks import HistorySettings
+from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
 from batholith.model import crds

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from support.rest import running_api, sqlite
 
-from batholith.api.history_tasks import HistorySettings
+from batholith.api.history.tasks import HistorySettings
 from batholith.client import AsyncClient, Client, Retries
 from batholith.client.options import ClientOptions
 from batholith.testing import Cluster

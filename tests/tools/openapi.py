@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from batholith.api.app import document
+from batholith.api.serving.app import document
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.openapi_changes import breaking_changes

@@ -24,7 +24,7 @@ from ...machinery.serving_certificate import ServingCertificate
 from ...model.admission import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
-from ..webhooks import all_webhooks
+from ..webhooks import webhooks
 from .ca_injector import CaInjector
 from .cert_files import CertificateFiles, FileCertProvider
 from .cert_secret import SecretCertProvider, SecretSettings
@@ -87,7 +87,7 @@ class AdmissionOptions:
         Raises:
             UnknownPathsError: a path has no webhook.
         """
-        known = {webhook.path: webhook for webhook in all_webhooks(settings)}
+        known = {webhook.path: webhook for webhook in webhooks(settings)}
         unknown = [path for path in self.paths if path not in known]
         if unknown:
             raise UnknownPathsError(

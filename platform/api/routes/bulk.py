@@ -4,14 +4,14 @@ import uuid
 
 from fastapi import APIRouter, Request, Response
 
-from ..audit import note_dry_run
-from ..bulk_commands import BulkOrder, is_complete, run_bulk
-from ..caller import AuthenticatedCaller
-from ..command_responses import encode_results
-from ..dependencies import AppState, Caller, Namespace, OperationId, State, served_kind
-from ..idempotency import attempt_of
+from ..http.idempotency import attempt_of
+from ..identity.audit import note_dry_run
+from ..identity.caller import AuthenticatedCaller
 from ..problems import problem_responses
 from ..schemas.commands import BulkCommandIn, BulkResults
+from .bulk_commands import BulkOrder, is_complete, run_bulk
+from .command_responses import encode_results
+from .dependencies import AppState, Caller, Namespace, OperationId, State, served_kind
 
 router = APIRouter(prefix="/v1", tags=["commands"])
 

@@ -9,23 +9,17 @@ from ...kube.errors import NotFoundError
 from ...model.names import COMMANDS, QUEUE_COMMAND_NAMESPACE, QUEUES
 from ...model.queue import Queue
 from ...store.commands import QUEUES_KIND, CommandRecord, Position
-from ..auth import AccessAttributes
-from ..caller import AuthenticatedCaller
-from ..command_issuing import command_location, issue_for_job
-from ..command_orders import Order, order_for_queue
-from ..command_responses import encode_command, encode_page, encode_result
-from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
-from ..idempotency import is_repeated
-from ..paging import decode_cursor, encode_cursor
+from ..commands.orders import Order, order_for_queue
+from ..http.idempotency import is_repeated
+from ..http.paging import decode_cursor, encode_cursor
+from ..http.query_values import WHOLE_NUMBER
+from ..identity.caller import AuthenticatedCaller
+from ..identity.reviewer import AccessAttributes
 from ..problems import ProblemError, problem_responses
-from ..query_values import WHOLE_NUMBER
-from ..schemas.commands import (
-    CommandIn,
-    CommandList,
-    CommandOut,
-    CommandResult,
-    QueueCommandIn,
-)
+from ..schemas.commands import CommandIn, CommandList, CommandOut, CommandResult, QueueCommandIn
+from .command_issuing import command_location, issue_for_job
+from .command_responses import encode_command, encode_page, encode_result
+from .dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands."), WHOLE_NUMBER]

@@ -5,7 +5,6 @@ import uuid
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...cron_ctrl.core_types import KIND
 from ...kube.client.client import ObjectList
 from ...kube.errors import AlreadyExistsError, NotFoundError
 from ...machinery.cronjobs.build import build_manual_job
@@ -13,12 +12,12 @@ from ...machinery.cronjobs.objects import CronJob
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..caller import AuthenticatedCaller
-from ..dependencies import Caller, Name, Namespace, OperationId
-from ..job_summaries import summarize_volcano
+from ..identity.caller import AuthenticatedCaller
+from ..jobs.summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
 from ..schemas.strict import StrictBody
+from .dependencies import Caller, Name, Namespace, OperationId
 
 _MAX_NAME = 63
 _GENERATED = 5
@@ -147,7 +146,7 @@ async def create_job_of_cronjob(
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
     job_name = (body.name if body else None) or _generate_name(name, operation)
-    job = build_manual_job(KIND, cronjob, job_name)
+    job = build_manual_job(cronjob, job_name, cronjobs=CRONJOBS, jobs=JOBS)
     try:
         created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:

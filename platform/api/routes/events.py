@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ..dependencies import Caller, Kind, Name, Namespace, State
-from ..job_events import Event, read_events
-from ..job_pods import JobPods, read_job
+from ..http.query_values import WHOLE_NUMBER
+from ..jobs.events import Event, read_events
+from ..jobs.pods import JobPods, read_job
 from ..problems import problem_responses
-from ..query_values import WHOLE_NUMBER
 from ..schemas.events import EventList, EventObject, EventOut
+from .dependencies import Caller, Kind, Name, Namespace, State
 
 router = APIRouter(prefix="/v1", tags=["pods"])
 

@@ -9,14 +9,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 
 from ...store.history import FIRST, Cursor, JobFilter
-from ..auth import AccessAttributes
-from ..dependencies import AppState, Caller, Name, Namespace, State
-from ..job_kinds import KINDS
-from ..job_summaries import JobKindName, Phase
-from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
+from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor
+from ..http.query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
+from ..identity.reviewer import AccessAttributes
+from ..jobs.kinds import KINDS
+from ..jobs.summaries import JobKindName, Phase
 from ..problems import ProblemError, problem_responses
-from ..query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
 from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
+from .dependencies import AppState, Caller, Name, Namespace, State
 
 router = APIRouter(prefix="/v1", tags=["history"])
 

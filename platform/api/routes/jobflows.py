@@ -5,9 +5,9 @@ from fastapi import APIRouter
 from ...kube.errors import NotFoundError
 from ...model.flow import JobFlow
 from ...model.names import JOBFLOWS
-from ..dependencies import Caller, Name, Namespace
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobflows import JobFlowList, JobFlowOut
+from .dependencies import Caller, Name, Namespace
 
 router = APIRouter(prefix="/v1", tags=["jobflows"])
 

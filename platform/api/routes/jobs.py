@@ -10,27 +10,19 @@ from pydantic import BaseModel
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
 from ...model.selectors import Selector, SelectorError, parse_label_selector
-from .. import job_writes
-from ..auth import AccessAttributes
-from ..dependencies import (
-    AppState,
-    Caller,
-    Kind,
-    Name,
-    Namespace,
-    OperationId,
-    State,
-)
-from ..job_index import PageRequest, SortField
-from ..job_kinds import JobKind
-from ..job_manifests import build_job, decode_body
-from ..job_summaries import JobSummary, Phase
-from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
-from ..preconditions import IfMatch, KnownVersions, etag, is_known
+from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
+from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
+from ..http.query_values import WHOLE_NUMBER, QueryFlag, QueryTime
+from ..identity.reviewer import AccessAttributes
+from ..jobs.index import PageRequest, SortField
+from ..jobs.kinds import JobKind
+from ..jobs.selection import JobFilter, TimeRange
+from ..jobs.summaries import JobSummary, Phase
 from ..problems import ProblemError, invalid_fields, problem_responses
-from ..query_values import WHOLE_NUMBER, QueryFlag, QueryTime
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
-from ..selection import JobFilter, TimeRange
+from ..writes import jobs as job_writes
+from ..writes.manifests import build_job, decode_body
+from .dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 
 JSON = "application/json"
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"

@@ -7,13 +7,13 @@ from fastapi.responses import PlainTextResponse
 
 from ...kube.client.client import Client
 from ...kube.errors import BadRequestError
-from ..container_logs import LogOptions, open_log
-from ..dependencies import Caller, Kind, Name, Namespace, State
-from ..job_pods import JobPods, read_job
-from ..merged_logs import MergedLogs, MergeOptions
+from ..http.query_values import WHOLE_NUMBER, QueryFlag
+from ..http.text_stream import TextOutput, TextStream
+from ..jobs.pods import JobPods, read_job
+from ..logs.containers import LogOptions, open_log
+from ..logs.merged import MergedLogs, MergeOptions
 from ..problems import ProblemError, invalid_fields, problem_responses
-from ..query_values import WHOLE_NUMBER, QueryFlag
-from ..text_stream import TextOutput, TextStream
+from .dependencies import Caller, Kind, Name, Namespace, State
 
 MAX_NUMBER = 2**31 - 1
 

@@ -8,13 +8,13 @@ from pydantic import BaseModel
 from ...kube.errors import NotFoundError
 from ...model.names import PODGROUPS
 from ...model.podgroup import PodGroup, PodGroupPhase
-from ..auth import AccessAttributes
-from ..dependencies import AppState, Caller, Name, Namespace, State
-from ..listing import ListRequest
-from ..paging import MAX_CURSOR, Position
+from ..http.listing import ListRequest
+from ..http.paging import MAX_CURSOR, Position
+from ..http.query_values import WHOLE_NUMBER
+from ..identity.reviewer import AccessAttributes
 from ..problems import ProblemError, problem_responses
-from ..query_values import WHOLE_NUMBER
 from ..schemas.podgroups import PodGroupList, PodGroupOut, phase_of, queue_of
+from .dependencies import AppState, Caller, Name, Namespace, State
 
 ALL_NAMESPACES = ""
 

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ...kube.errors import BadRequestError, GoneError
-from ..dependencies import Caller, Kind, Name, Namespace
-from ..job_pods import JobPods, read_job
+from ..http.query_values import WHOLE_NUMBER
+from ..jobs.pods import JobPods, read_job
 from ..problems import ProblemError, problem_responses
-from ..query_values import WHOLE_NUMBER
 from ..schemas.pods import PodList, PodOut, PodPhaseName
+from .dependencies import Caller, Kind, Name, Namespace
 
 router = APIRouter(prefix="/v1", tags=["pods"])
 

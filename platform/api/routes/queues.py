@@ -8,16 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from ...kube.errors import NotFoundError
 from ...model.names import QUEUES
 from ...model.queue import Queue, QueueState
-from .. import queue_writes
-from ..auth import AccessAttributes
 from ..caches import Caches
-from ..dependencies import Caller, Name, OperationId, State
-from ..job_manifests import decode_body
-from ..listing import ListRequest
-from ..paging import MAX_CURSOR, Position
-from ..preconditions import IfMatch, KnownVersions, etag, is_known
+from ..http.listing import ListRequest
+from ..http.paging import MAX_CURSOR, Position
+from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
+from ..http.query_values import WHOLE_NUMBER, QueryFlag
+from ..identity.reviewer import AccessAttributes
 from ..problems import problem_responses
-from ..query_values import WHOLE_NUMBER, QueryFlag
 from ..schemas.podgroups import phase_of
 from ..schemas.queues import (
     QueueList,
@@ -30,6 +27,9 @@ from ..schemas.queues import (
     parent_of,
     state_of,
 )
+from ..writes import queues as queue_writes
+from ..writes.manifests import decode_body
+from .dependencies import Caller, Name, OperationId, State
 
 JSON = "application/json"
 NO_NAMESPACE = ""

@@ -4,13 +4,13 @@ from fastapi import APIRouter
 
 from ...store.database import StoreError
 from ...store.history import Timeline
-from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
-from ..job_kinds import JobKind
-from ..job_pods import read_job
-from ..job_summaries import JobSummary, Phase
-from ..job_timeline import pods_by_phase, timeline
+from ..jobs.kinds import JobKind
+from ..jobs.pods import read_job
+from ..jobs.summaries import JobSummary, Phase
+from ..jobs.timeline import pods_by_phase, timeline
 from ..problems import ProblemError, problem_responses
 from ..schemas.timeline import PhaseOut, TimelineOut
+from .dependencies import AppState, Caller, Kind, Name, Namespace, State
 
 router = APIRouter(prefix="/v1", tags=["pods"])
 

@@ -13,11 +13,11 @@ from ...model import times
 from ...model.names import JOBS, QUEUES
 from ...store.pod_records import DAY, HOUR
 from ...store.usage import TooMuchUsageError, UsageQuery
-from ..auth import AccessAttributes
-from ..dependencies import Caller, State
+from ..http.query_values import NAME_PATTERN, QueryTime, StorableText
+from ..identity.reviewer import AccessAttributes
 from ..problems import invalid_fields
-from ..query_values import NAME_PATTERN, QueryTime, StorableText
 from ..schemas.history import UsageOut, series_of
+from .dependencies import Caller, State
 
 router = APIRouter(prefix="/v1", tags=["usage"])
 

@@ -11,15 +11,15 @@ from fastapi.responses import Response
 from ...model.names import QUEUES
 from ...model.queue import QueueState
 from ...model.selectors import Selector, SelectorError, parse_label_selector
-from ..auth import AccessAttributes
-from ..caller import AuthenticatedCaller
-from ..change_log import Selection
-from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
-from ..job_kinds import JobKind
-from ..job_summaries import JobSummary, Phase
+from ..identity.caller import AuthenticatedCaller
+from ..identity.reviewer import AccessAttributes
+from ..jobs.kinds import JobKind
+from ..jobs.summaries import JobSummary, Phase
 from ..problems import ProblemError, problem_responses
 from ..schemas.queues import QueueOut
-from ..streams import EventStreamResponse, StreamRequest
+from ..streams.change_log import Selection
+from ..streams.feeds import EventStreamResponse, StreamRequest
+from .dependencies import AppState, Caller, Kind, Name, Namespace, State
 
 RETRY = (1000, 3000)
 """Range of the time in milliseconds after which clients reconnect, so that not all do at once."""

@@ -8,12 +8,12 @@ from ...kube.errors import ForbiddenError, NotFoundError
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
-from ..dependencies import Caller, Kind, Name, Namespace, State
-from ..job_pods import JobPods, read_job
-from ..job_summaries import Phase, is_final
-from ..job_waits import WaitView, described_podgroup, explain_wait
+from ..jobs.pods import JobPods, read_job
+from ..jobs.summaries import Phase, is_final
+from ..jobs.waits import WaitView, described_podgroup, explain_wait
 from ..problems import problem_responses
 from ..schemas.why import WhyOut
+from .dependencies import Caller, Kind, Name, Namespace, State
 
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""

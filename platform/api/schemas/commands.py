@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ...store.commands import QUEUES_KIND, CommandRecord, CommandState
-from ..command_orders import (
+from ..commands.orders import (
     MAX_TARGETS,
     CommandAction,
     CommandTarget,
@@ -14,7 +14,7 @@ from ..command_orders import (
     Scope,
     command_fields,
 )
-from ..job_summaries import JobKindName, Phase
+from ..jobs.summaries import JobKindName, Phase
 from .problem import Problem
 from .strict import StrictBody
 

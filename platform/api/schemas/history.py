@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from ...model import times
 from ...store.history import JobDetails, RecordedJob
 from ...store.usage import UsageSeries
-from ..job_summaries import JobKindName, JobSummary, is_final
+from ..jobs.summaries import JobKindName, JobSummary, is_final
 from .commands import CommandOut
 
 NOT_RECORDED = "the job is not recorded yet"

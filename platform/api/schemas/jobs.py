@@ -2,20 +2,13 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 from pydantic.fields import FieldInfo
 
 from ...model.quantity import parse
 from ...model.quantity_advice import quantity_advice
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..job_summaries import JobKindName, JobSummary, Phase
+from ..jobs.summaries import JobKindName, JobSummary, Phase
 from .strict import StrictBody
 
 MAX_INT = 2**31 - 1

@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field
 
 from ...model.names import DEFAULT_QUEUE, WHY
 from ...model.podgroup import PodGroup, PodGroupPhase
-from ..explanations import decode_explanation
+from ..jobs.explanations import decode_explanation
 from .why import ExplanationOut, PodGroupConditionOut
 
 

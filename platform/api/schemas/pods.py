@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from ...model.pod import PodPhase
-from ..job_kinds import PodPlace
-from ..pod_views import ContainerStatus, JobPod, Terminated
+from ..jobs.kinds import PodPlace
+from ..jobs.pod_views import ContainerStatus, JobPod, Terminated
 
 PodPhaseName = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from ..job_summaries import Phase
+from ..jobs.summaries import Phase
 
 
 class PhaseOut(BaseModel):

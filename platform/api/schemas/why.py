@@ -3,8 +3,8 @@
 from pydantic import BaseModel, Field
 
 from ...model.podgroup import PodGroupCondition
-from ..explanations import Explanation
-from ..job_waits import Wait, WaitReason
+from ..jobs.explanations import Explanation
+from ..jobs.waits import Wait, WaitReason
 
 
 class PodGroupConditionOut(BaseModel):

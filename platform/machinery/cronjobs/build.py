@@ -3,28 +3,37 @@
 from datetime import UTC, datetime
 
 from ...model.meta import OwnerReference
-from ...model.names import INSTANTIATE, MANUAL
+from ...model.names import INSTANTIATE, MANUAL, Resource
 from .. import cron
 from .kind import CronJobKind, J
 from .objects import CronJob, JobTemplateMeta
 
 
-def build_manual_job(kind: CronJobKind[J], cronjob: CronJob, name: str) -> dict[str, object]:
+def build_manual_job(
+    cronjob: CronJob, name: str, *, cronjobs: Resource, jobs: Resource
+) -> dict[str, object]:
     """Return a Job to create apart from the schedule, as ``kubectl create job --from`` does.
 
     It does not block the deletion of the CronJob, which takes another permission.
     """
-    return _from_template(kind, cronjob, name, {INSTANTIATE: MANUAL}, blocks=False)
+    return _from_template(cronjobs, jobs, cronjob, name, {INSTANTIATE: MANUAL}, blocks=False)
 
 
 def build_job(kind: CronJobKind[J], cronjob: CronJob, scheduled: datetime) -> dict[str, object]:
     """Return the Job to create for one time."""
     annotations = {kind.scheduled_time: _timestamp(cronjob, scheduled)}
-    return _from_template(kind, cronjob, cronjob.job_name(scheduled), annotations, blocks=True)
+    name = cronjob.job_name(scheduled)
+    return _from_template(kind.cronjobs, kind.jobs, cronjob, name, annotations, blocks=True)
 
 
 def _from_template(
-    kind: CronJobKind[J], cronjob: CronJob, name: str, added: dict[str, str], *, blocks: bool
+    cronjobs: Resource,
+    jobs: Resource,
+    cronjob: CronJob,
+    name: str,
+    added: dict[str, str],
+    *,
+    blocks: bool,
 ) -> dict[str, object]:
     """Return a Job; the template's name, namespace and finalizers are not used.
 
@@ -34,8 +43,8 @@ def _from_template(
     template = cronjob.spec.job_template
     given = template.metadata or JobTemplateMeta()
     owner = OwnerReference(
-        api_version=kind.cronjobs.api_version,
-        kind=kind.cronjobs.kind,
+        api_version=cronjobs.api_version,
+        kind=cronjobs.kind,
         name=cronjob.metadata.name,
         uid=cronjob.metadata.uid,
         controller=True,
@@ -50,8 +59,8 @@ def _from_template(
     if given.labels:
         metadata["labels"] = given.labels
     return {
-        "apiVersion": kind.jobs.api_version,
-        "kind": kind.jobs.kind,
+        "apiVersion": jobs.api_version,
+        "kind": jobs.kind,
         "metadata": metadata,
         "spec": template.spec,
     }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..names import Resource
+from ..names import TRAINING_GROUP, Resource
 from .types import RestartPolicy
 
 
@@ -57,3 +57,79 @@ class TrainingKind:
         """Return the replica type whose letters *text* has, upper or lower; ``None`` if unknown."""
         lowered = text.lower()
         return next((each for each in self.replica_types if each.lower() == lowered), None)
+
+
+JAX = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "jaxjobs", "JAXJob"),
+    description="A training job of JAX.",
+    framework="jax",
+    replica_field="jaxReplicaSpecs",
+    replica_types=("Worker",),
+    main_container="jax",
+    port_name="jaxjob-port",
+    port=6666,
+    restart_policy=RestartPolicy.NEVER,
+    scalable=True,
+)
+MPI = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "mpijobs", "MPIJob"),
+    description="A training job whose launcher starts processes in the workers by MPI.",
+    framework="mpi",
+    replica_field="mpiReplicaSpecs",
+    replica_types=("Launcher", "Worker"),
+    main_container="mpi",
+    port_name="mpi-port",
+    port=9999,
+    adds_port=False,
+    restart_policy=RestartPolicy.NEVER,
+    needs_main_container=False,
+    has_services=False,
+)
+PADDLE = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "paddlejobs", "PaddleJob"),
+    description="A training job of PaddlePaddle.",
+    framework="paddle",
+    replica_field="paddleReplicaSpecs",
+    replica_types=("Master", "Worker"),
+    main_container="paddle",
+    port_name="master",
+    port=36543,
+    restart_policy=RestartPolicy.ON_FAILURE,
+    scalable=True,
+)
+PYTORCH = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "pytorchjobs", "PyTorchJob"),
+    description="A training job of PyTorch, optionally with an elastic number of workers.",
+    framework="pytorch",
+    replica_field="pytorchReplicaSpecs",
+    replica_types=("Master", "Worker"),
+    main_container="pytorch",
+    port_name="pytorchjob-port",
+    port=23456,
+    restart_policy=RestartPolicy.ON_FAILURE,
+    scalable=True,
+)
+TENSORFLOW = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "tfjobs", "TFJob"),
+    description="A training job of TensorFlow.",
+    framework="tensorflow",
+    replica_field="tfReplicaSpecs",
+    replica_types=("Chief", "Master", "PS", "Worker", "Evaluator"),
+    main_container="tensorflow",
+    port_name="tfjob-port",
+    port=2222,
+    restart_policy=RestartPolicy.NEVER,
+)
+XGBOOST = TrainingKind(
+    resource=Resource(TRAINING_GROUP, "v1", "xgboostjobs", "XGBoostJob"),
+    description="A training job of XGBoost.",
+    framework="xgboost",
+    replica_field="xgbReplicaSpecs",
+    replica_types=("Master", "Worker"),
+    main_container="xgboost",
+    port_name="xgboostjob-port",
+    port=9999,
+    restart_policy=RestartPolicy.NEVER,
+)
+TRAINING_KINDS = (JAX, MPI, PADDLE, PYTORCH, TENSORFLOW, XGBOOST)
+"""The kinds that ship with Batholith."""

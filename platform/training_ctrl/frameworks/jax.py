@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...model.names import TRAINING_GROUP, Resource
-from ...model.training.kinds import TrainingKind
-from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
+from ...model.training import kinds
+from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
 from .base import WORKER, Framework, Json, Member, add_env, total_replicas
 
 
@@ -19,18 +18,7 @@ class JaxSpec(TrainingSpec, frozen=True):
 class Jax(Framework[JaxSpec]):
     """JAXJob: worker 0 coordinates the others."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "jaxjobs", "JAXJob"),
-        description="A training job of JAX.",
-        framework="jax",
-        replica_field="jaxReplicaSpecs",
-        replica_types=("Worker",),
-        main_container="jax",
-        port_name="jaxjob-port",
-        port=6666,
-        restart_policy=RestartPolicy.NEVER,
-        scalable=True,
-    )
+    kind = kinds.JAX
     job_type = TrainingJob[JaxSpec]
 
     def shape_pod(self, pod: Json, member: Member[JaxSpec]) -> None:

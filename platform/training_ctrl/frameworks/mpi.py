@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ...model.field_errors import ErrorList
-from ...model.names import TRAINING_GROUP, Resource
 from ...model.pod import PodPhase
-from ...model.training.kinds import TrainingKind
+from ...model.training import kinds
 from ...model.training.types import (
     CleanPodPolicy,
     ReplicaSpec,
@@ -38,20 +37,7 @@ class MpiSpec(TrainingSpec, frozen=True):
 class Mpi(Framework[MpiSpec]):
     """MPIJob: the launcher starts the processes in the workers."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "mpijobs", "MPIJob"),
-        description="A training job whose launcher starts processes in the workers by MPI.",
-        framework="mpi",
-        replica_field="mpiReplicaSpecs",
-        replica_types=(LAUNCHER, "Worker"),
-        main_container="mpi",
-        port_name="mpi-port",
-        port=9999,
-        adds_port=False,
-        restart_policy=RestartPolicy.NEVER,
-        needs_main_container=False,
-        has_services=False,
-    )
+    kind = kinds.MPI
     job_type = TrainingJob[MpiSpec]
     spec_schema = {
         "slotsPerWorker": {

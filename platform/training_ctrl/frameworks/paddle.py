@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ...model.field_errors import ErrorList
-from ...model.names import TRAINING_GROUP, Resource
+from ...model.training import kinds
 from ...model.training.elastic import (
     RANGE_SCHEMA,
     WORKER,
@@ -13,9 +13,8 @@ from ...model.training.elastic import (
     default_range,
     validate_range,
 )
-from ...model.training.kinds import TrainingKind
 from ...model.training.templates import main_container
-from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
+from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
 from .base import MASTER, Framework, Json, Member, add_env, total_replicas
 
 _POD_IP = "POD_IP_DUMMY"
@@ -31,18 +30,7 @@ class PaddleSpec(TrainingSpec, frozen=True):
 class Paddle(Framework[PaddleSpec]):
     """PaddleJob: collective without a master, else with the master as parameter server."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "paddlejobs", "PaddleJob"),
-        description="A training job of PaddlePaddle.",
-        framework="paddle",
-        replica_field="paddleReplicaSpecs",
-        replica_types=("Master", WORKER),
-        main_container="paddle",
-        port_name="master",
-        port=36543,
-        restart_policy=RestartPolicy.ON_FAILURE,
-        scalable=True,
-    )
+    kind = kinds.PADDLE
     job_type = TrainingJob[PaddleSpec]
     spec_schema = {
         "elasticPolicy": {

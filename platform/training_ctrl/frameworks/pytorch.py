@@ -8,7 +8,8 @@ import msgspec
 
 from ...model.base import ApiStruct
 from ...model.field_errors import ErrorList
-from ...model.names import TRAINING_GROUP, Resource
+from ...model.names import Resource
+from ...model.training import kinds
 from ...model.training.elastic import (
     RANGE_SCHEMA,
     WORKER,
@@ -16,8 +17,7 @@ from ...model.training.elastic import (
     default_range,
     validate_range,
 )
-from ...model.training.kinds import TrainingKind
-from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
+from ...model.training.types import ReplicaSpec, TrainingJob, TrainingSpec
 from ..core_types import Pod
 from ..dependents import DesiredObject
 from ..observation import Observation
@@ -71,18 +71,7 @@ class PyTorchSpec(TrainingSpec, frozen=True):
 class PyTorch(Framework[PyTorchSpec]):
     """PyTorchJob: the pods meet at the master, or elastic ones at worker 0."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "pytorchjobs", "PyTorchJob"),
-        description="A training job of PyTorch, optionally with an elastic number of workers.",
-        framework="pytorch",
-        replica_field="pytorchReplicaSpecs",
-        replica_types=("Master", WORKER),
-        main_container="pytorch",
-        port_name="pytorchjob-port",
-        port=23456,
-        restart_policy=RestartPolicy.ON_FAILURE,
-        scalable=True,
-    )
+    kind = kinds.PYTORCH
     job_type = TrainingJob[PyTorchSpec]
     spec_schema = {
         "nprocPerNode": {

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from ...model.field_errors import ErrorList
-from ...model.names import TRAINING_GROUP, Resource
 from ...model.pod import PodPhase
-from ...model.training.kinds import TrainingKind
+from ...model.training import kinds
 from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
 from ..core_types import Pod
@@ -37,17 +36,7 @@ class TensorFlowSpec(TrainingSpec, frozen=True):
 class TensorFlow(Framework[TensorFlowSpec]):
     """TFJob: the pods learn the addresses of all others from ``TF_CONFIG``."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "tfjobs", "TFJob"),
-        description="A training job of TensorFlow.",
-        framework="tensorflow",
-        replica_field="tfReplicaSpecs",
-        replica_types=("Chief", "Master", "PS", "Worker", "Evaluator"),
-        main_container="tensorflow",
-        port_name="tfjob-port",
-        port=2222,
-        restart_policy=RestartPolicy.NEVER,
-    )
+    kind = kinds.TENSORFLOW
     job_type = TrainingJob[TensorFlowSpec]
     spec_schema = {
         "successPolicy": {

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from ...model.field_errors import ErrorList
-from ...model.names import TRAINING_GROUP, Resource
-from ...model.training.kinds import TrainingKind
+from ...model.training import kinds
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
 from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from .base import MASTER, WORKER, Framework, Json, Member, add_env, replicas, total_replicas
@@ -21,17 +20,7 @@ class XGBoostSpec(TrainingSpec, frozen=True):
 class XGBoost(Framework[XGBoostSpec]):
     """XGBoostJob: the workers connect to the master."""
 
-    kind = TrainingKind(
-        resource=Resource(TRAINING_GROUP, "v1", "xgboostjobs", "XGBoostJob"),
-        description="A training job of XGBoost.",
-        framework="xgboost",
-        replica_field="xgbReplicaSpecs",
-        replica_types=(MASTER, "Worker"),
-        main_container="xgboost",
-        port_name="xgboostjob-port",
-        port=9999,
-        restart_policy=RestartPolicy.NEVER,
-    )
+    kind = kinds.XGBOOST
     job_type = TrainingJob[XGBoostSpec]
 
     def validate_spec(self, spec: XGBoostSpec, errors: ErrorList) -> None:

@@ -1,0 +1,1 @@
+"""Commands: which there are, how they are issued, and what became of them."""

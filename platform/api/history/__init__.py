@@ -1,0 +1,1 @@
+"""The recorder of the history."""

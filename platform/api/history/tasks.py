@@ -1,0 +1,77 @@
+"""The tasks of the history in each replica: the recorder, if enabled, and the retention."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...kube.client.client import Client
+from ...kube.supervision import supervise
+from ...machinery.clock import Clock
+from ...machinery.leader_election import LeaderElector
+from ...store.database import Database, StoreUnavailableError
+from ...store.retention import Retention, RetentionSettings
+from .metrics import RecorderMetrics
+from .recorder import HistoryRecorder
+
+log = logging.getLogger(__name__)
+
+RETENTION_INTERVAL = 600.0
+"""Seconds between two runs of the retention."""
+RETRY_DELAY = 10.0
+"""Seconds until it is tried again while the store is unavailable."""
+BATCH_DELAY = 0.5
+"""Seconds between two of its transactions, so that commands are not held up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    """Settings of the history."""
+
+    record: bool = False
+    """Record jobs and their usage; the history of commands is always recorded."""
+
+    new_elector: Callable[[], LeaderElector] | None = None
+    """Creates a candidate for the Lease of the recorder; ``None`` for the only replica."""
+
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    """How much is kept."""
+
+    metrics: RecorderMetrics = field(default_factory=lambda: RecorderMetrics(None))
+    """Metrics of the recorder and of the retention."""
+
+
+async def run_history(
+    client: Client, database: Database, settings: HistorySettings, *, clock: Clock
+) -> None:
+    """Run the tasks, once the schema is migrated, until cancelled."""
+    await database.wait_migrated()
+    async with asyncio.TaskGroup() as tasks:
+        retention = Retention(database, settings.retention)
+        work = partial(run_retention, retention, clock, settings.metrics)
+        tasks.create_task(supervise("history retention", work))
+        if settings.record:
+            recorder = HistoryRecorder(
+                client,
+                database,
+                clock=clock,
+                metrics=settings.metrics,
+                new_elector=settings.new_elector,
+            )
+            tasks.create_task(supervise("history election", recorder.run))
+
+
+async def run_retention(retention: Retention, clock: Clock, metrics: RecorderMetrics) -> None:
+    """Delete old rows, batch by batch, until cancelled."""
+    while True:
+        deleted = 0
+        try:
+            for table, count in (await retention.delete_batch(clock.now())).items():
+                deleted += count
+                metrics.deleted.labels(table).inc(count)
+        except StoreUnavailableError as error:
+            log.debug("cannot delete old rows, will retry", extra={"error": str(error)})
+            await clock.sleep(RETRY_DELAY)
+            continue
+        await clock.sleep(BATCH_DELAY if deleted else RETENTION_INTERVAL)

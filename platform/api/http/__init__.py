@@ -1,0 +1,1 @@
+"""HTTP: queries, pages, preconditions, middleware and long responses."""

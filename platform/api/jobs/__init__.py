@@ -1,0 +1,1 @@
+"""Jobs of all kinds and their pods: views, summaries, the index of lists, why a job waits."""

@@ -1,0 +1,1 @@
+"""Jobs and queues that are created, changed and deleted as the caller."""

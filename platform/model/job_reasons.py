@@ -1,0 +1,23 @@
+"""Reasons of events on Volcano's jobs, which the controller records and the REST API explains."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Reasons of the events that are recorded on a Job."""
+
+    EXECUTE_ACTION = "ExecuteAction"
+    COMMAND_ISSUED = "CommandIssued"
+    INVALID_TARGET = "InvalidTarget"
+    STATUS_ERROR = "JobStatusError"
+    PLUGIN_ERROR = "PluginError"
+    PVC_ERROR = "PVCError"
+    PODGROUP_PENDING = "PodGroupPending"
+    PODGROUP_ERROR = "PodGroupError"
+    PODGROUP_NEEDED = "PodGroupNeeded"
+    GANG_UNSATISFIABLE = "NotEnoughPods"
+    POLICY_NEVER_FIRES = "PolicyCannotFire"
+    POD_REJECTED = "PodRejected"
+    TOO_MANY_PODS = "TooManyPods"
+    FAILED_CREATE = "FailedCreate"
+    FAILED_DELETE = "FailedDelete"
