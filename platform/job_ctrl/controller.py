@@ -32,24 +32,24 @@ from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
-from .core_types import MetadataOnly, Pod, PriorityClass
+from .creation.described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
+from .creation.desired_states import DesiredStates
+from .creation.planned_creation import PlannedCreation
+from .creation.plugin_objects import WATCHED_PLUGIN_KINDS
+from .creation.pod_rules import PodRules
 from .decide import decide
-from .described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
-from .desired_states import DesiredStates
 from .execution import ExecutorDeps, SyncContext
 from .executor import Executor
 from .job_info import UNOBSERVED_TIMEOUT, JobInfo, is_newer
-from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
-from .planned_creation import PlannedCreation
-from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
-from .pod_info import LifecycleEvent, PodInfo, has_same_job, parse_pod
-from .pod_rules import PodRules
-from .pod_tracker import PodTracker
-from .policies import policy_inputs
-from .recovery import errors_from_status, restore
 from .settings import JobSettings
+from .status.job_view import CommandRef, JobView
+from .status.policies import policy_inputs
+from .status.recovery import errors_from_status, restore
+from .tracker.core_types import MetadataOnly, Pod, PriorityClass
+from .tracker.pod_info import LifecycleEvent, PodInfo, has_same_job, parse_pod
+from .tracker.pod_tracker import PodTracker
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from ..model.job_actions import Transition
 from ..model.job_reasons import Reason
 from ..model.pod import PodPhase
 from ..model.recorded import seconds_to_wait
-from . import podgroups, policies, status
+from . import podgroups
 from .effects import (
     CreatePodGroup,
     CreatePods,
@@ -37,16 +37,17 @@ from .effects import (
     SetStatus,
     UpdatePodGroup,
 )
-from .job_view import CommandRef, JobView
-from .phases import RULES, TOO_MANY_PODS, SyncMode
-from .pod_info import LifecycleEvent, PodInfo
-from .restarts import (
+from .status import next_status, policies
+from .status.job_view import CommandRef, JobView
+from .status.phases import RULES, TOO_MANY_PODS, SyncMode
+from .status.restarts import (
     SUSPENDED,
     InvalidTarget,
     RestartTarget,
     target_for_command,
     target_for_event,
 )
+from .tracker.pod_info import LifecycleEvent, PodInfo
 
 
 def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
@@ -66,7 +67,7 @@ def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
     determines is deferred, so that a controller that starts again decides the same: nothing but
     the status names the objects of plugins and volumes once they are not in the spec.
     """
-    initial = status.initial_status(view)
+    initial = next_status.initial_status(view)
     warnings = list(_warn_ineffective_policies(view))
     if not view.defer_first_status or command is not None or view.job.spec.volumes:
         return [SetStatus(initial, immediate=True), *warnings]
@@ -129,7 +130,7 @@ def _apply_suspend(view: JobView) -> list[Effect]:
     if transition is None:
         return []  # the job has ended or is ending
     message = f"spec.suspend is {value}"
-    new = status.apply_transition(view, transition, reason=reason, message=message)
+    new = next_status.apply_transition(view, transition, reason=reason, message=message)
     return [
         SetStatus(new, immediate=True),
         RecordEvent(Reason.EXECUTE_ACTION, f"Job {result}: {message}"),
@@ -153,13 +154,13 @@ def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
         if isinstance(target, InvalidTarget):
             result = target.reason
         if command.operation:
-            refused = status.with_refusal(view.job.status, command.operation, result)
+            refused = next_status.with_refusal(view.job.status, command.operation, result)
             effects.append(SetStatus(refused, immediate=True))
     else:
         if not target.is_whole_job and (pods := tuple(view.pods_to_restart())):
             return [DeletePods(pods)]  # the next restart replaces the target of this one
         message = target.message(f"Command {command.name} ({command.uid})")
-        new = status.apply_transition(
+        new = next_status.apply_transition(
             view, transition, reason=command.action, message=message, command=command, target=target
         )
         effects.append(SetStatus(new, immediate=True))
@@ -214,7 +215,7 @@ def _apply_policies(view: JobView) -> tuple[list[Effect], list[Effect]]:
             due_at[event] = until
             continue
         message = target.message(_describe(event))
-        new = status.apply_transition(
+        new = next_status.apply_transition(
             view, transition, reason=policy.action, message=message, target=target
         )
         return [], [
@@ -261,7 +262,7 @@ def _transition(view: JobView) -> list[Effect]:
     transition = RULES[view.phase].next_transition(view)
     if transition is None:
         return []
-    new = status.apply_transition(
+    new = next_status.apply_transition(
         view, transition, reason=transition.reason, message=transition.message
     )
     return [SetStatus(new, immediate=True)]
@@ -280,7 +281,9 @@ def _fail_if_retries_exhausted(view: JobView) -> list[Effect]:
 def _fail_too_large(view: JobView) -> list[Effect]:
     """Fail a job with more pods than the controller lists, before anything is created for it."""
     transition = Transition(to=JobPhase.FAILED, bumps_version=True)
-    new = status.apply_transition(view, transition, reason=TOO_MANY_PODS, message=view.size_error)
+    new = next_status.apply_transition(
+        view, transition, reason=TOO_MANY_PODS, message=view.size_error
+    )
     return [
         SetStatus(new, immediate=True),
         RecordEvent(Reason.TOO_MANY_PODS, view.size_error, warning=True),
@@ -367,8 +370,8 @@ def _kill(view: JobView) -> Iterator[Effect]:
         yield DeletePods(obsolete)
     if view.podgroup is not None and not view.podgroup_terminating:
         yield DeletePodGroup(view.podgroup.metadata.uid)
-    counted = status.update_counts(view)
-    unmarked = status.without_plugin_keys(counted)
+    counted = next_status.update_counts(view)
+    unmarked = next_status.without_plugin_keys(counted)
     if unmarked != counted:
         yield DeletePluginObjects()
     if unmarked != view.job.status:
@@ -423,7 +426,7 @@ def _warn_unschedulable(view: JobView) -> Iterator[Effect]:
 
 
 def _update_counts(view: JobView, *, immediate: bool = False) -> Iterator[Effect]:
-    counted = status.update_counts(view)
+    counted = next_status.update_counts(view)
     if counted != view.job.status:
         yield SetStatus(counted, immediate=immediate)
 

@@ -10,7 +10,7 @@ from ..model.job import JobStatus
 from ..model.job_reasons import Reason
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
-from .pod_info import LifecycleEvent, PodInfo
+from .tracker.pod_info import LifecycleEvent, PodInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..model.job import Job
 from ..model.podgroup import PodGroup
-from .job_info import DesiredState, JobInfo
-from .job_view import CommandRef
+from .creation.desired_states import DesiredState
+from .creation.planned_creation import PlannedCreation
+from .job_info import JobInfo
 from .metrics import JobMetrics
-from .planned_creation import PlannedCreation
 from .settings import JobSettings
+from .status.job_view import CommandRef
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,15 +38,15 @@ from ..model.placement import REQUEST_SECONDS
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import podgroups, pods
-from .core_types import Pod
+from .creation.placement import Unplaced
+from .creation.plugin_objects import PluginObjects
+from .creation.pvcs import VolumeClaimNotFoundError, VolumeClaims
 from .execution import ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, JobInfo
-from .job_view import CommandRef
-from .placement import Unplaced
-from .plugin_objects import PluginObjects
 from .plugins.errors import PluginError
-from .pod_info import PodInfo, parse_pod
-from .pvcs import VolumeClaimNotFoundError, VolumeClaims
+from .status.job_view import CommandRef
+from .tracker.core_types import Pod
+from .tracker.pod_info import PodInfo, parse_pod
 
 log = logging.getLogger(__name__)
 

@@ -9,27 +9,13 @@ from dataclasses import dataclass, field
 from ..model.job import Job
 from ..model.job_reasons import Reason
 from ..model.names import Resource
-from ..model.podgroup import PodGroup, PodGroupSpec
-from .planned_creation import PlanUse
-from .plugins.registry import JobPlugins
-from .pod_tracker import PodTracker
+from ..model.podgroup import PodGroup
+from .creation.desired_states import DesiredState
+from .creation.planned_creation import PlanUse
+from .tracker.pod_tracker import PodTracker
 
 UNOBSERVED_TIMEOUT = 300.0
 """Seconds after which an own write that no informer has reported counts as lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredState:
-    """The part of the desired state that follows from the job's spec alone."""
-
-    spec_key: tuple[object, ...]
-    """Identifies the version of the spec that this was computed from."""
-    priority_classes_generation: int
-    """Generation of the priority classes that this was computed from."""
-    podgroup_spec: PodGroupSpec
-    plugins: JobPlugins
-    scheduler: str = ""
-    """Scheduler of the only pod of a job that may be without a PodGroup; empty for other jobs."""
 
 
 @dataclass(slots=True)

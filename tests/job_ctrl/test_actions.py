@@ -4,9 +4,9 @@ import pytest
 
 from batholith.admission.policy_validation import policies_error
 from batholith.api.commands.orders import TABLE, CommandAction
-from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_info import LifecycleEvent
-from batholith.job_ctrl.restarts import RestartTarget, target_for_event
+from batholith.job_ctrl.status.phases import RULES
+from batholith.job_ctrl.status.restarts import RestartTarget, target_for_event
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.model.job import Action, JobEvent, LifecyclePolicy
 from batholith.model.job_actions import ACTIONS, Target
 

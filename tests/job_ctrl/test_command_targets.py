@@ -12,7 +12,7 @@ from support.jobs import job, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, RecordEvent, SetStatus
-from batholith.job_ctrl.restarts import CommandRef
+from batholith.job_ctrl.status.restarts import CommandRef
 from batholith.model.controlled_resources import (
     MAX_OPERATIONS,
     OPERATIONS,

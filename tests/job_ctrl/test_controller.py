@@ -16,9 +16,9 @@ from support.running_controller import FakeRecorder, running
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
-from batholith.job_ctrl.job_view import CommandRef, JobView
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
+from batholith.job_ctrl.status.job_view import CommandRef, JobView
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.change_rate import ChangeRate

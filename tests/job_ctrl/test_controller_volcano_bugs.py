@@ -6,14 +6,20 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import pod_info as pod_infos
-from batholith.job_ctrl import podgroups, policies, status
-from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodStatus, Terminated
-from batholith.job_ctrl.core_types import Pod as PodView
+from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
-from batholith.job_ctrl.pod_info import LifecycleEvent
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status import next_status, policies
+from batholith.job_ctrl.tracker import pod_info as pod_infos
+from batholith.job_ctrl.tracker.core_types import (
+    ContainerState,
+    ContainerStatus,
+    PodStatus,
+    Terminated,
+)
+from batholith.job_ctrl.tracker.core_types import Pod as PodView
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.machinery.status_writer import merge_patch
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
@@ -96,7 +102,7 @@ def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
     seen = job_view(job(status=bare))
     assert (
         not merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
-        and status.update_counts(seen) == bare
+        and next_status.update_counts(seen) == bare
     )
 
 

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.job_simulator import JobSimulator
 from support.jobs import NOW, job, job_view, pod_info, task
 
-from batholith.job_ctrl import podgroups, status
+from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -27,8 +27,9 @@ from batholith.job_ctrl.effects import (
     RequeueAfter,
     SetStatus,
 )
-from batholith.job_ctrl.job_view import CommandRef
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status import next_status
+from batholith.job_ctrl.status.job_view import CommandRef
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model import times
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_reasons import Reason
@@ -77,7 +78,7 @@ def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     assert created == CreatePodGroup(seen.podgroup_spec)
     assert isinstance(written, SetStatus)
     assert not written.immediate
-    assert written.status == status.initial_status(seen)
+    assert written.status == next_status.initial_status(seen)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_job_is_pending_since_its_creation() -> None:
     created = times.format(NOW - timedelta(minutes=5))
     meta = msgspec.structs.replace(job().metadata, creation_timestamp=created)
     new = msgspec.structs.replace(job(), metadata=meta)
-    assert status.initial_status(job_view(new)).state.last_transition_time == created
+    assert next_status.initial_status(job_view(new)).state.last_transition_time == created
 
 
 def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:

@@ -9,9 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.deferred import DeferredItems
 from batholith.job_ctrl.effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
@@ -20,11 +18,13 @@ from batholith.job_ctrl.effects import (
     RequeueAfter,
     SetStatus,
 )
-from batholith.job_ctrl.job_view import JobView
-from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_info import LifecycleEvent
-from batholith.job_ctrl.pod_tracker import PodTracker
-from batholith.job_ctrl.restarts import target_for_event
+from batholith.job_ctrl.status import policies
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.status.phases import RULES
+from batholith.job_ctrl.status.restarts import target_for_event
+from batholith.job_ctrl.tracker.deferred import DeferredItems
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 

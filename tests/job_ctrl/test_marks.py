@@ -10,8 +10,8 @@ from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, SetStatus
-from batholith.job_ctrl.job_view import CommandRef
-from batholith.job_ctrl.restarts import RestartTarget, target_from_status
+from batholith.job_ctrl.status.job_view import CommandRef
+from batholith.job_ctrl.status.restarts import RestartTarget, target_from_status
 from batholith.model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,

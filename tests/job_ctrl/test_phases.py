@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
-from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.phases import RULES
+from batholith.job_ctrl.status import next_status
+from batholith.job_ctrl.status.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.phases import RULES
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_actions import Transition
 from batholith.model.pod import PodPhase
@@ -43,7 +43,7 @@ def test_each_action_leads_to_the_phase_in_the_table(phase: JobPhase, action: Ac
     assert (go is not None) == ((phase, action) in TABLE)
     if go is not None:
         then, retries, versions = TABLE[phase, action]
-        moved = status.apply_transition(seen, go, reason=action)
+        moved = next_status.apply_transition(seen, go, reason=action)
         assert moved.state.phase == then
         assert (moved.retry_count, moved.version) == (1 + retries, 4 + versions)
         assert moved.conditions[-1].status == then

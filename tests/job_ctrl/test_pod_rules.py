@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.job_ctrl.placement import Unplaced
-from batholith.job_ctrl.pod_rules import PodRules
+from batholith.job_ctrl.creation.placement import Unplaced
+from batholith.job_ctrl.creation.pod_rules import PodRules
 from batholith.kube.client.client import Client
 from batholith.kube.informer.factory import NewInformers
 from batholith.machinery.clock import SystemClock

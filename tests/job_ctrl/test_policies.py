@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.pod_info import LifecycleEvent, PodCounts
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status import policies
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent, PodCounts
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase

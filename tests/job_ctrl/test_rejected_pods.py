@@ -8,9 +8,9 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, pod_info, task
 
-from batholith.job_ctrl.core_types import Pod
-from batholith.job_ctrl.pod_info import parse_pod
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.tracker.core_types import Pod
+from batholith.job_ctrl.tracker.pod_info import parse_pod
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import Job, JobStatus
 from batholith.model.job_reasons import Reason
 from batholith.model.names import REPLACED_BY_SCHEDULER

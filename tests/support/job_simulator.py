@@ -10,11 +10,11 @@ from support.pure_decide import pure_decide
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.pod_info import PodInfo
-from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.job_ctrl.pods import partition_of
-from batholith.job_ctrl.recovery import restore
+from batholith.job_ctrl.status.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.recovery import restore
+from batholith.job_ctrl.tracker.pod_info import PodInfo
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import Job
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus

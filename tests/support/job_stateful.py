@@ -14,7 +14,7 @@ from support.job_transitions import JobAudit, may_be_without_podgroup, owner_uid
 from support.virtual_controller import ControllerWorld
 
 from batholith.job_ctrl.controller import JobController
-from batholith.job_ctrl.plugin_objects import PLUGIN_KINDS
+from batholith.job_ctrl.creation.plugin_objects import PLUGIN_KINDS
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.machinery.change_rate import ChangeRate

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from batholith.job_ctrl import podgroups
-from batholith.job_ctrl.job_view import JobView
-from batholith.job_ctrl.pod_info import PodInfo
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.tracker.pod_info import PodInfo
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import Job, JobStatus
 from batholith.model.meta import ObjectMeta
 from batholith.model.pod import PodPhase

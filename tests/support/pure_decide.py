@@ -8,7 +8,7 @@ import msgspec
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
-from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.job_view import CommandRef, JobView
 
 _MEMORIZED = {"_known_counts"}
 """Attributes that only save a repeated computation."""

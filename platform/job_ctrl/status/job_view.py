@@ -6,13 +6,13 @@ from functools import cached_property
 
 import msgspec
 
-from ..model.job import Action, Job, JobPhase
-from ..model.job_reasons import Reason
-from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
-from . import podgroups
-from .described_podgroups import WithoutPodGroup
-from .pod_info import PodCounts, PodInfo, PodReader
+from ...model.job import Action, Job, JobPhase
+from ...model.job_reasons import Reason
+from ...model.pod import PodPhase
+from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
+from .. import podgroups
+from ..creation.described_podgroups import WithoutPodGroup
+from ..tracker.pod_info import PodCounts, PodInfo, PodReader
 from .restarts import CommandRef, RestartTarget, target_from_status
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..model import durations
-from ..model.base import ApiStruct
-from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
-from ..model.job_actions import ACTIONS
-from ..model.pod import PodPhase
-from .pod_info import LifecycleEvent, PodCounts, PodReader
+from ...model import durations
+from ...model.base import ApiStruct
+from ...model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ...model.job_actions import ACTIONS
+from ...model.pod import PodPhase
+from ..tracker.pod_info import LifecycleEvent, PodCounts, PodReader
 
 
 class _Spec(ApiStruct, frozen=True):

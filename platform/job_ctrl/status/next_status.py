@@ -9,8 +9,8 @@ from datetime import datetime
 
 import msgspec
 
-from ..model import durations, times
-from ..model.controlled_resources import (
+from ...model import durations, times
+from ...model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
     PLUGIN_PREFIX,
@@ -19,13 +19,13 @@ from ..model.controlled_resources import (
     OperationResult,
     with_result,
 )
-from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
-from ..model.job_actions import Transition
-from ..model.job_reasons import Reason
-from ..model.pod import FINISHED, PodPhase
+from ...model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from ...model.job_actions import Transition
+from ...model.job_reasons import Reason
+from ...model.pod import FINISHED, PodPhase
+from ..tracker.pod_info import PodCounts
 from .job_view import CommandRef, JobView
 from .phases import RULES, SyncMode
-from .pod_info import PodCounts
 from .restarts import RestartTarget
 
 _PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})

@@ -9,15 +9,15 @@ from hashlib import sha256
 
 import msgspec
 
-from ..kube.client.client import Client, PatchType
-from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
-from ..machinery.controller import RequeueError
-from ..model import names
-from ..model.job import Job, VolumeSpec
-from ..model.job_defaults import DefaultedJob
-from ..model.validation import dns1123_subdomain_error
-from .core_types import DataObject
-from .podgroups import owner_reference
+from ...kube.client.client import Client, PatchType
+from ...kube.errors import AlreadyExistsError, InvalidError, NotFoundError
+from ...machinery.controller import RequeueError
+from ...model import names
+from ...model.job import Job, VolumeSpec
+from ...model.job_defaults import DefaultedJob
+from ...model.validation import dns1123_subdomain_error
+from ..podgroups import owner_reference
+from ..tracker.core_types import DataObject
 
 
 class VolumeClaimNotFoundError(Exception):

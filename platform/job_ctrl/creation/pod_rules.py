@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from ..kube.client.client import Client
-from ..kube.informer.factory import InformerFactory
-from ..kube.informer.informer import Informer, OptionalSource
-from ..machinery.clock import Clock
-from ..machinery.lifecycle import Source
-from ..machinery.served import ServedResources, run_while
-from ..model import names
-from ..model.meta import HasMeta
+from ...kube.client.client import Client
+from ...kube.informer.factory import InformerFactory
+from ...kube.informer.informer import Informer, OptionalSource
+from ...machinery.clock import Clock
+from ...machinery.lifecycle import Source
+from ...machinery.served import ServedResources, run_while
+from ...model import names
+from ...model.meta import HasMeta
+from ..tracker.core_types import MetadataOnly
 from .admission_rules import Binding, Mutator, Policy, WebhookConfiguration, mutators
-from .core_types import MetadataOnly
 from .placement import Unplaced
 
 T = TypeVar("T", bound=HasMeta)

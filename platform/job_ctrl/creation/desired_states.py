@@ -1,14 +1,27 @@
 """Compute what follows from the specs of jobs, once for each spec."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..model.job import Job, JobSpec
-from ..model.podgroup import PodGroupSpec
-from . import podgroups
-from .core_types import PriorityClass
-from .job_info import DesiredState
-from .plugins.registry import Registry
+from ...model.job import Job, JobSpec
+from ...model.podgroup import PodGroupSpec
+from .. import podgroups
+from ..plugins.registry import JobPlugins, Registry
+from ..tracker.core_types import PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """The part of the desired state that follows from the job's spec alone."""
+
+    spec_key: tuple[object, ...]
+    """Identifies the version of the spec that this was computed from."""
+    priority_classes_generation: int
+    """Generation of the priority classes that this was computed from."""
+    podgroup_spec: PodGroupSpec
+    plugins: JobPlugins
+    scheduler: str = ""
+    """Scheduler of the only pod of a job that may be without a PodGroup; empty for other jobs."""
 
 
 class DesiredStates:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ..model import names
-from ..model.job import JobEvent
-from ..model.pod import PodPhase, is_rejection
-from ..model.pod_failure import pod_failure
+from ...model import names
+from ...model.job import JobEvent
+from ...model.pod import PodPhase, is_rejection
+from ...model.pod_failure import pod_failure
 from .core_types import ContainerStatus, Pod
 
 

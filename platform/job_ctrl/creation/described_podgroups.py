@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..machinery.clock import Clock
-from ..model import names, times
-from ..model.base import ApiStruct
-from ..model.described_podgroup import MAX_TEXT, decode, encode
-from ..model.job import Job, TaskSpec
-from ..model.meta import ObjectMeta
-from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupSpec
-from . import podgroups
-from .core_types import Pod, PodCondition
-from .pod_info import PodInfo
+from ...machinery.clock import Clock
+from ...model import names, times
+from ...model.base import ApiStruct
+from ...model.described_podgroup import MAX_TEXT, decode, encode
+from ...model.job import Job, TaskSpec
+from ...model.meta import ObjectMeta
+from ...model.pod import PodPhase
+from ...model.podgroup import PodGroup, PodGroupSpec
+from .. import podgroups
+from ..tracker.core_types import Pod, PodCondition
+from ..tracker.pod_info import PodInfo
 
 SILENCE = 60.0
 """Seconds without a report of a scheduler on described pods after which a pod gets a PodGroup."""

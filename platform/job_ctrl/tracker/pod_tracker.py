@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from ..model.job import Job, JobEvent, JobSpec
-from ..model.pod import FINISHED, PodPhase
+from ...model.job import Job, JobEvent, JobSpec
+from ...model.pod import FINISHED, PodPhase
 from .deferred import DeferredItems
 from .pod_info import LifecycleEvent, PodCounts, PodInfo
 

@@ -6,11 +6,11 @@ The transitions that an action causes are in :mod:`.actions`; the ones here foll
 from collections.abc import Mapping
 from enum import Enum
 
-from ..model.job import JobPhase
-from ..model.job_actions import Transition, transitions_from
-from ..model.pod import PodPhase
+from ...model.job import JobPhase
+from ...model.job_actions import Transition, transitions_from
+from ...model.pod import PodPhase
+from ..tracker.pod_info import PodCounts
 from .job_view import JobView
-from .pod_info import PodCounts
 
 MAX_RETRY_REACHED, PODS_FAILED, TOO_MANY_PODS = "MaxRetryReached", "PodsFailed", "TooManyPods"
 """Reasons of failed jobs."""

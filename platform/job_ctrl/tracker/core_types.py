@@ -1,7 +1,7 @@
 """Fields that the job controller reads of objects of Kubernetes."""
 
-from ..model.base import ApiStruct
-from ..model.meta import ObjectMeta
+from ...model.base import ApiStruct
+from ...model.meta import ObjectMeta
 
 
 class Terminated(ApiStruct, frozen=True):

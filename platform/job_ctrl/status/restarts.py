@@ -7,11 +7,11 @@ also sets the mark ``RESTART_TARGET``, from which a new leader continues the res
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..model.controlled_resources import RESTART_TARGET
-from ..model.job import JobStatus
-from ..model.job_actions import ACTIONS, Target
-from ..model.names import PARTITION, POD, TASK
-from .pod_info import LifecycleEvent, PodInfo, PodReader
+from ...model.controlled_resources import RESTART_TARGET
+from ...model.job import JobStatus
+from ...model.job_actions import ACTIONS, Target
+from ...model.names import PARTITION, POD, TASK
+from ..tracker.pod_info import LifecycleEvent, PodInfo, PodReader
 
 SUSPENDED = "Suspended"
 """``state.reason`` of a job that ``spec.suspend`` has stopped."""
