@@ -24,9 +24,9 @@ def test_rest_api_only_issues_actions_on_jobs() -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_each_action_has_an_effect_in_some_phase(action: str) -> None:
-    phases = [phase for phase, rules in RULES.items() if action in rules.transitions]
-    assert phases == [phase for phase in RULES if phase in ACTIONS[action].transitions]
+    phases = ACTIONS[action].transitions.keys()
     assert phases
+    assert phases <= RULES.keys()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl.decide import _apply_policies
 from batholith.job_ctrl.effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
@@ -118,7 +117,8 @@ class PolicyModel:
 
     def evaluate_policies(self) -> list[Effect]:
         """Evaluate the policies, and apply the effects on lifecycle events."""
-        asides, move = _apply_policies(self.view())
+        view = self.view()
+        asides, move = policies.apply_policies(view, RULES[view.phase].transitions(view))
         effects = [*asides, *move]
         for effect in effects:
             if isinstance(effect, DropLifecycleEvents):
@@ -145,7 +145,7 @@ def evaluate_all(
         if policy is None or policies.is_stale(seen.pod_tracker, event, policy):
             over.append(event)
             continue
-        go = RULES[seen.phase].transitions.get(Action(policy.action))
+        go = RULES[seen.phase].transitions(seen).get(Action(policy.action))
         if go is None or target_for_event(policy.action, event) is None:
             over.append(event)
             continue

@@ -53,6 +53,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Phase of the job; an unknown or empty one counts as Pending."""
         return _PHASES.get(self.job.status.state.phase, JobPhase.PENDING)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the job is in a phase in which its pods are created."""
+        return self.phase in (JobPhase.PENDING, JobPhase.RUNNING)
+
     @cached_property
     def total_replicas(self) -> int:
         """Number of desired pods."""

@@ -25,7 +25,6 @@ from ...model.job_reasons import Reason
 from ...model.pod import FINISHED, PodPhase
 from ..tracker.pod_info import PodCounts
 from .job_view import CommandRef, JobView
-from .phases import RULES, SyncMode
 from .restarts import RestartTarget
 
 _PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
@@ -139,7 +138,7 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
     for phases in tasks.values():
         for phase, number in phases.items():
             total[phase] += number
-    syncing = RULES[view.phase].sync_mode is SyncMode.SYNC
+    syncing = view.is_active
     # Marked before the plugins' objects are created, so that a new leader deletes them.
     marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if syncing else {}
     return msgspec.structs.replace(
