@@ -9,7 +9,7 @@ from support.volcano_cronjobs import cronjob, decide, job
 
 from batholith.cron_ctrl.core_types import KIND, Job
 from batholith.machinery.cronjobs.build import build_job
-from batholith.machinery.cronjobs.decide import Plan
+from batholith.machinery.cronjobs.decide import Schedule
 from batholith.machinery.cronjobs.objects import CronJob
 
 CREATED = datetime(2026, 11, 22, 14, 0, 30, tzinfo=UTC)
@@ -29,7 +29,7 @@ def one(schedule: str = "*/10 * * * *", *active: Job, last: str = "", **spec: An
     return cronjob(schedule, created=CREATED, status=status, **spec)
 
 
-def reasons(plan: Plan[Job]) -> list[str]:
+def reasons(plan: Schedule[Job]) -> list[str]:
     return [event.reason for event in (*plan.changes, *plan.notices)]
 
 
@@ -39,7 +39,7 @@ def test_a_finished_job_leaves_the_status_with_volcanos_event(phase: str) -> Non
     plan = decide(one("0 0 * * *", ended, last="14:20"), [ended], NOW)
     assert plan.status.active is None
     (event,) = plan.changes
-    assert (event.type, event.reason) == ("Normal", "SawCompletedJob")
+    assert (event.warning, event.reason) == (False, "SawCompletedJob")
     assert event.message == f"Saw completed job: {ended.metadata.name} in active, remove"
     completed = "2026-11-22T14:20:00Z" if phase == "Completed" else None
     assert plan.status.last_successful_time == completed

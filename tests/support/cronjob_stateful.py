@@ -64,7 +64,7 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         controller = type(self).controller_type(
             client, settings=SETTINGS, clock=self.clock, recorder=self.recorder
         )
-        controller._cronjobs.add_event_handler(self._on_observed)
+        controller._cronjobs.informer.add_event_handler(self._on_observed)
         return controller
 
     def is_finished(self, job: Object) -> bool:

@@ -11,7 +11,7 @@ from batholith.machinery.cronjobs import decide as decisions
 from batholith.machinery.cronjobs.objects import CronJob
 from batholith.model import times
 
-decide = partial(decisions.decide, KIND)
+decide = partial(decisions.schedule, KIND)
 
 
 def cronjob(

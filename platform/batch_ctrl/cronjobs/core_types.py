@@ -2,8 +2,10 @@
 
 from datetime import datetime
 
-from ...machinery.cronjobs.kind import CronJobKind, Event, EventTexts
+from ...machinery.cronjobs.kind import CronJobKind, EventTexts
 from ...machinery.cronjobs.objects import CronJob, Outcome, OwnedJob
+from ...machinery.reconcile.events import Event
+from ...model import times
 from ...model.base import ApiStruct
 from ...model.meta import Condition
 from ...model.names import BATCH_CRONJOBS, BATCH_JOBS
@@ -55,40 +57,40 @@ class Job(OwnedJob, frozen=True):
 
 
 def _created(cronjob: CronJob, name: str) -> Event:
-    return Event("Normal", "SuccessfulCreate", f"Created job {name}")
+    return Event("SuccessfulCreate", f"Created job {name}")
 
 
 def _finished(job: OwnedJob) -> Event:
     message = f"Saw completed job: {job.metadata.name}, condition: {job.finished_as}"
-    return Event("Normal", "SawCompletedJob", message)
+    return Event("SawCompletedJob", message)
 
 
 def _missing(name: str) -> Event:
-    return Event("Normal", "MissingJob", f"Active job is missing: {name}")
+    return Event("MissingJob", f"Active job is missing: {name}")
 
 
 def _unexpected(job: OwnedJob) -> Event:
     message = f"Job {job.metadata.name} was not created by the schedule"
-    return Event("Warning", "UnexpectedJob", message)
+    return Event("UnexpectedJob", message, warning=True)
 
 
 def _blocked(due: datetime) -> Event:
     message = "Not starting job because prior execution is running and concurrency policy is Forbid"
-    return Event("Normal", "JobAlreadyActive", message, due)
+    return Event("JobAlreadyActive", message, about=times.format(due))
 
 
 def _foreign(name: str) -> Event:
     message = f"Error creating job: a job {name} exists that this CronJob does not control"
-    return Event("Warning", "FailedCreate", message)
+    return Event("FailedCreate", message, warning=True)
 
 
 def _unknown_zone(name: str, error: str) -> Event:
-    return Event("Warning", "UnknownTimeZone", f'invalid timeZone: "{name}": {error}')
+    return Event("UnknownTimeZone", f'invalid timeZone: "{name}": {error}', warning=True)
 
 
 def _unparseable(schedule: str, error: str) -> Event:
     message = f'unparseable schedule: "{schedule}": {error}'
-    return Event("Warning", "UnparseableSchedule", message)
+    return Event("UnparseableSchedule", message, warning=True)
 
 
 KIND = CronJobKind(

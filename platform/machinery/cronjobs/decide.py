@@ -1,4 +1,4 @@
-"""Decisions of the CronJob controller: a pure function from a CronJob and its Jobs to a plan.
+"""Decisions of the CronJob controllers: a pure function from a CronJob and its Jobs to effects.
 
 Everything follows from the objects, so that an interrupted reconcile is completed by the next one.
 A *scheduled time* is handled once ``status.lastScheduleTime`` or the name of a Job shows it; only
@@ -15,13 +15,75 @@ import msgspec
 
 from ...model import times
 from .. import cron
+from ..reconcile.events import Event
 from . import kind as kinds
-from .kind import CronJobKind, Event, J
+from .kind import CronJobKind, J
 from .objects import CronJob, CronJobStatus, Outcome, OwnedJob, parse_time, unix_minute
+
+START_DELAY = 0.1
+"""Seconds after a scheduled time until the reconcile: a timer may fire slightly early."""
+
+_RECHECK = 86400.0
+"""Seconds after which a schedule without a time in the next years is checked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[J]):
+class CronJobView(Generic[J]):
+    """A CronJob and all Jobs that it controls."""
+
+    cronjob: CronJob
+    jobs: Sequence[J]
+    now: datetime
+    local_zone: tzinfo
+    """Time zone of CronJobs without ``timeZone``."""
+    changed_at: datetime | None
+    """When the schedule was changed, if this process has seen it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Record events on lasting conditions, unless the last decision had the same."""
+
+    notices: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob(Generic[J]):
+    """Create the Job of a scheduled time, after the Jobs that it replaces are deleted."""
+
+    scheduled: datetime
+    replace: tuple[J, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus(Generic[J]):
+    """Write the status, with the Job of *start* if that exists now, unless nothing differs."""
+
+    status: CronJobStatus
+    changes: tuple[Event, ...]
+    """Recorded once it is written."""
+    start: StartJob[J] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJobs(Generic[J]):
+    """Delete finished Jobs beyond the history limits."""
+
+    jobs: tuple[J, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueAfter:
+    """Reconcile again after some seconds, when the next Job may be due."""
+
+    seconds: float
+
+
+Effect = RequeueAfter | Notify | StartJob[J] | SetStatus[J] | DeleteJobs[J]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Generic[J]):
     """What a CronJob needs, in the order of the fields."""
 
     replace: Sequence[J] = ()
@@ -33,7 +95,7 @@ class Plan(Generic[J]):
     changes: Sequence[Event] = ()
     """Events on what changed in the status."""
     notices: Sequence[Event] = ()
-    """Events on lasting conditions, recorded unless the last plan has the same."""
+    """Events on lasting conditions, recorded unless the last found has the same."""
     delete: Sequence[J] = ()
     """Finished Jobs beyond the history limits; after the status shows that they have run."""
     next: datetime | None = None
@@ -49,7 +111,34 @@ class _Start:
     notices: Sequence[Event] = ()
 
 
-def decide(
+def decide(kind: CronJobKind[J], view: CronJobView[J]) -> list[Effect[J]]:
+    """Return what a CronJob needs, in order."""
+    found = schedule(
+        kind,
+        view.cronjob,
+        view.jobs,
+        view.now,
+        local_zone=view.local_zone,
+        changed_at=view.changed_at,
+    )
+    effects: list[Effect[J]] = []
+    if found.next is not None:
+        seconds = max((found.next - view.now).total_seconds(), 0.0) + START_DELAY
+        effects.append(RequeueAfter(seconds))
+    elif found.notices:
+        effects.append(RequeueAfter(_RECHECK))
+    effects.append(Notify(tuple(found.notices)))
+    start = None
+    if found.create is not None:
+        start = StartJob(found.create, tuple(found.replace))
+        effects.append(start)
+    effects.append(SetStatus(found.status, tuple(found.changes), start))
+    if found.delete:  # after the status shows that they have run
+        effects.append(DeleteJobs(tuple(found.delete)))
+    return effects
+
+
+def schedule(
     kind: CronJobKind[J],
     cronjob: CronJob,
     jobs: Iterable[J],
@@ -57,8 +146,8 @@ def decide(
     *,
     local_zone: tzinfo = UTC,
     changed_at: datetime | None = None,
-) -> Plan[J]:
-    """Return the plan for *cronjob*, which controls *jobs*, all that exist.
+) -> Schedule[J]:
+    """Return what *cronjob* needs, which controls *jobs*, all that exist.
 
     *local_zone* applies without ``timeZone``. Times before *changed_at*, when the schedule was
     changed, are not due.
@@ -72,12 +161,12 @@ def decide(
         and kind.scheduled_for(job, cronjob) is None
         and (event := kind.events.unexpected(job)) is not None
     ]
-    plan: Plan[J] = Plan(status=status, changes=changes, notices=unexpected)
+    found: Schedule[J] = Schedule(status=status, changes=changes, notices=unexpected)
     if cronjob.metadata.deletion_timestamp is not None:
-        return plan
-    plan = replace(plan, delete=_beyond_history(cronjob, owned))
+        return found
+    found = replace(found, delete=_beyond_history(cronjob, owned))
     if cronjob.spec.suspend:
-        return plan
+        return found
     start = _start(
         kind, msgspec.structs.replace(cronjob, status=status), now, local_zone, changed_at
     )
@@ -90,7 +179,7 @@ def decide(
             if job.metadata.uid in active and job.metadata.deletion_timestamp is None
         ]
     return replace(
-        plan,
+        found,
         replace=replaced,
         create=start.create,
         notices=[*unexpected, *start.notices],
@@ -191,8 +280,8 @@ def _start(
 ) -> _Start:
     """Return whether a scheduled time is due; *cronjob* has its new status."""
     notices: list[Event] = []
-    schedule = _parse(kind, cronjob, local_zone, notices)
-    if schedule is None:
+    parsed = _parse(kind, cronjob, local_zone, notices)
+    if parsed is None:
         return _Start(notices=notices)
     last = parse_time(cronjob.status.last_schedule_time)
     since = last or parse_time(cronjob.metadata.creation_timestamp) or now
@@ -200,8 +289,8 @@ def _start(
         since = max(since, min(changed_at, now))
     if last is not None and last > now:
         notices.append(kinds.clock_behind(last))
-    missed = schedule.missed(since, now)
-    following = schedule.next(since if missed is None else missed.latest)
+    missed = parsed.missed(since, now)
+    following = parsed.next(since if missed is None else missed.latest)
     if following is None:
         notices.append(kinds.without_times(cronjob.spec.schedule))
     if missed is None:
@@ -212,7 +301,7 @@ def _start(
     skipped = _reason_not_to_start(kind, cronjob, due, now)
     if skipped is not None:
         return _Start(next=following, notices=[*notices, skipped])
-    if missed.too_many and _too_many_missed(cronjob, schedule, since, now):
+    if missed.too_many and _too_many_missed(cronjob, parsed, since, now):
         notices.append(kinds.too_many_missed(due))
     return _Start(create=due, next=following, notices=notices)
 
@@ -224,7 +313,7 @@ def _parse(
     text, name = cronjob.spec.schedule, cronjob.spec.time_zone
     try:
         zone = local_zone if name is None else cron.load_time_zone(name or "UTC")
-        schedule = cron.parse(text, zone)
+        parsed = cron.parse(text, zone)
     except cron.UnknownTimeZoneError as error:
         notices.append(kind.events.unknown_zone(name or "", str(error)))
         return None
@@ -233,7 +322,7 @@ def _parse(
         return None
     if cron.mentions_time_zone(text):
         notices.append(kinds.zone_in_schedule(text))
-    return schedule
+    return parsed
 
 
 def _reason_not_to_start(

@@ -5,24 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from ...kube.client.events import EventType
 from ...model import times
 from ...model.meta import ObjectReference, OwnerReference
 from ...model.names import Resource
+from ..reconcile.events import Event
 from .objects import CronJob, OwnedJob, parse_time
 
 J = TypeVar("J", bound=OwnedJob)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event on the CronJob."""
-
-    type: EventType
-    reason: str
-    message: str
-    scheduled: datetime | None = None
-    """The time that it is about: the same message about another time is another event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +86,7 @@ class CronJobKind(Generic[J]):
 def too_late(due: datetime) -> Event:
     """Return the event on a time whose deadline has passed."""
     return Event(
-        "Warning", "MissSchedule", f"Missed scheduled time to start a job: {times.format(due)}"
+        "MissSchedule", f"Missed scheduled time to start a job: {times.format(due)}", warning=True
     )
 
 
@@ -107,37 +96,37 @@ def too_many_missed(due: datetime) -> Event:
         "too many missed start times. Set or decrease .spec.startingDeadlineSeconds "
         "or check clock skew"
     )
-    return Event("Warning", "TooManyMissedTimes", message, due)
+    return Event("TooManyMissedTimes", message, warning=True, about=times.format(due))
 
 
 def clock_behind(last: datetime) -> Event:
     """Return the event on a wall clock that was put back."""
     message = f"the clock is behind the last scheduled time {times.format(last)}"
-    return Event("Warning", "ScheduledInFuture", message)
+    return Event("ScheduledInFuture", message, warning=True)
 
 
 def without_times(schedule: str) -> Event:
     """Return the event on a schedule without a time in the next years."""
     message = f"invalid schedule: {schedule}: it has no time in the next years"
-    return Event("Warning", "InvalidSchedule", message)
+    return Event("InvalidSchedule", message, warning=True)
 
 
 def zone_in_schedule(schedule: str) -> Event:
     """Return the event on a schedule with a time zone, which the API does not support."""
     message = f'the time zone in schedule "{schedule}" takes precedence; use .spec.timeZone'
-    return Event("Warning", "UnsupportedSchedule", message)
+    return Event("UnsupportedSchedule", message, warning=True)
 
 
 def create_failed(error: str) -> Event:
     """Return the event on a Job that the API server rejected."""
-    return Event("Warning", "FailedCreate", f"Error creating job: {error}")
+    return Event("FailedCreate", f"Error creating job: {error}", warning=True)
 
 
 def deleted(name: str) -> Event:
     """Return the event on a deleted Job."""
-    return Event("Normal", "SuccessfulDelete", f"Deleted job {name}")
+    return Event("SuccessfulDelete", f"Deleted job {name}")
 
 
 def delete_failed(name: str, error: str) -> Event:
     """Return the event on a Job that was not deleted."""
-    return Event("Warning", "FailedDelete", f"Error deleting job {name}: {error}")
+    return Event("FailedDelete", f"Error deleting job {name}: {error}", warning=True)

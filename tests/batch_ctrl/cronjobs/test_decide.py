@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from batholith.batch_ctrl.cronjobs.core_types import KIND, SCHEDULED_TIME, Job
 from batholith.machinery import cron, cronjobs
 from batholith.machinery.cronjobs.build import build_job
-from batholith.machinery.cronjobs.decide import Plan, without
+from batholith.machinery.cronjobs.decide import Schedule, without
 from batholith.machinery.cronjobs.objects import CronJob
 from batholith.model import times
 
-decide = partial(cronjobs.decide.decide, KIND)
+decide = partial(cronjobs.decide.schedule, KIND)
 with_created = partial(cronjobs.decide.with_created, KIND)
 
 CREATED = "2026-11-22T14:00:30Z"
@@ -67,7 +67,7 @@ def active(*jobs: Job) -> list[Any]:
     return [msgspec.to_builtins(KIND.reference(each)) for each in jobs]
 
 
-def reasons(plan: Plan[Job]) -> list[str]:
+def reasons(plan: Schedule[Job]) -> list[str]:
     return [event.reason for event in (*plan.changes, *plan.notices)]
 
 
