@@ -10,18 +10,19 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..model.command import Command
 from ..model.controlled_resources import executed_commands, operation_results
 from ..model.job import Action
 from ..model.job_actions import Transition
 from ..model.job_reasons import Reason
 from .effects import DeleteCommand, DeletePods, Effect, RecordEvent, SetStatus
 from .status import next_status, policies
-from .status.job_view import CommandRef, JobView
+from .status.job_view import JobView
 from .status.phases import RULES
 from .status.restarts import SUSPENDED, InvalidTarget, RestartTarget, target_for_command
 
 
-def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
+def decide(view: JobView, command: Command | None = None) -> list[Effect]:
     """Return the next step for the job; *command*, if any, takes precedence over the pods."""
     if view.job.metadata.deletion_timestamp is not None:
         # The garbage collector deletes everything else.
@@ -31,7 +32,7 @@ def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
     return _step(view, command)
 
 
-def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
+def _start(view: JobView, command: Command | None) -> list[Effect]:
     """Initialize the job's status; if it may be deferred, also begin with the job itself.
 
     Deferred, the phase Pending is mostly never written: the job runs before. Only what the spec
@@ -52,7 +53,7 @@ def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
     return [*warnings, *steps]
 
 
-def _step(view: JobView, command: CommandRef | None) -> list[Effect]:
+def _step(view: JobView, command: Command | None) -> list[Effect]:
     """Return the next step for a job with a phase."""
     if command is not None and _was_executed(view, command):
         return [DeleteCommand()]  # executed before a crash, or its deletion failed
@@ -62,10 +63,10 @@ def _step(view: JobView, command: CommandRef | None) -> list[Effect]:
     return _apply_command(view, command) if command is not None else rules.step(view)
 
 
-def _was_executed(view: JobView, command: CommandRef) -> bool:
+def _was_executed(view: JobView, command: Command) -> bool:
     """Return whether the status shows that the Command, or an earlier one for the same operation of
     the REST API, was executed or refused."""
-    if any(each.uid == command.uid for each in executed_commands(view.job.status)):
+    if any(each.uid == command.metadata.uid for each in executed_commands(view.job.status)):
         return True
     results = operation_results(view.job.status) if command.operation else ()
     return any(each.operation == command.operation for each in results)
@@ -95,9 +96,9 @@ def _apply_suspend(view: JobView) -> list[Effect]:
     ]
 
 
-def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
+def _apply_command(view: JobView, command: Command) -> list[Effect]:
     """Execute a Command, or report why it cannot be executed."""
-    target = _command_target(view, command)
+    name, target = command.metadata.name, _command_target(view, command)
     effects: list[Effect] = []
     if isinstance(target, InvalidTarget):
         result = target.reason
@@ -108,7 +109,7 @@ def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
         if not target.is_whole_job and (pods := tuple(view.pods_to_restart())):
             return [DeletePods(pods)]  # the next restart replaces the target of this one
         transition = RULES[view.phase].transitions(view)[command.action]
-        message = target.message(f"Command {command.name} ({command.uid})")
+        message = target.message(f"Command {name} ({command.metadata.uid})")
         new = next_status.apply_transition(
             view, transition, reason=command.action, message=message, command=command, target=target
         )
@@ -117,22 +118,25 @@ def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
     return [
         *effects,
         RecordEvent(Reason.COMMAND_ISSUED, f"Command {command.action} received: {result}"),
-        RecordEvent(Reason.EXECUTE_ACTION, f"Action {command.action} by Command {command.name}"),
+        RecordEvent(
+            Reason.EXECUTE_ACTION, f"Action {command.action} by Command {command.metadata.name}"
+        ),
         DeleteCommand(),
     ]
 
 
-def _command_target(view: JobView, command: CommandRef) -> RestartTarget | InvalidTarget:
+def _command_target(view: JobView, command: Command) -> RestartTarget | InvalidTarget:
     if command.action not in set(Action):
         return InvalidTarget("there is no such action")
-    if command.job_uid not in ("", view.job.metadata.uid):
+    job_uid = command.target.uid if command.target is not None else ""
+    if job_uid not in ("", view.job.metadata.uid):
         return InvalidTarget("it is for an earlier job of this name")
     if command.action not in RULES[view.phase].transitions(view):
         return InvalidTarget(_why_without_effect(view, command))
     return target_for_command(command, view.pod_tracker, version=view.job.status.version)
 
 
-def _why_without_effect(view: JobView, command: CommandRef) -> str:
+def _why_without_effect(view: JobView, command: Command) -> str:
     """Return why a valid Command has no effect."""
     if command.action == Action.RESUME_JOB and view.job.spec.suspend:
         return "it changes nothing as long as spec.suspend is true"

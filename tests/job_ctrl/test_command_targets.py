@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.job_simulator import JobSimulator
-from support.jobs import job, task
+from support.jobs import job, make_command, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, RecordEvent, SetStatus
-from batholith.job_ctrl.status.restarts import CommandRef
 from batholith.model.controlled_resources import (
     MAX_OPERATIONS,
     OPERATIONS,
@@ -104,7 +103,7 @@ def test_quirk_11_command_that_cannot_be_executed_reports_why(
     world = running_world()
     before = status_of(world)
     world.send_command(action, operation="op", **target)
-    (command,) = world._commands
+    (command,) = world.commands
     written, event, _, last = decide(world.job_view(), command)
     assert isinstance(event, RecordEvent) and reason in event.message
     assert last == DeleteCommand()
@@ -145,7 +144,7 @@ def test_command_that_is_created_again_for_an_operation_is_only_deleted(action: 
     run_all(world)
     before = status_of(world)
     world.crash()
-    again = CommandRef(name="c1", uid="another", action=action, operation="op")
+    again = make_command(action, "another", operation="op")
     assert decide(world.job_view(), again) == [DeleteCommand()]
     assert status_of(world) == before
 

@@ -18,12 +18,13 @@ from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
-from batholith.job_ctrl.status.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.job_view import JobView
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.clock import Clock
 from batholith.machinery.testing import FakeClock
+from batholith.model.command import Command
 from batholith.model.names import (
     COMMANDS,
     CONFIGMAPS,
@@ -281,7 +282,7 @@ async def test_no_decision_only_confirms_that_objects_were_created(
     """Until a pod runs, there is one for the phase, one for the PodGroup and one for the pods."""
     decided: list[tuple[str, str | None]] = []
 
-    def recorded(view: JobView, command: CommandRef | None) -> list[Effect]:
+    def recorded(view: JobView, command: Command | None) -> list[Effect]:
         if not view.pod_counts.in_phase(PodPhase.RUNNING):
             admitted = view.podgroup.status.phase if view.podgroup is not None else None
             decided.append((view.job.status.state.phase, admitted))

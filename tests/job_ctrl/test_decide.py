@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.job_simulator import JobSimulator
-from support.jobs import NOW, job, job_view, pod_info, task
+from support.jobs import NOW, job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
@@ -28,9 +28,9 @@ from batholith.job_ctrl.effects import (
     SetStatus,
 )
 from batholith.job_ctrl.status import next_status
-from batholith.job_ctrl.status.job_view import CommandRef
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model import times
+from batholith.model.command import Command
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_reasons import Reason
 from batholith.model.pod import PodPhase
@@ -86,11 +86,11 @@ def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     [
         (job(suspend=True), None),
         (job(plugins={"svc": []}), None),
-        (job(), CommandRef(name="c", uid="u", action="AbortJob")),
+        (job(), make_command("AbortJob")),
     ],
 )
 def test_in_a_burst_the_status_is_written_first_if_more_depends_on_it(
-    new: Job, command: CommandRef | None
+    new: Job, command: Command | None
 ) -> None:
     (effect,) = decide(job_view(new, podgroup=None, defer_first_status=True), command)
     assert isinstance(effect, SetStatus)
@@ -141,13 +141,13 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     deleted = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=deleted)
     assert decide(job_view(of)) == []
-    order = CommandRef(name="c", uid="u", action="AbortJob")
+    order = make_command("AbortJob")
     assert decide(job_view(of), order) == [DeleteCommand()]
 
 
 def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None:
     seen = job_view(job(status=RUN), pod_info("t-0"), pod_info("t-1"))
-    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    order = make_command("AbortJob")
     written, issued, execute, delete = decide(seen, order)
     assert isinstance(written, SetStatus)
     state = written.status.state
@@ -162,9 +162,7 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     world.send_command("RestartJob")
     world.step()
     version = status_of(world).version
-    done = CommandRef(
-        name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob"
-    )
+    done = make_command("AbortJob", status_of(world).state.message.split("(uid-")[1][:-1])
     assert decide(world.job_view(), done) == [DeleteCommand()]
     assert status_of(world).version == version
 
@@ -173,13 +171,13 @@ def test_executed_command_is_deleted_before_the_next_transition() -> None:
     """INV-VC-1: with the mark lost it would be executed again."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     seen = job_view(job(suspend=True, status=JobStatus(state=state, version=1)))
-    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    order = make_command("AbortJob")
     assert decide(seen, order) == [DeleteCommand()]
 
 
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
 def test_command_without_effect_changes_nothing(action: str) -> None:
-    effects = decide(job_view(job(status=RUN)), CommandRef(name="c", uid="uid-c", action=action))
+    effects = decide(job_view(job(status=RUN)), make_command(action))
     assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
 
 
@@ -486,7 +484,7 @@ def test_event_explains_why_a_command_has_no_effect(action: str, result: str) ->
     world = JobSimulator(job())
     world.run_until_stable()
     assert world.job is not None
-    effects = decide(world.job_view(), CommandRef(name="c", uid="u", action=action))
+    effects = decide(world.job_view(), make_command(action))
     assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {result}")
     assert effects[-1] == DeleteCommand()
 

@@ -6,11 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 from support.job_simulator import JobSimulator
-from support.jobs import job, job_view, pod_info, task
+from support.jobs import job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, SetStatus
-from batholith.job_ctrl.status.job_view import CommandRef
 from batholith.job_ctrl.status.restarts import RestartTarget, target_from_status
 from batholith.model.controlled_resources import (
     COMMAND_PHASE,
@@ -54,7 +53,7 @@ def with_message(world: JobSimulator, message: str) -> None:
 def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
     """INV-VC-1."""
     seen = job_view(job(status=RUNNING), pod_info("t-0"), pod_info("t-1"))
-    written, *_ = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    written, *_ = decide(seen, make_command("AbortJob"))
     assert isinstance(written, SetStatus)
     assert written.status.state.phase == "Aborting"
     assert written.status.controlled_resources == {
@@ -67,7 +66,7 @@ def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     """INV-VC-1: a controller that stops between the write and the deletion."""
     world = running_world()
     world.send_command("RestartJob")
-    (command,) = world._commands
+    (command,) = world.commands
     (written, *_) = decide(world.job_view(), command)
     assert isinstance(written, SetStatus) and world.job is not None
     world.job = msgspec.structs.replace(world.job, status=written.status)
@@ -81,7 +80,7 @@ def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
 def test_uid_in_another_text_is_not_an_executed_command() -> None:
     state = JobState(phase="Running", message="PodFailed of j-uid-c")
     seen = job_view(job(status=msgspec.structs.replace(RUNNING, state=state)))
-    effects = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    effects = decide(seen, make_command("AbortJob"))
     assert isinstance(effects[0], SetStatus)
 
 
@@ -151,7 +150,7 @@ def test_command_that_an_earlier_version_executed_is_only_deleted() -> None:
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     status = JobStatus(state=state, version=1)
     assert list(executed_commands(status)) == [ExecutedCommand("uid-c", "Aborting")]
-    command = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    command = make_command("AbortJob")
     assert decide(job_view(job(status=status)), command) == [DeleteCommand()]
 
 

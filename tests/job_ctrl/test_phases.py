@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from support.jobs import job, job_view, pod_info, task
+from support.jobs import job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
 from batholith.job_ctrl.status import next_status
-from batholith.job_ctrl.status.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.job_view import JobView
 from batholith.job_ctrl.status.phases import RULES
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_actions import Transition
@@ -66,7 +66,7 @@ def written_phase(effects: list[Effect]) -> JobPhase | None:
 @pytest.mark.parametrize("action", Action)
 def test_command_in_each_phase_follows_the_table(phase: JobPhase, action: Action) -> None:
     seen = job_view(job(status=status_in(phase, min_available=2)), pod_info("t-0"), pod_info("t-1"))
-    effects = decide(seen, CommandRef(name="c", uid="uid-c", action=action))
+    effects = decide(seen, make_command(action))
     then = TABLE.get((phase, action)) if action not in PARTIAL_RESTART else None
     assert written_phase(effects) == (then[0] if then else None)
     assert effects[-1] == DeleteCommand()

@@ -44,14 +44,31 @@ def test_podgroup_that_no_informer_reported_is_detected_as_deleted(world: JobWor
     world.api.hold_watches(PODGROUPS)
     submit(world)
     world.run(world.pass_time(2))
-    assert world.group() is not None
-    world.command("RestartJob")
-    world.run(world.pass_time(2))
-    assert (world.phase, world.group()) == ("Restarting", None)
+    group = world.group()
+    assert group is not None
+    world.api.force_delete(PODGROUPS, group)
     world.api.break_watches()
     world.run(world.run_until_quiet())
     assert world.phase == "Pending"
     assert world.group() is not None
+
+
+def test_restarted_job_does_not_wait_until_an_informer_reports_its_old_podgroup_as_deleted(
+    world: JobWorld,
+) -> None:
+    submit(world)
+    world.run(world.run_until_quiet())
+    (before,) = world.objects_by_name(PODGROUPS).values()
+    world.api.hold_watches(PODGROUPS)
+    world.command("RestartJob")
+    world.run(world.run_until_idle())
+    (after,) = world.objects_by_name(PODGROUPS).values()
+    assert before["metadata"]["uid"] != after["metadata"]["uid"]
+    assert world.phase == "Pending"
+    world.api.release_watches()
+    world.run(world.run_until_quiet())
+    assert world.phase == "Pending"
+    assert [*world.objects_by_name(PODGROUPS).values()] == [after]
 
 
 def test_pod_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -> None:
@@ -144,12 +161,12 @@ def test_inv_ex_4_only_pods_that_may_exist_are_expected(world: JobWorld) -> None
     world.admit()
     world.run(world.run_until_idle())
     assert world.controller is not None
-    awaited = world.controller._expectations.pending("d/j")
+    awaited = world.controller.expectations.pending("d/j")
     assert world.objects_by_name(PODS).keys() == {f"j-t-{index}" for index in (0, 1, 2, 5, 6)}
     assert awaited == {*world.objects_by_name(PODS), "j-t-4"}
     world.run(world.run_until_quiet())
     assert len(world.objects_by_name(PODS)) == 8
-    assert not world.controller._expectations.pending("d/j")
+    assert not world.controller.expectations.pending("d/j")
 
 
 def test_name_conflict_blocks_no_other_pod_and_causes_an_event(world: JobWorld) -> None:

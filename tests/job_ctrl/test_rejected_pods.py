@@ -37,15 +37,15 @@ def status_of(world: JobSimulator) -> JobStatus:
 def reject(world: JobSimulator, name: str, reason: str = "OutOfcpu") -> None:
     """The kubelet rejects a pod."""
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, phase=P.FAILED, rejection=reason))
+    world.update_pod(dataclasses.replace(pod, phase=P.FAILED, rejection=reason))
 
 
 def mark_replaced(world: JobSimulator, name: str) -> None:
     """The scheduler writes its condition, and requests the eviction."""
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, replaced=True))
+    world.update_pod(dataclasses.replace(pod, replaced=True))
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, terminating=True))
+    world.update_pod(dataclasses.replace(pod, terminating=True))
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -134,7 +134,7 @@ def test_a_pod_that_fails_before_it_is_replaced_has_failed() -> None:
     world.report_pod("t-1", P.RUNNING)
     world.run_until_stable()
     pod = world.pods["j-t-0"]
-    world._update_pod(dataclasses.replace(pod, replaced=True))
+    world.update_pod(dataclasses.replace(pod, replaced=True))
     world.report_pod("t-0", P.FAILED, exit_code=1)
     world.run_until_stable()
     assert status_of(world).retry_count == 1

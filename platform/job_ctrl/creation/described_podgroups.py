@@ -54,7 +54,7 @@ _TEMPLATE = msgspec.json.Decoder(_Template)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutPodGroup:
-    """How a job does without a PodGroup for now."""
+    """What a job has instead of a PodGroup, as long as it needs none."""
 
     description: str
     """The annotation of a pod that is created."""
@@ -94,7 +94,7 @@ class DescribedPodGroups:
     def without_podgroup(
         self, job: Job, spec: PodGroupSpec, *, scheduler: str, pods: Iterable[PodInfo]
     ) -> WithoutPodGroup | None:
-        """Return how *job* does without a PodGroup of *spec*; None if it needs one.
+        """Return what *job* has instead of a PodGroup of *spec*; ``None`` if it needs one.
 
         *scheduler* is the result of :meth:`scheduler_of`, and *pods* are its active pods.
 

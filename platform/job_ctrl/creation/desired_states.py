@@ -27,9 +27,14 @@ class DesiredState:
 class DesiredStates:
     """The desired states of all jobs of one controller."""
 
-    def __init__(self, plugins: Registry, scheduler_of: Callable[[Job, PodGroupSpec], str]) -> None:
+    def __init__(
+        self,
+        plugins: Registry,
+        scheduler_of: Callable[[Job, PodGroupSpec], str],
+        priority_classes: Iterable[PriorityClass],
+    ) -> None:
         """*scheduler_of* returns the scheduler of a job that may be without a PodGroup."""
-        self.priority_classes: Iterable[PriorityClass] = ()
+        self._priority_classes = priority_classes
         self._plugins = plugins
         self._scheduler_of = scheduler_of
         self._generation = 0
@@ -58,7 +63,7 @@ class DesiredStates:
             last_spec, last = self._last
             if last_spec == job.spec and last.priority_classes_generation == generation:
                 return replace(last, spec_key=spec_key)
-        values = {one.metadata.name: one.value for one in self.priority_classes}
+        values = {one.metadata.name: one.value for one in self._priority_classes}
         podgroup_spec = podgroups.desired_spec(job, priorities=values)
         state = DesiredState(
             spec_key=spec_key,

@@ -74,7 +74,7 @@ class NotDescribedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the scheduler gets to know of the pods of a job."""
+    """What the PodGroup of a job tells the scheduler about its pods."""
 
     text: str
     hash: str

@@ -15,8 +15,7 @@ from ...machinery.clock import Clock
 from ...machinery.lifecycle import Source
 from ...machinery.served import ServedResources, run_while
 from ...model import names
-from ...model.meta import HasMeta
-from ..tracker.core_types import MetadataOnly
+from ...model.meta import HasMeta, MetadataOnly
 from .admission_rules import Binding, Mutator, Policy, WebhookConfiguration, mutators
 from .placement import Unplaced
 

@@ -35,10 +35,10 @@ class VolumeClaims:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def ensure(self, job: Job) -> Job:
+    async def ensure(self, job: Job) -> DefaultedJob | None:
         """Create the claims that *job* specifies, and check that those that it names exist.
 
-        Returns the job with the names of all claims.
+        Returns the job after its claims' names were written; ``None`` if it had all of them.
 
         Raises:
             VolumeClaimNotFoundError: a named claim does not exist.
@@ -53,7 +53,7 @@ class VolumeClaims:
                 await self._create(job, volume, name)
                 operations.append({"op": "add", "path": f"/spec/volumes/{index}/volumeClaimName",
                              "value": name})  # fmt: skip
-        return await self._write_names(job, operations) if operations else job
+        return await self._write_names(job, operations) if operations else None
 
     async def _require(self, job: Job, claim_name: str) -> None:
         claims, namespace = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
@@ -78,7 +78,7 @@ class VolumeClaims:
                 names.PERSISTENTVOLUMECLAIMS, body, namespace=job.metadata.namespace
             )
 
-    async def _write_names(self, job: Job, operations: list[dict[str, str]]) -> Job:
+    async def _write_names(self, job: Job, operations: list[dict[str, str]]) -> DefaultedJob:
         meta = job.metadata
         same = {"op": "test", "path": "/metadata/uid", "value": meta.uid}
         try:

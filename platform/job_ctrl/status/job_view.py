@@ -13,7 +13,7 @@ from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGro
 from .. import podgroups
 from ..creation.described_podgroups import WithoutPodGroup
 from ..tracker.pod_info import PodCounts, PodInfo, PodReader
-from .restarts import CommandRef, RestartTarget, target_from_status
+from .restarts import RestartTarget, target_from_status
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -32,7 +32,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Time on the monotonic clock, which lifecycle events use."""
     podgroup: PodGroup | None = None
     without_podgroup: WithoutPodGroup | None = None
-    """How the job does without a PodGroup; none if it needs one, or has one."""
+    """What the job has instead of a PodGroup; ``None`` if it needs one, or has one."""
     podgroup_terminating: bool = False
     """The deletion of the PodGroup was requested, by this controller or another client."""
     plugin_objects_stale: bool = False
@@ -144,5 +144,3 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 _PHASES = {phase.value: phase for phase in JobPhase}
-
-__all__ = ["CommandRef", "JobView"]

@@ -10,6 +10,7 @@ from datetime import datetime
 import msgspec
 
 from ...model import durations, times
+from ...model.command import Command
 from ...model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
@@ -24,7 +25,7 @@ from ...model.job_actions import Transition
 from ...model.job_reasons import Reason
 from ...model.pod import FINISHED, PodPhase
 from ..tracker.pod_info import PodCounts
-from .job_view import CommandRef, JobView
+from .job_view import JobView
 from .restarts import RestartTarget
 
 _PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
@@ -61,7 +62,7 @@ def apply_transition(
     *,
     reason: str = "",
     message: str = "",
-    command: CommandRef | None = None,
+    command: Command | None = None,
     target: RestartTarget | None = None,
 ) -> JobStatus:
     """Return the status after *transition*, which *command* or *target* may have caused.
@@ -101,7 +102,7 @@ def _update_marks(
     before: JobStatus,
     transition: Transition,
     *,
-    command: CommandRef | None,
+    command: Command | None,
     target: RestartTarget | None,
     keep_target: bool,
 ) -> dict[str, str]:
@@ -112,7 +113,7 @@ def _update_marks(
         marks = with_result(before, result)
     updated = {key: value for key, value in marks.items() if keep_target or key != RESTART_TARGET}
     if command is not None:
-        updated |= {COMMAND_UID: command.uid, COMMAND_PHASE: transition.to}
+        updated |= {COMMAND_UID: command.metadata.uid, COMMAND_PHASE: transition.to}
     if target is not None and not target.is_whole_job:
         updated[RESTART_TARGET] = target.mark
     return updated

@@ -63,12 +63,6 @@ class PriorityClass(ApiStruct, frozen=True):
     global_default: bool = False
 
 
-class MetadataOnly(ApiStruct, frozen=True):
-    """Metadata of any object."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
-
 class DataObject(ApiStruct, frozen=True):
     """A ConfigMap or a Secret (whose values are base64), or any object without data."""
 
