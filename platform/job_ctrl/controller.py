@@ -46,7 +46,7 @@ from .creation.plugin_objects import WATCHED_PLUGIN_KINDS
 from .creation.pod_rules import PodRules
 from .decide import decide
 from .effects import DeleteCommand, Effect
-from .executor import ExecutorDeps, JobExecutor
+from .executor import JobExecutor
 from .job_info import JobInfo, JobSync, MissingJob
 from .metrics import JobMetrics
 from .plugins.registry import Registry
@@ -123,10 +123,10 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             *sources,
         ]
         self.keep(self._jobs, self._infos, self._trackers)
-        self._executor = JobExecutor(self._executor_deps(client, planned))
+        self._executor = self._create_executor(client, planned)
 
-    def _executor_deps(self, client: Client, planned: PlannedCreation) -> ExecutorDeps:
-        return ExecutorDeps(
+    def _create_executor(self, client: Client, planned: PlannedCreation) -> JobExecutor:
+        return JobExecutor(
             client=client,
             clock=self.clock,
             settings=self._settings,
@@ -409,9 +409,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             last_errors=dict(info.last_errors),
             size_error=size_error,
         )
-        return JobSync(
-            view=view, info=info, tracker=tracker, desired_state=desired, command=command
-        )
+        return JobSync(view=view, info=info, desired_state=desired, command=command)
 
     def _observe_phase(self, job: Job, info: JobInfo) -> None:
         """Count that the job has entered another phase since the last sync."""
@@ -469,10 +467,11 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             sync.again = True  # more Commands may be pending
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of known jobs and of queued keys."""
+        """Return the number of known jobs, of queued keys, and of pods that wait to be written."""
         return {
             "jobs": max(len(self._trackers), len(self._infos)),
             "queued": self.queue.depth(),
+            "waiting_writes": self._executor.waiting_writes,
         }
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..machinery.reconcile.events import Event
 from ..model.command import Command
 from ..model.controlled_resources import executed_commands, operation_results
 from ..model.job import Action
 from ..model.job_actions import Transition
 from ..model.job_reasons import Reason
-from .effects import DeleteCommand, DeletePods, Effect, RecordEvent, SetStatus
+from .effects import DeleteCommand, DeletePods, Effect, SetStatus
 from .status import next_status, policies
 from .status.job_view import JobView
 from .status.phases import RULES
@@ -92,7 +93,7 @@ def _apply_suspend(view: JobView) -> list[Effect]:
     new = next_status.apply_transition(view, transition, reason=reason, message=message)
     return [
         SetStatus(new, immediate=True),
-        RecordEvent(Reason.EXECUTE_ACTION, f"Job {result}: {message}"),
+        Event(Reason.EXECUTE_ACTION, f"Job {result}: {message}"),
     ]
 
 
@@ -117,10 +118,8 @@ def _apply_command(view: JobView, command: Command) -> list[Effect]:
         result = "carried out"
     return [
         *effects,
-        RecordEvent(Reason.COMMAND_ISSUED, f"Command {command.action} received: {result}"),
-        RecordEvent(
-            Reason.EXECUTE_ACTION, f"Action {command.action} by Command {command.metadata.name}"
-        ),
+        Event(Reason.COMMAND_ISSUED, f"Command {command.action} received: {result}"),
+        Event(Reason.EXECUTE_ACTION, f"Action {command.action} by Command {command.metadata.name}"),
         DeleteCommand(),
     ]
 
@@ -147,4 +146,4 @@ def _warn_ineffective_policies(view: JobView) -> Iterator[Effect]:
     """Warn about policies without effect."""
     for event in policies.unreachable_events(view.job):
         message = f"a policy waits for {event}, which never happens"
-        yield RecordEvent(Reason.POLICY_NEVER_FIRES, message, warning=True)
+        yield Event(Reason.POLICY_NEVER_FIRES, message, warning=True)

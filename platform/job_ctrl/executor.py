@@ -65,9 +65,9 @@ _PERSISTENT_ERRORS = (AlreadyExistsError, ForbiddenError, InvalidError)
 """Errors that persist until the job or its namespace changes."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ExecutorDeps:
-    """Dependencies of the executor."""
+@dataclass(kw_only=True)
+class JobExecutor:
+    """Executes the effects on one job in their order."""
 
     client: Client
     clock: Clock
@@ -83,18 +83,18 @@ class ExecutorDeps:
     recheck: Callable[[str], None]
     """Called with the key of a job for which something was written that informers report."""
 
-
-class JobExecutor:
-    """Executes the effects on one job in their order."""
-
-    def __init__(self, deps: ExecutorDeps) -> None:
-        self._deps = deps
-        self._client = deps.client
-        self._plugin_objects = PluginObjects(deps.client)
-        self._volume_claims = VolumeClaims(deps.client)
-        self._write_slots = PrioritySemaphore(deps.settings.max_writes_in_flight)
+    def __post_init__(self) -> None:
+        """Create what the executor alone uses."""
+        self._plugin_objects = PluginObjects(self.client)
+        self._volume_claims = VolumeClaims(self.client)
+        self._write_slots = PrioritySemaphore(self.settings.max_writes_in_flight)
         self._initial_batches = InitialBatches()
         """By namespace."""
+
+    @property
+    def waiting_writes(self) -> int:
+        """Number of pods that wait to be created or deleted."""
+        return self._write_slots.waiting
 
     async def execute(self, sync: Sync, seen: JobSync, effect: fx.Effect) -> None:
         """Execute one effect.
@@ -120,7 +120,7 @@ class JobExecutor:
                 await self._create_podgroup(sync, seen, effect)
             case fx.CreatePods():
                 await self._create_pods(sync, seen, effect)
-            case fx.RecordEvent():
+            case Event():
                 self._record_event(seen, effect)
             case fx.DropLifecycleEvents(events):
                 seen.tracker.drop_events(events)
@@ -142,28 +142,25 @@ class JobExecutor:
                 await self._delete_plugin_objects(seen)
             case fx.DeleteCommand():
                 if seen.command is not None:
-                    await self._deps.commands.delete(sync.key, seen.command)
+                    await self.commands.delete(sync.key, seen.command)
                 sync.again = True
             case fx.DeleteJob():
-                await self._deps.jobs.delete(
-                    seen.job.metadata, unmodified=True, propagation="Foreground"
-                )
+                await self.jobs.delete(seen.job.metadata, unmodified=True, propagation="Foreground")
             case _:
                 assert_never(effect)
 
-    def _record_event(self, seen: JobSync, effect: fx.RecordEvent) -> None:
+    def _record_event(self, seen: JobSync, event: Event) -> None:
         """Record an event; a warning only if it is not the last one with its reason."""
-        if effect.warning:
-            if effect.message == seen.info.last_warnings.get(effect.reason):
+        if event.warning:
+            if event.message == seen.info.last_warnings.get(event.reason):
                 return
-            seen.info.last_warnings[effect.reason] = effect.message
-        event = Event(effect.reason, effect.message, warning=effect.warning)
-        self._deps.events.record(seen.job.metadata, event)
+            seen.info.last_warnings[event.reason] = event.message
+        self.events.record(seen.job.metadata, event)
 
     def _record_error(self, seen: JobSync, reason: Reason, error: ApiError | str) -> None:
         """Record an event for *error*; keep a persistent error for the status of the job."""
         message = error if isinstance(error, str) else error.message
-        self._deps.events.warning(seen.job.metadata, reason, message)
+        self.events.warning(seen.job.metadata, reason, message)
         if isinstance(error, (str, *_PERSISTENT_ERRORS)):
             seen.info.last_errors[reason] = message
 
@@ -178,18 +175,18 @@ class JobExecutor:
         if not patch:
             return
         try:
-            await self._deps.jobs.patch_status(job.metadata, patch)
+            await self.jobs.patch_status(job.metadata, patch)
         except (ForbiddenError, InvalidError) as error:
-            self._deps.events.warning(job.metadata, Reason.STATUS_ERROR, error.message)
+            self.events.warning(job.metadata, Reason.STATUS_ERROR, error.message)
             raise
         sync.again = True
 
     def _delay_status(self, sync: Sync, seen: JobSync) -> bool:
         """Have outdated counts, or a first status, written later if that may still be delayed."""
-        info, settings = seen.info, self._deps.settings
+        info, settings = seen.info, self.settings
         if info.counts_stale_since is None:
-            info.counts_stale_since = self._deps.clock.monotonic()
-        remaining = self._deps.change_rate.remaining_delay(
+            info.counts_stale_since = self.clock.monotonic()
+        remaining = self.change_rate.remaining_delay(
             info.counts_stale_since,
             min_delay=settings.status_delay,
             max_delay=settings.max_status_delay,
@@ -203,11 +200,11 @@ class JobExecutor:
 
     async def _create_podgroup(self, sync: Sync, seen: JobSync, effect: fx.CreatePodGroup) -> None:
         plugins, use = seen.desired_state.plugins, seen.info.plan_use
-        members = self._deps.planned.description_of(seen.job, plugins, use)
+        members = self.planned.description_of(seen.job, plugins, use)
         body = podgroups.build(seen.job, effect.spec, members=members)
         try:
             # If it exists, it is this job's: the name contains the job's uid.
-            created = await self._deps.podgroups.create_or_get(body)
+            created = await self.podgroups.create_or_get(body)
         except ApiError as error:
             self._record_error(seen, Reason.PODGROUP_ERROR, error)
             raise
@@ -222,7 +219,7 @@ class JobExecutor:
 
     async def _update_podgroup(self, sync: Sync, seen: JobSync, effect: fx.UpdatePodGroup) -> None:
         try:
-            await self._deps.podgroups.patch(effect.observed, {"spec": effect.spec})
+            await self.podgroups.patch(effect.observed, {"spec": effect.spec})
         except ApiError as error:
             self._record_error(seen, Reason.PODGROUP_ERROR, error)
             raise
@@ -231,12 +228,12 @@ class JobExecutor:
 
     def _podgroup_written(self, sync: Sync, seen: JobSync) -> None:
         seen.info.last_errors.pop(Reason.PODGROUP_ERROR, None)
-        self._deps.recheck(sync.key)
+        self.recheck(sync.key)
 
     async def _delete_podgroup(self, sync: Sync, seen: JobSync, effect: fx.DeletePodGroup) -> None:
         name, namespace = podgroups.name_of(seen.job), seen.job.metadata.namespace
         meta = ObjectMeta(name=name, namespace=namespace, uid=effect.uid)
-        await self._deps.podgroups.delete(meta)
+        await self.podgroups.delete(meta)
         log.info("podgroup deleted", extra={"job": sync.key})
         sync.again = True
 
@@ -244,7 +241,7 @@ class JobExecutor:
 
     async def _create_pods(self, sync: Sync, seen: JobSync, effect: fx.CreatePods) -> None:
         """Create pods with a slow start; the tracker holds each one as soon as it is created."""
-        expectations = self._deps.expectations
+        expectations = self.expectations
         by_name = {task.name: task for task in seen.job.spec.tasks}
         desired = [
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
@@ -269,7 +266,7 @@ class JobExecutor:
 
         namespace = seen.job.metadata.namespace
         initial = self._initial_batches[namespace]
-        self._deps.recheck(sync.key)
+        self.recheck(sync.key)
         outcome = await slow_start(desired, create, initial=initial)
         created = len(outcome.succeeded) - len(conflicts) - len(existing)
         self._initial_batches.update(namespace, created, failed=bool(outcome.failed))
@@ -308,17 +305,17 @@ class JobExecutor:
         )
 
     async def _create_pod(self, sync: Sync, seen: JobSync, pod: _Member, description: str) -> None:
-        expectations, name = self._deps.expectations, _pod_name(seen, *pod)
+        expectations, name = self.expectations, _pod_name(seen, *pod)
         body = pods.build(seen.job, *pod)
         seen.desired_state.plugins.mutate_pod(body, seen.job)
         pods.set_description(body, description)
         expectations.expect(sync.key, (name,))
         try:
             created = await self._post_pod(seen, body, *pod)
-            self._deps.metrics.pod_created(seen.job, created.metadata.creation_timestamp)
+            self.metrics.pod_created(seen.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             created = await self._adopt_pod(seen, name, error)
-        if self._deps.settings.place_at_creation:
+        if self.settings.place_at_creation:
             seen.info.plan_use.observe_created(pod[0].name, pod[1])
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
         if expectations.set_created(sync.key, name, created.metadata.uid):
@@ -328,15 +325,15 @@ class JobExecutor:
 
     async def _post_pod(self, seen: JobSync, body: pods.Pod, task: TaskSpec, index: int) -> Pod:
         """Create a pod: with a node if the plan that is valid now has one for it."""
-        info, planned = seen.info, self._deps.planned
-        use, podgroup = info.plan_use, self._deps.podgroups.get(podgroups.key_of(seen.job))
+        info, planned = seen.info, self.planned
+        use, podgroup = info.plan_use, self.podgroups.get(podgroups.key_of(seen.job))
         plan = planned.plan_for(seen.job, podgroup, seen.desired_state.plugins, use)
         node = planned.node_for(use, plan, task.name, index, body=body)
         if plan is not None and node:
             body["spec"]["nodeName"] = node
             limit = WriteLimit(int(REQUEST_SECONDS), guard=lambda: planned.require_valid(plan))
             try:
-                created = await self._client.create(
+                created = await self.client.create(
                     names.PODS, body, namespace=seen.job.metadata.namespace, view=Pod, limit=limit
                 )
             except NotSentError:
@@ -349,13 +346,13 @@ class JobExecutor:
                 raise
             else:
                 return created
-        return await self._client.create(
+        return await self.client.create(
             names.PODS, body, namespace=seen.job.metadata.namespace, view=Pod
         )
 
     async def _adopt_pod(self, seen: JobSync, name: str, error: AlreadyExistsError) -> Pod:
         """Return the existing pod of this name if it is the one that was to be created."""
-        found = await self._client.get(
+        found = await self.client.get(
             names.PODS, name, namespace=seen.job.metadata.namespace, view=Pod
         )
         pod = parse_pod(found)
@@ -395,7 +392,7 @@ class JobExecutor:
                 if not version or _was_rejected(error):
                     tracker.unmark_deleting((pod.uid,))
                 else:
-                    until = self._deps.clock.monotonic() + TTL
+                    until = self.clock.monotonic() + TTL
                     tracker.mark_unconfirmed_deletion(
                         pod.uid, resource_version=version, until=until
                     )
@@ -408,7 +405,7 @@ class JobExecutor:
         error = outcome.first_error
         if error is not None:
             if isinstance(error, ApiError):
-                self._deps.events.warning(seen.job.metadata, Reason.FAILED_DELETE, error.message)
+                self.events.warning(seen.job.metadata, Reason.FAILED_DELETE, error.message)
             raise error
 
     async def _delete_pod(self, seen: JobSync, pod: PodInfo, version: str) -> None:
@@ -420,7 +417,7 @@ class JobExecutor:
         """
         try:
             with requeue_on_conflict(pod.name):
-                await self._client.delete(
+                await self.client.delete(
                     names.PODS,
                     pod.name,
                     namespace=seen.job.metadata.namespace,
@@ -436,7 +433,7 @@ class JobExecutor:
         Jobs write in the order of their arrival, so that a gang is complete soon; but a small job
         overtakes the rest of a large one that arrived a little earlier.
         """
-        return self._deps.clock.monotonic() + pods / _PODS_PER_SECOND
+        return self.clock.monotonic() + pods / _PODS_PER_SECOND
 
     # Volumes and plugins' objects.
 
@@ -444,11 +441,11 @@ class JobExecutor:
         try:
             written = await self._volume_claims.ensure(seen.job)
         except VolumeClaimNotFoundError as error:
-            event = fx.RecordEvent(Reason.PVC_ERROR, str(error), warning=True)
-            self._record_event(seen, event)
-            sync.again = seen.info.last_errors.get(event.reason) != event.message
-            seen.info.last_errors[event.reason] = event.message
-            sync.after(self._deps.settings.pvc_recheck_interval)
+            message, errors = str(error), seen.info.last_errors
+            self._record_event(seen, Event(Reason.PVC_ERROR, message, warning=True))
+            sync.again = errors.get(Reason.PVC_ERROR) != message
+            errors[Reason.PVC_ERROR] = message
+            sync.after(self.settings.pvc_recheck_interval)
             return
         except ApiError as error:
             self._record_error(seen, Reason.PVC_ERROR, error)
@@ -457,7 +454,7 @@ class JobExecutor:
         if written is None:
             seen.info.pvcs_synced_for = seen.desired_state.spec_key
         else:  # the claim names are in its spec now; the next sync needs them
-            self._deps.jobs.wrote(written)
+            self.jobs.wrote(written)
         sync.again = True
 
     async def _ensure_plugin_objects(self, sync: Sync, seen: JobSync) -> None:
@@ -473,7 +470,7 @@ class JobExecutor:
         if seen.info.last_errors.pop(Reason.PLUGIN_ERROR, None):
             sync.again = True  # the status shows the error
         for warning in seen.desired_state.plugins.warnings(seen.job):
-            self._deps.events.warning(seen.job.metadata, Reason.PLUGIN_ERROR, warning)
+            self.events.warning(seen.job.metadata, Reason.PLUGIN_ERROR, warning)
         seen.info.plugin_objects_synced_for = synced_for
         seen.info.plugin_objects_deleted = False
 
@@ -485,7 +482,7 @@ class JobExecutor:
                     seen.job, seen.desired_state.plugins, seen.info.plugin_object_uids
                 )
             except PluginError as error:  # the garbage collector deletes the other objects
-                self._deps.events.warning(seen.job.metadata, Reason.PLUGIN_ERROR, str(error))
+                self.events.warning(seen.job.metadata, Reason.PLUGIN_ERROR, str(error))
             seen.info.plugin_objects_synced_for = None
             seen.info.plugin_objects_deleted = True
 

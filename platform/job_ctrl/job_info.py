@@ -58,9 +58,13 @@ class JobSync:
 
     view: JobView
     info: JobInfo
-    tracker: PodTracker
     desired_state: DesiredState
     command: Command | None = None
+
+    @property
+    def tracker(self) -> PodTracker:
+        """The pods of the job."""
+        return self.view.pod_tracker
 
     @property
     def job(self) -> Job:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.controller_api import NAMESPACE, ControllerApi
+from support.job_stateful import FORGOTTEN
 from support.jobs import task
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
@@ -648,7 +649,7 @@ async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
             harness.api.remove(PODS, name)
         harness.api.remove(PODGROUPS, "j-uid-2")
         harness.api.remove(PODGROUPS, "j-uid-j")
-        await wait_for(lambda: controller.statistics() == {"jobs": 0, "queued": 0})
+        await wait_for(lambda: controller.statistics() == FORGOTTEN)
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from batholith.job_ctrl.effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
     Effect,
-    RecordEvent,
     RequeueAfter,
     SetStatus,
 )
@@ -24,6 +23,7 @@ from batholith.job_ctrl.status.restarts import target_for_event
 from batholith.job_ctrl.tracker.deferred import DeferredItems
 from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.events import Event
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -170,7 +170,7 @@ def test_inv_vc_7_each_sync_equals_an_evaluation_of_all_events(
             one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events
         ]
         agains = [each.seconds for each in effects if isinstance(each, RequeueAfter)]
-        done = [each.message for each in effects if isinstance(each, RecordEvent)]
+        done = [each.message for each in effects if isinstance(each, Event)]
         assert forgotten == over
         assert agains == ([] if left is None else [left])
         assert [message for message in done if message.startswith(f"Action {action} after")] == (
@@ -300,4 +300,4 @@ def test_repeated_deferral_does_not_grow_the_heap() -> None:
     for number in range(10_000):
         deferred.defer("a", until=1e9 - number, inputs="x")
         deferred.reactivate("a")
-    assert len(deferred._heap) < 200
+    assert deferred.heap_size < 200

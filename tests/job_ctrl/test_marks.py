@@ -1,11 +1,10 @@
 """Executed Commands and restart targets are marks in the status, independent of its message."""
 
 import dataclasses
-from typing import Any
 
 import msgspec
 import pytest
-from support.job_simulator import JobSimulator
+from support.job_simulator import JobSimulator, running_world
 from support.jobs import job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl.decide import decide
@@ -24,22 +23,6 @@ from batholith.model.pod import PodPhase
 
 RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)
 CUT = {"totalPartitions": 2, "partitionSize": 1}
-
-
-def running_world(*tasks: dict[str, Any], **spec: Any) -> JobSimulator:
-    world = JobSimulator(job(*tasks, **spec))
-    world.run_until_stable()
-    world.admit()
-    world.run_until_stable()
-    for name in list(world.pods):
-        world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
-    world.run_until_stable()
-    return world
-
-
-def status_of(world: JobSimulator) -> JobStatus:
-    assert world.job is not None
-    return world.job.status
 
 
 def with_message(world: JobSimulator, message: str) -> None:
@@ -64,7 +47,7 @@ def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
 
 def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     """INV-VC-1: a controller that stops between the write and the deletion."""
-    world = running_world()
+    world = running_world(job())
     world.send_command("RestartJob")
     (command,) = world.commands
     (written, *_) = decide(world.job_view(), command)
@@ -74,7 +57,7 @@ def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     world.crash()
     assert decide(world.job_view(), command) == [DeleteCommand()]
     world.run_until_stable()
-    assert status_of(world).version == 1
+    assert world.status.version == 1
 
 
 def test_uid_in_another_text_is_not_an_executed_command() -> None:
@@ -85,13 +68,13 @@ def test_uid_in_another_text_is_not_an_executed_command() -> None:
 
 
 def test_marks_do_not_accumulate() -> None:
-    world = running_world()
+    world = running_world(job())
     for action in ("AbortJob", "ResumeJob") * 5:
         world.send_command(action)
         world.run_until_stable()
         world.finish_deletions()
         world.run_until_stable()
-        assert status_of(world).controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
+        assert world.status.controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
 
 
 @pytest.mark.parametrize(
@@ -105,11 +88,11 @@ def test_marks_do_not_accumulate() -> None:
 )
 def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: str | None) -> None:
     tasks = (task("t", 2, partitionPolicy=CUT), task("u", 1))
-    world = running_world(*tasks, policies=[{"action": action, "event": "PodFailed"}])
+    world = running_world(job(*tasks, policies=[{"action": action, "event": "PodFailed"}]))
     world.report_pod("t-1", PodPhase.FAILED)
     world.step()
-    assert status_of(world).state.phase == "Restarting"
-    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    assert world.status.state.phase == "Restarting"
+    assert world.status.controlled_resources.get(RESTART_TARGET) == mark
     with_message(world, "PodFailed")
     world.crash()  # a new leader continues the same restart
     world.run_until_stable()
@@ -123,24 +106,26 @@ def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: st
         if world.podgroup is not None:
             world.admit()
     world.run_until_stable()
-    assert status_of(world).state.phase == "Pending"
-    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    assert world.status.state.phase == "Pending"
+    assert world.status.controlled_resources.get(RESTART_TARGET) == mark
     for name in list(world.pods):
         world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
     world.run_until_stable()
-    assert status_of(world).state.phase == "Running"
-    assert RESTART_TARGET not in status_of(world).controlled_resources
+    assert world.status.state.phase == "Running"
+    assert RESTART_TARGET not in world.status.controlled_resources
 
 
 def test_other_cause_of_a_phase_replaces_the_restart_target() -> None:
-    world = running_world(task("t", 2), policies=[{"action": "RestartPod", "event": "PodFailed"}])
+    world = running_world(
+        job(task("t", 2), policies=[{"action": "RestartPod", "event": "PodFailed"}])
+    )
     world.report_pod("t-1", PodPhase.FAILED)
     world.step()
-    assert RESTART_TARGET in status_of(world).controlled_resources
+    assert RESTART_TARGET in world.status.controlled_resources
     world.send_command("AbortJob")
     world.step()
-    assert status_of(world).state.phase == "Aborting"
-    assert RESTART_TARGET not in status_of(world).controlled_resources
+    assert world.status.state.phase == "Aborting"
+    assert RESTART_TARGET not in world.status.controlled_resources
 
 
 # Statuses that earlier versions have written.

@@ -36,7 +36,7 @@ async def running(server: ApiServer) -> AsyncIterator[PodRules]:
         await asyncio.gather(*(source.wait_synced() for source in sources))
         for source in sources:
             await source.attach()
-        await wait_for(lambda: rules._policies.known)
+        await wait_for(lambda: rules.policies_known)
         try:
             yield rules
         finally:

@@ -1,11 +1,13 @@
 """Short histories that the random test found, as explicit steps."""
 
+import dataclasses
 from typing import Any
 
 import pytest
-from support.job_stateful import SETTLE_TIMEOUT, JobWorld
+from support.job_stateful import FORGOTTEN, SETTLE_TIMEOUT, JobWorld
 from support.jobs import task
 
+from batholith.job_ctrl.metrics import JobMetrics
 from batholith.model.names import (
     COMMANDS,
     JOBS,
@@ -95,7 +97,7 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     world.delete_orphans()
     world.run(world.run_until_quiet())
     assert world.controller is not None
-    assert world.controller.statistics() == {"jobs": 0, "queued": 0}
+    assert world.controller.statistics() == FORGOTTEN
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -416,18 +418,15 @@ def test_a_deletion_given_up_long_ago_explains_no_eviction(world: JobWorld) -> N
 def test_final_phase_whose_write_got_no_response_is_counted_once(
     world: JobWorld, how: str | int
 ) -> None:
+    metrics = JobMetrics(None)
+    world.settings = dataclasses.replace(world.settings, metrics=metrics)
     run_all_pods(world)
     world.api.inject_fault(how, method="PATCH", path="/status")
     for name in world.objects_by_name(PODS):
         world.report_pod(name, "Succeeded")
     world.run(world.run_until_quiet())
     assert world.phase == "Completed"
-    assert [family.samples[0].value for family in finish_pods(world)] == [1]
-
-
-def finish_pods(world: JobWorld) -> list[Any]:
-    assert world.controller is not None
-    return [family for family in world.controller._metrics.collect() if family.samples]
+    assert [each.value for family in metrics.collect() for each in family.samples] == [1]
 
 
 @pytest.mark.parametrize("how", ["hang", "done, hang"])

@@ -15,8 +15,9 @@ from batholith.job_ctrl.status.job_view import JobView
 from batholith.job_ctrl.status.recovery import restore
 from batholith.job_ctrl.tracker.pod_info import PodInfo
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.events import Event
 from batholith.model.command import Command
-from batholith.model.job import Job
+from batholith.model.job import Job, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 
@@ -37,6 +38,20 @@ class JobSimulator:
         self._serial = 0
         self.commands: list[Command] = []
         self.crash()
+
+    @property
+    def status(self) -> JobStatus:
+        """Status of the job, which must exist."""
+        assert self.job is not None
+        return self.job.status
+
+    def run_all_pods(self) -> None:
+        """All pods of the admitted job run, and so does the job."""
+        self.run_until_stable()
+        for name in list(self.pods):
+            self.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
+        self.run_until_stable()
+        assert self.status.state.phase == "Running"
 
     def crash(self) -> None:
         """The controller is killed and restarted: only the server's state is left."""
@@ -116,7 +131,7 @@ class JobSimulator:
             self._apply(effect)
         self.pod_tracker.validate()
         return not all(
-            isinstance(effect, fx.RecordEvent | fx.DeferLifecycleEvents | fx.RequeueAfter)
+            isinstance(effect, Event | fx.DeferLifecycleEvents | fx.RequeueAfter)
             for effect in asked
         )
 
@@ -163,7 +178,7 @@ class JobSimulator:
                 self.pod_tracker.drop_events(events)
             case fx.DeferLifecycleEvents(waits, inputs):
                 self.pod_tracker.defer_events(waits, inputs=inputs)
-            case fx.RecordEvent(reason):
+            case Event(reason):
                 self.events.append(reason)
             case fx.RequeueAfter(seconds):
                 self.requeue_after.append(seconds)
@@ -189,3 +204,12 @@ class JobSimulator:
         """The pod changes to this state."""
         self.pods[pod.name] = pod
         self.pod_tracker.update(pod, now=self.monotonic_now)
+
+
+def running_world(of: Job) -> JobSimulator:
+    """A world in which the job *of* runs, with all its pods."""
+    world = JobSimulator(of)
+    world.run_until_stable()
+    world.admit()
+    world.run_all_pods()
+    return world

@@ -37,6 +37,8 @@ DEFERRED_SECONDS = 2.0
 """Maximum delay of status writes under load: less than the idle time that counts as quiet."""
 DEFAULT_NAMESPACE = "d/j"
 """The job where there is only one."""
+FORGOTTEN = {"jobs": 0, "queued": 0, "waiting_writes": 0}
+"""Statistics of a controller that has nothing to do."""
 SETTLE_TIMEOUT = 130.0
 """Seconds within which a repeatedly denied request is retried."""
 

@@ -12,7 +12,8 @@ from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
 from .. import podgroups
 from ..creation.described_podgroups import WithoutPodGroup
-from ..tracker.pod_info import PodCounts, PodInfo, PodReader
+from ..tracker.pod_info import PodCounts, PodInfo
+from ..tracker.pod_tracker import PodTracker
 from .restarts import RestartTarget, target_from_status
 
 
@@ -24,7 +25,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """
 
     job: Job
-    pod_tracker: PodReader
+    pod_tracker: PodTracker
+    """The pods and lifecycle events; a decision only reads them."""
     podgroup_spec: PodGroupSpec
     """Desired spec of the PodGroup."""
     now: datetime

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from ...machinery.reconcile.events import Event
 from ...model import times
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
@@ -25,7 +26,6 @@ from ..effects import (
     Effect,
     EnsurePluginObjects,
     EnsureVolumeClaims,
-    RecordEvent,
     RequeueAfter,
     SetStatus,
     UpdatePodGroup,
@@ -283,7 +283,7 @@ def _fail_too_large(view: JobView) -> list[Effect]:
     )
     return [
         SetStatus(new, immediate=True),
-        RecordEvent(Reason.TOO_MANY_PODS, view.size_error, warning=True),
+        Event(Reason.TOO_MANY_PODS, view.size_error, warning=True),
     ]
 
 
@@ -307,7 +307,7 @@ def _delete_obsolete_pods(view: JobView, rejected: list[PodInfo]) -> Iterator[Ef
     for pod in obsolete:
         if pod.rejection:
             message = f"pod {pod.name} was rejected by its node ({pod.rejection}), and is replaced"
-            yield RecordEvent(Reason.POD_REJECTED, message, warning=True)
+            yield Event(Reason.POD_REJECTED, message, warning=True)
     if obsolete:
         yield DeletePods(obsolete)
 
@@ -351,9 +351,9 @@ def _warn_unschedulable(view: JobView) -> Iterator[Effect]:
     if condition is not None:
         meta, what = view.job.metadata, "PodGroup" if view.podgroup is not None else "pod of"
         message = f"{what} {meta.namespace}:{meta.name} {condition.type.lower()}: "
-        yield RecordEvent(Reason.PODGROUP_PENDING, message + condition.message, warning=True)
+        yield Event(Reason.PODGROUP_PENDING, message + condition.message, warning=True)
     if view.unsatisfiable_reason:
-        yield RecordEvent(Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason, warning=True)
+        yield Event(Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason, warning=True)
     for task in view.job.spec.tasks:
         failed = view.pod_counts.tasks.get(task.name, {}).get(PodPhase.FAILED)
         if failed and policies.can_never_fire(view.job, task):
@@ -361,7 +361,7 @@ def _warn_unschedulable(view: JobView) -> Iterator[Effect]:
                 f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"
                 " counts restarts of containers, and the task's restartPolicy is Never"
             )
-            yield RecordEvent(Reason.POLICY_NEVER_FIRES, message, warning=True)
+            yield Event(Reason.POLICY_NEVER_FIRES, message, warning=True)
 
 
 def _apply_ttl(view: JobView) -> Iterator[Effect]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from ...machinery.reconcile.events import Event
 from ...model import durations
 from ...model.base import ApiStruct
 from ...model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
@@ -18,11 +19,11 @@ from ..effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
     Effect,
-    RecordEvent,
     RequeueAfter,
     SetStatus,
 )
-from ..tracker.pod_info import LifecycleEvent, PodCounts, PodReader
+from ..tracker.pod_info import LifecycleEvent, PodCounts
+from ..tracker.pod_tracker import PodTracker
 from . import next_status
 from .job_view import JobView
 from .restarts import target_for_event
@@ -89,7 +90,7 @@ def apply_policies(
         return [], [
             SetStatus(new, immediate=True),
             DropLifecycleEvents((*handled, event)),
-            RecordEvent(Reason.EXECUTE_ACTION, f"Action {policy.action} after {message}"),
+            Event(Reason.EXECUTE_ACTION, f"Action {policy.action} after {message}"),
         ]
     return [
         *_acknowledge(handled, due_at, inputs=inputs),
@@ -132,7 +133,7 @@ def delay(policy: LifecyclePolicy, event_type: JobEvent) -> float:
     return max(timeout, UNKNOWN_DELAY) if event_type is JobEvent.JOB_UNKNOWN else timeout
 
 
-def is_stale(pods: PodReader, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
+def is_stale(pods: PodTracker, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
     """Whether *event* no longer applies: its pod was replaced, or has left the phase."""
     if policy.action == Action.RESTART_POD and pods.is_replaced(event):
         return True

@@ -12,7 +12,8 @@ from ...model.controlled_resources import RESTART_TARGET
 from ...model.job import JobStatus
 from ...model.job_actions import ACTIONS, Target
 from ...model.names import PARTITION, POD, TASK
-from ..tracker.pod_info import LifecycleEvent, PodInfo, PodReader
+from ..tracker.pod_info import LifecycleEvent, PodInfo
+from ..tracker.pod_tracker import PodTracker
 
 SUSPENDED = "Suspended"
 """``state.reason`` of a job that ``spec.suspend`` has stopped."""
@@ -75,7 +76,7 @@ class InvalidTarget:
 
 
 def target_for_command(
-    command: Command, pods: PodReader, *, version: int
+    command: Command, pods: PodTracker, *, version: int
 ) -> RestartTarget | InvalidTarget:
     """Return what *command*, whose action is one of jobs, concerns; *version* is the job's."""
     kind = ACTIONS[command.action].target

@@ -213,7 +213,7 @@ class PodTracker:
         """Activate the deferred events that are due at *now*, so that a decision finds them."""
         self._events.activate_due(now, inputs=inputs)
 
-    # Reads; see PodReader.
+    # Reads: what decisions may call.
 
     def counts(self, version: int, *, keep_finished: bool = True) -> PodCounts:
         """Count the pods of *version*, and with *keep_finished* finished pods of all versions.
