@@ -366,10 +366,10 @@ class JobExecutor:
         return found
 
     async def _delete_pods(self, sync: Sync, seen: JobSync, effect: fx.DeletePods) -> None:
-        """Delete pods, and see to it that their end does not count as an eviction.
+        """Delete pods; policies must not take that for an eviction.
 
-        Their end is this controller's doing as soon as the request may have been sent, and as long
-        as a request that got no response may still take effect.
+        It is none as soon as the request may have been sent, and as long as a request that got no
+        response may still take effect.
         """
         tracker, priority = seen.tracker, self._priority(len(effect.pods))
         tracker.mark_deleting(pod.uid for pod in effect.pods)

@@ -74,7 +74,7 @@ class NotDescribedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the PodGroup of a job tells the scheduler about its pods."""
+    """What the PodGroup of a job says about its pods, for the scheduler to place them."""
 
     text: str
     hash: str

@@ -60,7 +60,7 @@ class PhaseRules(ABC):
         return Action.RESUME_JOB in self._transitions
 
     def fail(self, view: JobView) -> list[Effect]:
-        """Return how the job fails if it must, whatever ``spec.suspend`` and Commands request."""
+        """Return how the job fails, if it must; this precedes ``spec.suspend`` and Commands."""
         return []
 
     def step(self, view: JobView) -> list[Effect]:
