@@ -74,7 +74,7 @@ class NotDescribedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the PodGroup of a job says about its pods, for the scheduler to place them."""
+    """Description of the pods of a job in its PodGroup, by which the scheduler chooses nodes."""
 
     text: str
     hash: str
