@@ -6,11 +6,11 @@ They are not called commands, because a Command is the API object that requests 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..machinery.reconcile.events import Event
 from ..model.job import JobStatus
-from ..model.job_reasons import Reason
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
-from .pod_info import LifecycleEvent, PodInfo
+from .tracker.pod_info import LifecycleEvent, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,6 @@ class DeferLifecycleEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordEvent:
-    """Record an event on the job."""
-
-    reason: Reason
-    message: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RequeueAfter:
     """Sync the job again after some seconds."""
 
@@ -133,6 +124,6 @@ Effect = (
     | DeleteCommand
     | DropLifecycleEvents
     | DeferLifecycleEvents
-    | RecordEvent
+    | Event
     | RequeueAfter
 )

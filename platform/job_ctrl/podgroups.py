@@ -22,6 +22,11 @@ def name_of(job: Job) -> str:
     return f"{job.metadata.name}-{job.metadata.uid}"
 
 
+def key_of(job: Job) -> str:
+    """Return ``namespace/name`` of the job's PodGroup."""
+    return f"{job.metadata.namespace}/{name_of(job)}"
+
+
 def owner_reference(job: Job) -> OwnerReference:
     """Return the controller reference to *job*, for all objects created for it."""
     return OwnerReference(

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from ..machinery.change_rate import ChangeRate
-from ..machinery.controller import RECONCILE_TIMEOUT
-from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.reconcile.controller import ControllerSettings
 from ..model.described_podgroup import PodGroupsOf
 from ..model.job_size import MAX_PODS
 from ..model.names import SCHEDULER_NAME
@@ -15,7 +14,7 @@ from .metrics import JobMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
+class JobSettings(ControllerSettings):
     """Settings of a :class:`~batholith.job_ctrl.controller.JobController`."""
 
     workers: int = 3
@@ -57,9 +56,6 @@ class JobSettings:
     place_at_creation: bool = False
     """Whether pods of gangs that fit are created with their node."""
 
-    reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds after which a reconcile is cancelled and retried."""
-
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
 
@@ -68,6 +64,3 @@ class JobSettings:
 
     metrics: JobMetrics | None = None
     """Metrics that several controllers share; then *registry* is not used."""
-
-    work_metrics: WorkQueueMetrics | None = None
-    """Metrics of the work queue, if any."""

@@ -23,6 +23,11 @@ class PrioritySemaphore:
         self._waiters: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
+    @property
+    def waiting(self) -> int:
+        """Number of waiters, those that were cancelled included."""
+        return len(self._waiters)
+
     async def acquire(self, priority: float) -> None:
         """Wait for a slot, to be released by :meth:`release`; FIFO among equal priorities."""
         if self._free:

@@ -8,7 +8,6 @@ class Reason(StrEnum):
 
     EXECUTE_ACTION = "ExecuteAction"
     COMMAND_ISSUED = "CommandIssued"
-    INVALID_TARGET = "InvalidTarget"
     STATUS_ERROR = "JobStatusError"
     PLUGIN_ERROR = "PluginError"
     PVC_ERROR = "PVCError"

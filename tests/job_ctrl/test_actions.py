@@ -4,9 +4,9 @@ import pytest
 
 from batholith.admission.policy_validation import policies_error
 from batholith.api.commands.orders import TABLE, CommandAction
-from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_info import LifecycleEvent
-from batholith.job_ctrl.restarts import RestartTarget, target_for_event
+from batholith.job_ctrl.status.phases import RULES
+from batholith.job_ctrl.status.restarts import RestartTarget, target_for_event
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.model.job import Action, JobEvent, LifecyclePolicy
 from batholith.model.job_actions import ACTIONS, Target
 
@@ -24,9 +24,9 @@ def test_rest_api_only_issues_actions_on_jobs() -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_each_action_has_an_effect_in_some_phase(action: str) -> None:
-    phases = [phase for phase, rules in RULES.items() if action in rules.transitions]
-    assert phases == [phase for phase in RULES if phase in ACTIONS[action].transitions]
+    phases = ACTIONS[action].transitions.keys()
     assert phases
+    assert phases <= RULES.keys()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

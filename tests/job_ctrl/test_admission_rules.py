@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.manifests import MANIFESTS
 
-from batholith.job_ctrl.admission_rules import (
+from batholith.job_ctrl.creation.admission_rules import (
     GATE_CONDITION,
     Binding,
     Policy,

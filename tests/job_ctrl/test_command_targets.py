@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.job_simulator import JobSimulator
-from support.jobs import job, task
+from support.jobs import job, make_command, task
 
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.effects import DeleteCommand, RecordEvent, SetStatus
-from batholith.job_ctrl.restarts import CommandRef
+from batholith.job_ctrl.effects import DeleteCommand, SetStatus
+from batholith.machinery.reconcile.events import Event
 from batholith.model.controlled_resources import (
     MAX_OPERATIONS,
     OPERATIONS,
@@ -45,11 +45,6 @@ def run_all(world: JobSimulator) -> None:
     world.run_until_stable()
 
 
-def status_of(world: JobSimulator) -> JobStatus:
-    assert world.job is not None
-    return world.job.status
-
-
 def generations(world: JobSimulator) -> dict[str, int]:
     """How often each pod was created."""
     return {name: number for (name, _), number in sorted(world.created.items())}
@@ -75,7 +70,7 @@ def test_command_restarts_its_target_alone(
     assert generations(world) == {
         name: 2 if name in restarted else 1 for name in ("t-0", "t-1", "u-0")
     }
-    status = status_of(world)
+    status = world.status
     assert (status.state.phase, status.retry_count, status.version) == ("Running", 1, 0)
     assert operation_results(status) == (OperationResult("op", True, "Restarting"),)
 
@@ -102,19 +97,19 @@ def test_quirk_11_command_that_cannot_be_executed_reports_why(
     action: str, target: dict[str, str], reason: str
 ) -> None:
     world = running_world()
-    before = status_of(world)
+    before = world.status
     world.send_command(action, operation="op", **target)
-    (command,) = world._commands
+    (command,) = world.commands
     written, event, _, last = decide(world.job_view(), command)
-    assert isinstance(event, RecordEvent) and reason in event.message
+    assert isinstance(event, Event) and reason in event.message
     assert last == DeleteCommand()
     assert isinstance(written, SetStatus)
     (result,) = operation_results(written.status)
     assert not result.executed and reason in result.text
     world.run_until_stable()
-    kept = {**status_of(world).controlled_resources}
+    kept = {**world.status.controlled_resources}
     del kept[OPERATIONS]
-    assert msgspec.structs.replace(status_of(world), controlled_resources=kept) == before
+    assert msgspec.structs.replace(world.status, controlled_resources=kept) == before
     assert generations(world) == {"t-0": 1, "t-1": 1, "u-0": 1}
 
 
@@ -125,7 +120,7 @@ def test_partial_restarts_in_quick_succession_replace_all_their_pods() -> None:
         world.send_command("RestartPod", pod=pod, operation=pod)
     run_all(world)
     assert generations(world) == {"t-0": 2, "t-1": 2, "u-0": 2}
-    assert [each.executed for each in operation_results(status_of(world))] == [True] * 3
+    assert [each.executed for each in operation_results(world.status)] == [True] * 3
 
 
 def test_restart_of_a_pod_during_a_restart_of_the_job_is_not_executed() -> None:
@@ -133,7 +128,7 @@ def test_restart_of_a_pod_during_a_restart_of_the_job_is_not_executed() -> None:
     world.send_command("RestartJob")
     world.send_command("RestartPod", pod="j-t-0", operation="op")
     world.run_until_stable()
-    (result,) = operation_results(status_of(world))
+    (result,) = operation_results(world.status)
     assert not result.executed and "being deleted" in result.text
 
 
@@ -143,11 +138,11 @@ def test_command_that_is_created_again_for_an_operation_is_only_deleted(action: 
     world = running_world()
     world.send_command(action, operation="op")
     run_all(world)
-    before = status_of(world)
+    before = world.status
     world.crash()
-    again = CommandRef(name="c1", uid="another", action=action, operation="op")
+    again = make_command(action, "another", operation="op")
     assert decide(world.job_view(), again) == [DeleteCommand()]
-    assert status_of(world) == before
+    assert world.status == before
 
 
 @given(st.lists(st.sampled_from(["RestartJob", "AbortJob", "ResumeJob"]), max_size=12))
@@ -158,7 +153,7 @@ def test_the_last_results_are_kept_in_order(actions: list[str]) -> None:
         world.send_command(action, operation=str(number))
         world.run_until_stable()
         world.finish_deletions()
-    kept = [each.operation for each in operation_results(status_of(world))]
+    kept = [each.operation for each in operation_results(world.status)]
     assert kept == [str(number) for number in range(len(actions))][-MAX_OPERATIONS:]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.controller_api import NAMESPACE, ControllerApi
+from support.job_stateful import FORGOTTEN
 from support.jobs import task
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
@@ -16,14 +17,15 @@ from support.running_controller import FakeRecorder, running
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
-from batholith.job_ctrl.job_view import CommandRef, JobView
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
+from batholith.job_ctrl.status.job_view import JobView
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.clock import Clock
 from batholith.machinery.testing import FakeClock
+from batholith.model.command import Command
 from batholith.model.names import (
     COMMANDS,
     CONFIGMAPS,
@@ -281,7 +283,7 @@ async def test_no_decision_only_confirms_that_objects_were_created(
     """Until a pod runs, there is one for the phase, one for the PodGroup and one for the pods."""
     decided: list[tuple[str, str | None]] = []
 
-    def recorded(view: JobView, command: CommandRef | None) -> list[Effect]:
+    def recorded(view: JobView, command: Command | None) -> list[Effect]:
         if not view.pod_counts.in_phase(PodPhase.RUNNING):
             admitted = view.podgroup.status.phase if view.podgroup is not None else None
             decided.append((view.job.status.state.phase, admitted))
@@ -647,7 +649,7 @@ async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
             harness.api.remove(PODS, name)
         harness.api.remove(PODGROUPS, "j-uid-2")
         harness.api.remove(PODGROUPS, "j-uid-j")
-        await wait_for(lambda: controller.statistics() == {"jobs": 0, "queued": 0})
+        await wait_for(lambda: controller.statistics() == FORGOTTEN)
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.job_simulator import JobSimulator
-from support.jobs import NOW, job, job_view, pod_info, task
+from support.job_simulator import JobSimulator, running_world
+from support.jobs import NOW, job, job_view, make_command, pod_info, task
 
-from batholith.job_ctrl import podgroups, status
+from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -23,13 +23,14 @@ from batholith.job_ctrl.effects import (
     DeletePods,
     DropLifecycleEvents,
     Effect,
-    RecordEvent,
     RequeueAfter,
     SetStatus,
 )
-from batholith.job_ctrl.job_view import CommandRef
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status import next_status
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.events import Event
 from batholith.model import times
+from batholith.model.command import Command
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_reasons import Reason
 from batholith.model.pod import PodPhase
@@ -42,25 +43,6 @@ RUN = JobStatus(state=JobState(phase="Running"), min_available=2)
 
 def policy(action: str, *events: str, **fields: object) -> dict[str, object]:
     return {"action": action, "events": events, **fields}
-
-
-def running_world(job: Job) -> JobSimulator:
-    """A world whose job runs, with all its pods."""
-    world = JobSimulator(job)
-    world.run_until_stable()
-    world.admit()
-    world.run_until_stable()
-    for name in list(world.pods):
-        world.report_pod(name.removeprefix("j-"), P.RUNNING)
-    world.run_until_stable()
-    assert world.job is not None
-    assert world.job.status.state.phase == "Running"
-    return world
-
-
-def status_of(world: JobSimulator) -> JobStatus:
-    assert world.job is not None
-    return world.job.status
 
 
 def test_new_job_is_pending_before_anything_is_created() -> None:
@@ -77,7 +59,7 @@ def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     assert created == CreatePodGroup(seen.podgroup_spec)
     assert isinstance(written, SetStatus)
     assert not written.immediate
-    assert written.status == status.initial_status(seen)
+    assert written.status == next_status.initial_status(seen)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +67,11 @@ def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     [
         (job(suspend=True), None),
         (job(plugins={"svc": []}), None),
-        (job(), CommandRef(name="c", uid="u", action="AbortJob")),
+        (job(), make_command("AbortJob")),
     ],
 )
 def test_in_a_burst_the_status_is_written_first_if_more_depends_on_it(
-    new: Job, command: CommandRef | None
+    new: Job, command: Command | None
 ) -> None:
     (effect,) = decide(job_view(new, podgroup=None, defer_first_status=True), command)
     assert isinstance(effect, SetStatus)
@@ -101,7 +83,7 @@ def test_a_job_is_pending_since_its_creation() -> None:
     created = times.format(NOW - timedelta(minutes=5))
     meta = msgspec.structs.replace(job().metadata, creation_timestamp=created)
     new = msgspec.structs.replace(job(), metadata=meta)
-    assert status.initial_status(job_view(new)).state.last_transition_time == created
+    assert next_status.initial_status(job_view(new)).state.last_transition_time == created
 
 
 def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:
@@ -140,19 +122,19 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     deleted = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=deleted)
     assert decide(job_view(of)) == []
-    order = CommandRef(name="c", uid="u", action="AbortJob")
+    order = make_command("AbortJob")
     assert decide(job_view(of), order) == [DeleteCommand()]
 
 
 def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None:
     seen = job_view(job(status=RUN), pod_info("t-0"), pod_info("t-1"))
-    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    order = make_command("AbortJob")
     written, issued, execute, delete = decide(seen, order)
     assert isinstance(written, SetStatus)
     state = written.status.state
     assert (state.phase, state.reason) == ("Aborting", "AbortJob")
     assert "uid-c" in state.message
-    assert [type(issued), type(execute), type(delete)] == [RecordEvent, RecordEvent, DeleteCommand]
+    assert [type(issued), type(execute), type(delete)] == [Event, Event, DeleteCommand]
 
 
 def test_a_command_that_the_status_names_is_only_deleted() -> None:
@@ -160,26 +142,24 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     world = running_world(job())
     world.send_command("RestartJob")
     world.step()
-    version = status_of(world).version
-    done = CommandRef(
-        name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob"
-    )
+    version = world.status.version
+    done = make_command("AbortJob", world.status.state.message.split("(uid-")[1][:-1])
     assert decide(world.job_view(), done) == [DeleteCommand()]
-    assert status_of(world).version == version
+    assert world.status.version == version
 
 
 def test_executed_command_is_deleted_before_the_next_transition() -> None:
     """INV-VC-1: with the mark lost it would be executed again."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     seen = job_view(job(suspend=True, status=JobStatus(state=state, version=1)))
-    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    order = make_command("AbortJob")
     assert decide(seen, order) == [DeleteCommand()]
 
 
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
 def test_command_without_effect_changes_nothing(action: str) -> None:
-    effects = decide(job_view(job(status=RUN)), CommandRef(name="c", uid="uid-c", action=action))
-    assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
+    effects = decide(job_view(job(status=RUN)), make_command(action))
+    assert [type(effect) for effect in effects] == [Event, Event, DeleteCommand]
 
 
 def test_a_job_runs_through() -> None:
@@ -188,7 +168,7 @@ def test_a_job_runs_through() -> None:
         world.report_pod(name, P.SUCCEEDED)
     world.run_until_stable()
     assert world.phases == ["Pending", "Running", "Completed"]
-    status = status_of(world)
+    status = world.status
     assert (status.succeeded, status.version, status.retry_count) == (2, 1, 0)
     assert status.task_status_count["t"].phase == {"Succeeded": 2}
     assert world.podgroup is None
@@ -202,7 +182,7 @@ def test_counts_are_kept_when_finished_pods_are_deleted() -> None:
     world.run_until_stable()
     world.evict("t-0")
     world.run_until_stable()
-    assert status_of(world).succeeded == 2
+    assert world.status.succeeded == 2
     assert world.created.total() == 2
 
 
@@ -236,7 +216,7 @@ def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> N
             world.report_pod(name, P.RUNNING)
         world.run_until_stable()
     assert world.phases[before:] == phases
-    status = status_of(world)
+    status = world.status
     assert (status.version, status.retry_count) == (1, int(action == "RestartJob"))
     assert status.state.reason == ("" if action == "RestartJob" else action)
     assert "ExecuteAction" in world.events
@@ -254,7 +234,7 @@ def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
     world.run_until_stable()
     world.finish_deletions()
     world.run_until_stable()
-    assert status_of(world).succeeded == 1
+    assert world.status.succeeded == 1
     world.send_command("ResumeJob")
     world.run_until_stable()
     world.admit()
@@ -262,7 +242,7 @@ def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
     world.report_pod("t-1", P.RUNNING)
     world.run_until_stable()
     assert world.phases[-5:] == ["Aborting", "Aborted", "Restarting", "Pending", "Running"]
-    status = status_of(world)
+    status = world.status
     assert (status.succeeded, status.running, status.retry_count) == (1, 1, 0)
     assert world.created == {("t-0", 0): 1, ("t-1", 0): 1, ("t-1", 1): 1}
 
@@ -281,7 +261,7 @@ def test_partial_restart_keeps_the_other_pods(action: str) -> None:
     assert world.created == {("bad-0", 0): 2, ("bad-1", 0): bad, ("good-0", 0): 1}
     assert world.podgroup == podgroup
     assert world.has_plugin_objects
-    assert (status_of(world).version, status_of(world).retry_count) == (0, 1)
+    assert (world.status.version, world.status.retry_count) == (0, 1)
 
 
 def test_restart_of_a_partition_keeps_the_other_partitions() -> None:
@@ -305,14 +285,14 @@ def test_a_partition_that_a_task_does_not_have_is_not_restarted() -> None:
     world = running_world(job(task("w", 2, policies=[policy("RestartPartition", "PodFailed")])))
     world.report_pod("w-1", P.FAILED, exit_code=1)
     world.run_until_stable()
-    assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
+    assert (world.phases[-1], world.status.retry_count) == ("Running", 0)
 
 
 def test_job_created_suspended_has_no_pods_until_it_is_resumed() -> None:
     world = JobSimulator(job(suspend=True))
     world.run_until_stable()
     assert world.phases[-1] == "Aborted"
-    assert status_of(world).state.reason == "Suspended"
+    assert world.status.state.reason == "Suspended"
     assert not world.created and world.podgroup is None
     world.suspend(False)
     world.run_until_stable()
@@ -320,7 +300,7 @@ def test_job_created_suspended_has_no_pods_until_it_is_resumed() -> None:
     world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     assert sorted(world.pods) == ["j-t-0", "j-t-1"]
-    assert status_of(world).retry_count == 0
+    assert world.status.retry_count == 0
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -340,7 +320,7 @@ def test_setting_suspend_stops_a_job_and_clearing_it_resumes(dies: bool) -> None
     world.admit()
     world.run_until_stable()
     assert {name: count for (name, _), count in world.created.items()} == {"t-0": 1, "t-1": 1}
-    assert (status_of(world).succeeded, status_of(world).retry_count) == (1, 0)
+    assert (world.status.succeeded, world.status.retry_count) == (1, 0)
 
 
 def test_a_command_does_not_resume_what_is_suspended() -> None:
@@ -351,7 +331,7 @@ def test_a_command_does_not_resume_what_is_suspended() -> None:
     world.run_until_stable()
     world.suspend()
     world.run_until_stable()
-    assert (world.phases[-1], status_of(world).state.reason) == ("Aborted", "Suspended")
+    assert (world.phases[-1], world.status.state.reason) == ("Aborted", "Suspended")
     world.send_command("ResumeJob")
     world.run_until_stable()
     assert world.phases[-1] == "Aborted"
@@ -378,11 +358,11 @@ def test_last_restart_fails_the_job_before_anything_is_created() -> None:
     world.finish_deletions()
     world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Failed"]
-    state = status_of(world).state
+    state = world.status.state
     assert state.reason == "MaxRetryReached"
     assert state.message.endswith("; retries used up: 1 of 1")
     assert "PodFailed of j-t-0" in state.message
-    status = status_of(world)
+    status = world.status
     assert (status.retry_count, status.failed, world.created.total()) == (1, 1, 2)
 
 
@@ -391,8 +371,8 @@ def test_lost_pod_without_a_policy_is_recreated() -> None:
     world.evict("t-0")
     world.run_until_stable()
     assert world.created["t-0", 0] == 2
-    assert status_of(world).state.phase == "Pending"
-    assert status_of(world).retry_count == 0
+    assert world.status.state.phase == "Pending"
+    assert world.status.retry_count == 0
 
 
 def test_pod_deleted_while_no_controller_ran_counts_as_evicted() -> None:
@@ -401,7 +381,7 @@ def test_pod_deleted_while_no_controller_ran_counts_as_evicted() -> None:
     world.crash()
     world.run_until_stable()
     assert world.phases[-1] == "Restarting"
-    assert status_of(world).retry_count == 1
+    assert world.status.retry_count == 1
 
 
 def test_pod_failed_while_no_controller_ran_matches_policies() -> None:
@@ -452,7 +432,7 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
         world.events.clear()
         world.run_until_stable()
         assert ("PodGroupPending" in world.events) == warned
-        assert status_of(world).state.reason == "", "it runs"
+        assert world.status.state.reason == "", "it runs"
 
 
 def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
@@ -464,12 +444,12 @@ def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
     status = PodGroupStatus(phase="Pending", conditions=(found,))
     world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
     world.run_until_stable()
-    state = status_of(world).state
+    state = world.status.state
     assert (state.reason, state.message) == ("PodGroupPending", "no capacity")
-    assert state.last_transition_time == status_of(world).conditions[0].last_transition_time
+    assert state.last_transition_time == world.status.conditions[0].last_transition_time
     world.admit()
     world.run_until_stable()
-    assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
+    assert (world.status.state.reason, world.status.state.message) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -485,8 +465,8 @@ def test_event_explains_why_a_command_has_no_effect(action: str, result: str) ->
     world = JobSimulator(job())
     world.run_until_stable()
     assert world.job is not None
-    effects = decide(world.job_view(), CommandRef(name="c", uid="u", action=action))
-    assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {result}")
+    effects = decide(world.job_view(), make_command(action))
+    assert effects[0] == Event(Reason.COMMAND_ISSUED, f"Command {action} received: {result}")
     assert effects[-1] == DeleteCommand()
 
 
@@ -496,14 +476,14 @@ def test_message_of_a_failed_job_names_the_failed_pod() -> None:
         phase = P.FAILED if index in (2, 10) else P.SUCCEEDED
         world.report_pod(f"t-{index}", phase, failure="OOMKilled (exit code 137)")
     world.run_until_stable()
-    state = status_of(world).state
+    state = world.status.state
     assert (state.phase, state.reason) == ("Failed", "PodsFailed")
     assert state.message == "2 of 12 pods failed: the first is j-t-2: OOMKilled (exit code 137)"
     world = running_world(job(task("t", 2), minSuccess=3))
     for name in ("t-0", "t-1"):
         world.report_pod(name, P.SUCCEEDED)
     world.run_until_stable()
-    assert status_of(world).state.message == "2 of 2 pods succeeded, which are too few"
+    assert world.status.state.message == "2 of 2 pods succeeded, which are too few"
 
 
 def test_unsatisfiable_gang_is_reported_in_status_and_event() -> None:
@@ -512,10 +492,10 @@ def test_unsatisfiable_gang_is_reported_in_status_and_event() -> None:
     world.run_until_stable()
     world.evict("t-1")
     world.run_until_stable()
-    assert status_of(world).pending == 1
+    assert world.status.pending == 1
     assert "NotEnoughPods" in world.events
-    assert status_of(world).state.reason == "NotEnoughPods"
-    assert "only 1 of 2 pods can still run" in status_of(world).state.message
+    assert world.status.state.reason == "NotEnoughPods"
+    assert "only 1 of 2 pods can still run" in world.status.state.message
 
 
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,7 +584,7 @@ def test_scaling_makes_and_removes_the_highest_indices() -> None:
     world.run_until_stable()
     assert set(world.pods) == {"j-t-0"}
     assert world.phases == ["Pending", "Running"]
-    assert status_of(world).version == 0
+    assert world.status.version == 0
 
 
 def test_deleted_podgroup_is_recreated_and_the_job_continues() -> None:
@@ -750,12 +730,12 @@ def test_any_life_keeps_the_rules(
         cause_event(world, what, which)
         for _ in range(steps):
             world.step()
-        status = status_of(world)
+        status = world.status
         assert status.version >= version
         assert status.retry_count >= retries
         version, retries = status.version, status.retry_count
     world.run_until_stable()
-    status = status_of(world)
+    status = world.status
     final = JobPhase(status.state.phase)
     if world.job is not None and world.job.spec.suspend:
         assert not {pod.phase for pod in world.pods.values() if not pod.terminating} - P_ENDED

@@ -9,22 +9,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import policies
-from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.deferred import DeferredItems
 from batholith.job_ctrl.effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
     Effect,
-    RecordEvent,
     RequeueAfter,
     SetStatus,
 )
-from batholith.job_ctrl.job_view import JobView
-from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_info import LifecycleEvent
-from batholith.job_ctrl.pod_tracker import PodTracker
-from batholith.job_ctrl.restarts import target_for_event
+from batholith.job_ctrl.status import policies
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.status.phases import RULES
+from batholith.job_ctrl.status.restarts import target_for_event
+from batholith.job_ctrl.tracker.deferred import DeferredItems
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.events import Event
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -118,7 +117,8 @@ class PolicyModel:
 
     def evaluate_policies(self) -> list[Effect]:
         """Evaluate the policies, and apply the effects on lifecycle events."""
-        asides, move = _apply_policies(self.view())
+        view = self.view()
+        asides, move = policies.apply_policies(view, RULES[view.phase].transitions(view))
         effects = [*asides, *move]
         for effect in effects:
             if isinstance(effect, DropLifecycleEvents):
@@ -145,7 +145,7 @@ def evaluate_all(
         if policy is None or policies.is_stale(seen.pod_tracker, event, policy):
             over.append(event)
             continue
-        go = RULES[seen.phase].transitions.get(Action(policy.action))
+        go = RULES[seen.phase].transitions(seen).get(Action(policy.action))
         if go is None or target_for_event(policy.action, event) is None:
             over.append(event)
             continue
@@ -170,7 +170,7 @@ def test_inv_vc_7_each_sync_equals_an_evaluation_of_all_events(
             one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events
         ]
         agains = [each.seconds for each in effects if isinstance(each, RequeueAfter)]
-        done = [each.message for each in effects if isinstance(each, RecordEvent)]
+        done = [each.message for each in effects if isinstance(each, Event)]
         assert forgotten == over
         assert agains == ([] if left is None else [left])
         assert [message for message in done if message.startswith(f"Action {action} after")] == (
@@ -300,4 +300,4 @@ def test_repeated_deferral_does_not_grow_the_heap() -> None:
     for number in range(10_000):
         deferred.defer("a", until=1e9 - number, inputs="x")
         deferred.reactivate("a")
-    assert len(deferred._heap) < 200
+    assert deferred.heap_size < 200

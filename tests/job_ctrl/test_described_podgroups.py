@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from batholith.job_ctrl import podgroups
-from batholith.job_ctrl.core_types import Pod, PodCondition, PodStatus
-from batholith.job_ctrl.described_podgroups import (
+from batholith.job_ctrl.creation.described_podgroups import (
     SILENCE,
     DescribedPodGroups,
     SchedulerSilentError,
     WithoutPodGroup,
 )
-from batholith.job_ctrl.pod_info import PodInfo, parse_pod
 from batholith.job_ctrl.pods import build, set_description
+from batholith.job_ctrl.tracker.core_types import Pod, PodCondition, PodStatus
+from batholith.job_ctrl.tracker.pod_info import PodInfo, parse_pod
 from batholith.machinery.testing import FakeClock
 from batholith.model.described_podgroup import decode
 from batholith.model.job import Job

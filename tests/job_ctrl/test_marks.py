@@ -1,17 +1,15 @@
 """Executed Commands and restart targets are marks in the status, independent of its message."""
 
 import dataclasses
-from typing import Any
 
 import msgspec
 import pytest
-from support.job_simulator import JobSimulator
-from support.jobs import job, job_view, pod_info, task
+from support.job_simulator import JobSimulator, running_world
+from support.jobs import job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, SetStatus
-from batholith.job_ctrl.job_view import CommandRef
-from batholith.job_ctrl.restarts import RestartTarget, target_from_status
+from batholith.job_ctrl.status.restarts import RestartTarget, target_from_status
 from batholith.model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
@@ -27,22 +25,6 @@ RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)
 CUT = {"totalPartitions": 2, "partitionSize": 1}
 
 
-def running_world(*tasks: dict[str, Any], **spec: Any) -> JobSimulator:
-    world = JobSimulator(job(*tasks, **spec))
-    world.run_until_stable()
-    world.admit()
-    world.run_until_stable()
-    for name in list(world.pods):
-        world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
-    world.run_until_stable()
-    return world
-
-
-def status_of(world: JobSimulator) -> JobStatus:
-    assert world.job is not None
-    return world.job.status
-
-
 def with_message(world: JobSimulator, message: str) -> None:
     """Change the message of the status, as a later version or another language may."""
     assert world.job is not None
@@ -54,7 +36,7 @@ def with_message(world: JobSimulator, message: str) -> None:
 def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
     """INV-VC-1."""
     seen = job_view(job(status=RUNNING), pod_info("t-0"), pod_info("t-1"))
-    written, *_ = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    written, *_ = decide(seen, make_command("AbortJob"))
     assert isinstance(written, SetStatus)
     assert written.status.state.phase == "Aborting"
     assert written.status.controlled_resources == {
@@ -65,9 +47,9 @@ def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
 
 def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     """INV-VC-1: a controller that stops between the write and the deletion."""
-    world = running_world()
+    world = running_world(job())
     world.send_command("RestartJob")
-    (command,) = world._commands
+    (command,) = world.commands
     (written, *_) = decide(world.job_view(), command)
     assert isinstance(written, SetStatus) and world.job is not None
     world.job = msgspec.structs.replace(world.job, status=written.status)
@@ -75,24 +57,24 @@ def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     world.crash()
     assert decide(world.job_view(), command) == [DeleteCommand()]
     world.run_until_stable()
-    assert status_of(world).version == 1
+    assert world.status.version == 1
 
 
 def test_uid_in_another_text_is_not_an_executed_command() -> None:
     state = JobState(phase="Running", message="PodFailed of j-uid-c")
     seen = job_view(job(status=msgspec.structs.replace(RUNNING, state=state)))
-    effects = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    effects = decide(seen, make_command("AbortJob"))
     assert isinstance(effects[0], SetStatus)
 
 
 def test_marks_do_not_accumulate() -> None:
-    world = running_world()
+    world = running_world(job())
     for action in ("AbortJob", "ResumeJob") * 5:
         world.send_command(action)
         world.run_until_stable()
         world.finish_deletions()
         world.run_until_stable()
-        assert status_of(world).controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
+        assert world.status.controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
 
 
 @pytest.mark.parametrize(
@@ -106,11 +88,11 @@ def test_marks_do_not_accumulate() -> None:
 )
 def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: str | None) -> None:
     tasks = (task("t", 2, partitionPolicy=CUT), task("u", 1))
-    world = running_world(*tasks, policies=[{"action": action, "event": "PodFailed"}])
+    world = running_world(job(*tasks, policies=[{"action": action, "event": "PodFailed"}]))
     world.report_pod("t-1", PodPhase.FAILED)
     world.step()
-    assert status_of(world).state.phase == "Restarting"
-    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    assert world.status.state.phase == "Restarting"
+    assert world.status.controlled_resources.get(RESTART_TARGET) == mark
     with_message(world, "PodFailed")
     world.crash()  # a new leader continues the same restart
     world.run_until_stable()
@@ -124,24 +106,26 @@ def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: st
         if world.podgroup is not None:
             world.admit()
     world.run_until_stable()
-    assert status_of(world).state.phase == "Pending"
-    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    assert world.status.state.phase == "Pending"
+    assert world.status.controlled_resources.get(RESTART_TARGET) == mark
     for name in list(world.pods):
         world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
     world.run_until_stable()
-    assert status_of(world).state.phase == "Running"
-    assert RESTART_TARGET not in status_of(world).controlled_resources
+    assert world.status.state.phase == "Running"
+    assert RESTART_TARGET not in world.status.controlled_resources
 
 
 def test_other_cause_of_a_phase_replaces_the_restart_target() -> None:
-    world = running_world(task("t", 2), policies=[{"action": "RestartPod", "event": "PodFailed"}])
+    world = running_world(
+        job(task("t", 2), policies=[{"action": "RestartPod", "event": "PodFailed"}])
+    )
     world.report_pod("t-1", PodPhase.FAILED)
     world.step()
-    assert RESTART_TARGET in status_of(world).controlled_resources
+    assert RESTART_TARGET in world.status.controlled_resources
     world.send_command("AbortJob")
     world.step()
-    assert status_of(world).state.phase == "Aborting"
-    assert RESTART_TARGET not in status_of(world).controlled_resources
+    assert world.status.state.phase == "Aborting"
+    assert RESTART_TARGET not in world.status.controlled_resources
 
 
 # Statuses that earlier versions have written.
@@ -151,7 +135,7 @@ def test_command_that_an_earlier_version_executed_is_only_deleted() -> None:
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     status = JobStatus(state=state, version=1)
     assert list(executed_commands(status)) == [ExecutedCommand("uid-c", "Aborting")]
-    command = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    command = make_command("AbortJob")
     assert decide(job_view(job(status=status)), command) == [DeleteCommand()]
 
 

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from support.jobs import job, job_view, pod_info, task
+from support.jobs import job, job_view, make_command, pod_info, task
 
-from batholith.job_ctrl import status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
-from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.phases import RULES
+from batholith.job_ctrl.status import next_status
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.status.phases import RULES
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_actions import Transition
 from batholith.model.pod import PodPhase
@@ -39,11 +39,11 @@ def status_in(phase: JobPhase, **fields: object) -> JobStatus:
 @pytest.mark.parametrize("action", Action)
 def test_each_action_leads_to_the_phase_in_the_table(phase: JobPhase, action: Action) -> None:
     seen = job_view(job(status=status_in(phase, version=4, retry_count=1)))
-    go = RULES[phase].transitions.get(action)
+    go = RULES[phase].transitions(seen).get(action)
     assert (go is not None) == ((phase, action) in TABLE)
     if go is not None:
         then, retries, versions = TABLE[phase, action]
-        moved = status.apply_transition(seen, go, reason=action)
+        moved = next_status.apply_transition(seen, go, reason=action)
         assert moved.state.phase == then
         assert (moved.retry_count, moved.version) == (1 + retries, 4 + versions)
         assert moved.conditions[-1].status == then
@@ -66,7 +66,7 @@ def written_phase(effects: list[Effect]) -> JobPhase | None:
 @pytest.mark.parametrize("action", Action)
 def test_command_in_each_phase_follows_the_table(phase: JobPhase, action: Action) -> None:
     seen = job_view(job(status=status_in(phase, min_available=2)), pod_info("t-0"), pod_info("t-1"))
-    effects = decide(seen, CommandRef(name="c", uid="uid-c", action=action))
+    effects = decide(seen, make_command(action))
     then = TABLE.get((phase, action)) if action not in PARTIAL_RESTART else None
     assert written_phase(effects) == (then[0] if then else None)
     assert effects[-1] == DeleteCommand()
@@ -170,8 +170,9 @@ def test_a_job_of_no_pods_stays_as_it_is() -> None:
 @pytest.mark.parametrize("phase", FINISHED)
 @pytest.mark.parametrize("pods", ["", "RR", "SS", "FP"])
 def test_nothing_leads_out_of_the_last_phases(phase: JobPhase, pods: str) -> None:
-    assert final_phase(running_job(job(status=status_in(phase)), t=pods)) is None
-    assert RULES[phase].transitions == {}
+    seen = running_job(job(status=status_in(phase)), t=pods)
+    assert final_phase(seen) is None
+    assert RULES[phase].transitions(seen) == {}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.job_ctrl.placement import (
+from batholith.job_ctrl.creation.placement import (
     Description,
     NotDescribedError,
     Unplaced,

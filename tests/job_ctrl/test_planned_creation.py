@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.job_ctrl.core_types import PriorityClass
-from batholith.job_ctrl.placement import Unplaced
-from batholith.job_ctrl.planned_creation import PlannedCreation, PlanUse
+from batholith.job_ctrl.creation.placement import Unplaced
+from batholith.job_ctrl.creation.planned_creation import PlannedCreation, PlanUse
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.pods import build
+from batholith.job_ctrl.tracker.core_types import PriorityClass
 from batholith.kube.errors import NotSentError, was_rejected
 from batholith.machinery.testing import FakeClock
 from batholith.model.job import Job

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.job_ctrl.placement import Unplaced
-from batholith.job_ctrl.pod_rules import PodRules
+from batholith.job_ctrl.creation.placement import Unplaced
+from batholith.job_ctrl.creation.pod_rules import PodRules
 from batholith.kube.client.client import Client
 from batholith.kube.informer.factory import NewInformers
 from batholith.machinery.clock import SystemClock
@@ -36,7 +36,7 @@ async def running(server: ApiServer) -> AsyncIterator[PodRules]:
         await asyncio.gather(*(source.wait_synced() for source in sources))
         for source in sources:
             await source.attach()
-        await wait_for(lambda: rules._policies.known)
+        await wait_for(lambda: rules.policies_known)
         try:
             yield rules
         finally:

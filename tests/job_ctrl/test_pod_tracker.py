@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.jobs import job, pod_info, task
 
-from batholith.job_ctrl.core_types import Pod
-from batholith.job_ctrl.pod_info import PodInfo, parse_pod
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.tracker.core_types import Pod
+from batholith.job_ctrl.tracker.pod_info import PodInfo, parse_pod
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import JobEvent
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import FINISHED, PodPhase

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import policies
-from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.pod_info import LifecycleEvent, PodCounts
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status import policies
+from batholith.job_ctrl.status.phases import RULES
+from batholith.job_ctrl.tracker.pod_info import LifecycleEvent, PodCounts
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase
@@ -96,7 +96,8 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     tracker.add_event(LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0))
 
     def moves(now: float) -> bool:
-        return bool(_apply_policies(msgspec.structs.replace(seen, monotonic_now=now))[1])
+        later = msgspec.structs.replace(seen, monotonic_now=now)
+        return bool(policies.apply_policies(later, RULES[later.phase].transitions(later))[1])
 
     assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
     tracker.clear_event(E.JOB_UNKNOWN)

@@ -1,11 +1,13 @@
 """Short histories that the random test found, as explicit steps."""
 
+import dataclasses
 from typing import Any
 
 import pytest
-from support.job_stateful import SETTLE_TIMEOUT, JobWorld
+from support.job_stateful import FORGOTTEN, SETTLE_TIMEOUT, JobWorld
 from support.jobs import task
 
+from batholith.job_ctrl.metrics import JobMetrics
 from batholith.model.names import (
     COMMANDS,
     JOBS,
@@ -44,14 +46,31 @@ def test_podgroup_that_no_informer_reported_is_detected_as_deleted(world: JobWor
     world.api.hold_watches(PODGROUPS)
     submit(world)
     world.run(world.pass_time(2))
-    assert world.group() is not None
-    world.command("RestartJob")
-    world.run(world.pass_time(2))
-    assert (world.phase, world.group()) == ("Restarting", None)
+    group = world.group()
+    assert group is not None
+    world.api.force_delete(PODGROUPS, group)
     world.api.break_watches()
     world.run(world.run_until_quiet())
     assert world.phase == "Pending"
     assert world.group() is not None
+
+
+def test_restarted_job_does_not_wait_until_an_informer_reports_its_old_podgroup_as_deleted(
+    world: JobWorld,
+) -> None:
+    submit(world)
+    world.run(world.run_until_quiet())
+    (before,) = world.objects_by_name(PODGROUPS).values()
+    world.api.hold_watches(PODGROUPS)
+    world.command("RestartJob")
+    world.run(world.run_until_idle())
+    (after,) = world.objects_by_name(PODGROUPS).values()
+    assert before["metadata"]["uid"] != after["metadata"]["uid"]
+    assert world.phase == "Pending"
+    world.api.release_watches()
+    world.run(world.run_until_quiet())
+    assert world.phase == "Pending"
+    assert [*world.objects_by_name(PODGROUPS).values()] == [after]
 
 
 def test_pod_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -> None:
@@ -78,7 +97,7 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     world.delete_orphans()
     world.run(world.run_until_quiet())
     assert world.controller is not None
-    assert world.controller.statistics() == {"jobs": 0, "queued": 0}
+    assert world.controller.statistics() == FORGOTTEN
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -144,12 +163,12 @@ def test_inv_ex_4_only_pods_that_may_exist_are_expected(world: JobWorld) -> None
     world.admit()
     world.run(world.run_until_idle())
     assert world.controller is not None
-    awaited = world.controller._expectations.pending("d/j")
+    awaited = world.controller.expectations.pending("d/j")
     assert world.objects_by_name(PODS).keys() == {f"j-t-{index}" for index in (0, 1, 2, 5, 6)}
     assert awaited == {*world.objects_by_name(PODS), "j-t-4"}
     world.run(world.run_until_quiet())
     assert len(world.objects_by_name(PODS)) == 8
-    assert not world.controller._expectations.pending("d/j")
+    assert not world.controller.expectations.pending("d/j")
 
 
 def test_name_conflict_blocks_no_other_pod_and_causes_an_event(world: JobWorld) -> None:
@@ -399,18 +418,15 @@ def test_a_deletion_given_up_long_ago_explains_no_eviction(world: JobWorld) -> N
 def test_final_phase_whose_write_got_no_response_is_counted_once(
     world: JobWorld, how: str | int
 ) -> None:
+    metrics = JobMetrics(None)
+    world.settings = dataclasses.replace(world.settings, metrics=metrics)
     run_all_pods(world)
     world.api.inject_fault(how, method="PATCH", path="/status")
     for name in world.objects_by_name(PODS):
         world.report_pod(name, "Succeeded")
     world.run(world.run_until_quiet())
     assert world.phase == "Completed"
-    assert [family.samples[0].value for family in finish_pods(world)] == [1]
-
-
-def finish_pods(world: JobWorld) -> list[Any]:
-    assert world.controller is not None
-    return [family for family in world.controller._metrics.collect() if family.samples]
+    assert [each.value for family in metrics.collect() for each in family.samples] == [1]
 
 
 @pytest.mark.parametrize("how", ["hang", "done, hang"])

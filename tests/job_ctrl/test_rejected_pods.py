@@ -8,10 +8,10 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, pod_info, task
 
-from batholith.job_ctrl.core_types import Pod
-from batholith.job_ctrl.pod_info import parse_pod
-from batholith.job_ctrl.pod_tracker import PodTracker
-from batholith.model.job import Job, JobStatus
+from batholith.job_ctrl.tracker.core_types import Pod
+from batholith.job_ctrl.tracker.pod_info import parse_pod
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.model.job import Job
 from batholith.model.job_reasons import Reason
 from batholith.model.names import REPLACED_BY_SCHEDULER
 from batholith.model.pod import PodPhase, is_rejection
@@ -29,23 +29,18 @@ def simulated(**spec: Any) -> JobSimulator:
     return world
 
 
-def status_of(world: JobSimulator) -> JobStatus:
-    assert world.job is not None
-    return world.job.status
-
-
 def reject(world: JobSimulator, name: str, reason: str = "OutOfcpu") -> None:
     """The kubelet rejects a pod."""
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, phase=P.FAILED, rejection=reason))
+    world.update_pod(dataclasses.replace(pod, phase=P.FAILED, rejection=reason))
 
 
 def mark_replaced(world: JobSimulator, name: str) -> None:
     """The scheduler writes its condition, and requests the eviction."""
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, replaced=True))
+    world.update_pod(dataclasses.replace(pod, replaced=True))
     pod = world.pods[f"j-{name}"]
-    world._update_pod(dataclasses.replace(pod, terminating=True))
+    world.update_pod(dataclasses.replace(pod, terminating=True))
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -63,11 +58,11 @@ def test_a_rejected_pod_is_created_again_without_a_retry_or_a_policy(crash: bool
     world.run_until_stable()
     assert world.pods["j-t-0"].uid != before
     assert world.created["t-0", 0] == 2
-    assert status_of(world).retry_count == 0
-    assert status_of(world).version == 0
+    assert world.status.retry_count == 0
+    assert world.status.version == 0
     world.report_pod("t-0", P.RUNNING)
     world.run_until_stable()
-    assert status_of(world).state.phase == "Running"
+    assert world.status.state.phase == "Running"
     assert "Restarting" not in world.phases
 
 
@@ -75,7 +70,7 @@ def test_a_rejected_pod_is_reported_and_counts_as_terminating() -> None:
     world = simulated()
     reject(world, "t-0")
     world.step()
-    assert (status_of(world).failed, status_of(world).terminating) == (0, 1)
+    assert (world.status.failed, world.status.terminating) == (0, 1)
     assert any(Reason.POD_REJECTED in each or "OutOfcpu" in each for each in world.events)
 
 
@@ -104,7 +99,7 @@ def test_a_rejected_pod_that_another_client_deletes_is_not_evicted() -> None:
     reject(world, "t-0")
     world.evict("t-0")
     world.run_until_stable()
-    assert status_of(world).retry_count == 0
+    assert world.status.retry_count == 0
     assert world.created["t-0", 0] == 2
 
 
@@ -123,7 +118,7 @@ def test_a_pod_that_the_scheduler_replaces_costs_no_retry_and_no_policy(
     world.finish_deletions()
     world.run_until_stable()
     assert world.created["t-0", 0] == 2
-    assert (status_of(world).retry_count, status_of(world).version) == (0, 0)
+    assert (world.status.retry_count, world.status.version) == (0, 0)
     assert "Restarting" not in world.phases
 
 
@@ -134,10 +129,10 @@ def test_a_pod_that_fails_before_it_is_replaced_has_failed() -> None:
     world.report_pod("t-1", P.RUNNING)
     world.run_until_stable()
     pod = world.pods["j-t-0"]
-    world._update_pod(dataclasses.replace(pod, replaced=True))
+    world.update_pod(dataclasses.replace(pod, replaced=True))
     world.report_pod("t-0", P.FAILED, exit_code=1)
     world.run_until_stable()
-    assert status_of(world).retry_count == 1
+    assert world.status.retry_count == 1
 
 
 def parsed(**status: Any) -> Any:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
 from support.job_specs import mostly_single, specs
-from support.job_stateful import CREATED_RESOURCES, SETTLE_TIMEOUT, JobWorld
+from support.job_stateful import CREATED_RESOURCES, FORGOTTEN, SETTLE_TIMEOUT, JobWorld
 from support.job_transitions import FINAL, phase_of
 from support.pure_decide import pure_decide
 from support.stateful import stateful_settings
@@ -36,7 +36,7 @@ PACE = st.sampled_from([None, None, None, 0, 1, 3, 6, 12, 25, 60])
 
 def _some(*phases: str, terminating: bool | None = None) -> Callable[["JobMachine"], bool]:
     """There is a pod to pick."""
-    return lambda machine: machine._pick(0, *phases, terminating=terminating) is not None
+    return lambda machine: machine.pick(0, *phases, terminating=terminating) is not None
 
 
 def _has_jobs(machine: "JobMachine") -> bool:
@@ -45,11 +45,11 @@ def _has_jobs(machine: "JobMachine") -> bool:
 
 def _has_unfinished_jobs(machine: "JobMachine") -> bool:
     """There is a job that is not over."""
-    return machine._unfinished_job(0) is not None
+    return machine.unfinished_job(0) is not None
 
 
 def _has_group(machine: "JobMachine") -> bool:
-    return machine._job_with_podgroup(0) is not None
+    return machine.job_with_podgroup(0) is not None
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -106,7 +106,7 @@ class JobMachine(RuleBasedStateMachine):
             self.world.run(self.world.run_iterations(pace))
         self.no_violation = True
 
-    def _pick(self, which: int, *phases: str, terminating: bool | None = None) -> str | None:
+    def pick(self, which: int, *phases: str, terminating: bool | None = None) -> str | None:
         """One of the pods in *phases*."""
         return _pick_by_index(
             which,
@@ -120,11 +120,11 @@ class JobMachine(RuleBasedStateMachine):
     def _job(self, which: int) -> str:
         return _pick_by_index(which, list(self.world.objects_by_key(JOBS))) or ""
 
-    def _unfinished_job(self, which: int) -> str | None:
+    def unfinished_job(self, which: int) -> str | None:
         jobs = self.world.objects_by_key(JOBS).items()
         return _pick_by_index(which, [key for key, job in jobs if phase_of(job) not in FINAL])
 
-    def _job_with_podgroup(self, which: int) -> str | None:
+    def job_with_podgroup(self, which: int) -> str | None:
         return _pick_by_index(
             which, [key for key in self.world.objects_by_key(JOBS) if self.world.group(key)]
         )
@@ -146,7 +146,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_has_unfinished_jobs)
     @rule(which=WHICH, task=WHICH, replicas=st.integers(0, 4), pace=PACE)
     def scale(self, which: int, task: int, replicas: int, pace: int | None) -> None:
-        if key := self._unfinished_job(which):
+        if key := self.unfinished_job(which):
             tasks = [dict(one) for one in self.world.objects_by_key(JOBS)[key]["spec"]["tasks"]]
             chosen = tasks[task % len(tasks)]
             least = min(chosen["minAvailable"], replicas)
@@ -158,7 +158,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_has_unfinished_jobs)
     @rule(which=WHICH, seldom=st.integers(0, 2), pace=PACE)
     def suspend_or_clear(self, which: int, seldom: int, pace: int | None) -> None:
-        if key := self._unfinished_job(which):
+        if key := self.unfinished_job(which):
             suspended = self.world.objects_by_key(JOBS)[key]["spec"]["suspend"]
             self.world.edit(key, suspend=not suspended and seldom == 0)
         self._settle_or_advance(pace)
@@ -179,7 +179,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_some(*ANY_EVENT))
     @rule(which=WHICH, force=st.booleans(), pace=PACE)
     def evict(self, which: int, force: bool, pace: int | None) -> None:
-        if name := self._pick(which, *ANY_EVENT, terminating=None if force else False):
+        if name := self.pick(which, *ANY_EVENT, terminating=None if force else False):
             self.world.evict(name, force=force)
         self._settle_or_advance(pace)
 
@@ -198,7 +198,7 @@ class JobMachine(RuleBasedStateMachine):
         self._settle_or_advance(pace)
 
     def _group(self, which: int) -> str | None:
-        key = self._job_with_podgroup(which)
+        key = self.job_with_podgroup(which)
         return f"{key.partition('/')[0]}/{self.world.group(key)}" if key else None
 
     @precondition(lambda self: any(self.world.objects_by_key(kind) for kind in CREATED_RESOURCES))
@@ -244,7 +244,7 @@ class JobMachine(RuleBasedStateMachine):
         pace=PACE,
     )
     def schedule(self, which: int, phase: str, pace: int | None) -> None:
-        if key := self._job_with_podgroup(which):
+        if key := self.job_with_podgroup(which):
             self.world.admit(phase, key)
         self._settle_or_advance(pace)
 
@@ -254,28 +254,28 @@ class JobMachine(RuleBasedStateMachine):
         for key in self.world.objects_by_key(JOBS):
             self.world.admit(job=key)
         self._settle_or_advance(None)
-        while name := self._pick(0, "Pending", terminating=False):
+        while name := self.pick(0, "Pending", terminating=False):
             self.world.report_pod(name, "Running")
         self._settle_or_advance(pace)
 
     @precondition(_some("Pending", terminating=False))
     @rule(which=WHICH, pace=PACE)
     def bind(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", terminating=False):
+        if name := self.pick(which, "Pending", terminating=False):
             self.world.bind(name)
         self._settle_or_advance(pace)
 
     @precondition(_some("Pending", terminating=False))
     @rule(which=WHICH, pace=PACE)
     def run(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", terminating=False):
+        if name := self.pick(which, "Pending", terminating=False):
             self.world.report_pod(name, "Running")
         self._settle_or_advance(pace)
 
     @precondition(_some("Running", "Unknown"))
     @rule(which=WHICH, pace=PACE)
     def lose_or_find_its_node(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Running", "Unknown"):
+        if name := self.pick(which, "Running", "Unknown"):
             lost = phase_of_pod(self.world.objects_by_key(PODS)[name]) == "Unknown"
             self.world.report_pod(name, "Running" if lost else "Unknown")
         self._settle_or_advance(pace)
@@ -283,14 +283,14 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_some("Running"))
     @rule(which=WHICH, code=st.sampled_from([0, 1, 3]), pace=PACE)
     def end(self, which: int, code: int, pace: int | None) -> None:
-        if name := self._pick(which, "Running"):
+        if name := self.pick(which, "Running"):
             self.world.report_pod(name, "Failed" if code else "Succeeded", code=code)
         self._settle_or_advance(pace)
 
     @precondition(_some("Running", terminating=False))
     @rule(which=WHICH, restarts=st.integers(1, 3), pace=PACE)
     def restart_a_container(self, which: int, restarts: int, pace: int | None) -> None:
-        if name := self._pick(which, "Running", terminating=False):
+        if name := self.pick(which, "Running", terminating=False):
             status = self.world.objects_by_key(PODS)[name]["status"]["containerStatuses"][0]
             self.world.report_pod(name, "Running", restarts=status["restartCount"] + restarts)
         self._settle_or_advance(pace)
@@ -298,14 +298,14 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_some(*ANY_EVENT, terminating=True))
     @rule(which=WHICH, pace=PACE)
     def finish_pod_deletion(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, *ANY_EVENT, terminating=True):
+        if name := self.pick(which, *ANY_EVENT, terminating=True):
             self.world.finish_deletion(name)
         self._settle_or_advance(pace)
 
     @precondition(_some(*ANY_EVENT, terminating=True))
     @rule(pace=PACE)
     def finish_all_pod_deletions(self, pace: int | None) -> None:
-        while name := self._pick(0, *ANY_EVENT, terminating=True):
+        while name := self.pick(0, *ANY_EVENT, terminating=True):
             self.world.finish_deletion(name)
         self._settle_or_advance(pace)
 
@@ -382,7 +382,7 @@ class JobMachine(RuleBasedStateMachine):
             self._remove_foreign_objects()
             self.finish_all_pod_deletions(None)
         assert life.controller is not None
-        assert life.controller.statistics() == {"jobs": 0, "queued": 0}
+        assert life.controller.statistics() == FORGOTTEN
 
 
 def _pick_by_index(which: int, names: list[str]) -> str | None:
@@ -427,7 +427,7 @@ class PodGroupMachine(JobMachine):
     @rule(which=WHICH, pace=PACE)
     def report_a_pod(self, which: int, pace: int | None) -> None:
         """The scheduler reports why it does not schedule a pod."""
-        if name := self._pick(which, "Pending", terminating=False):
+        if name := self.pick(which, "Pending", terminating=False):
             condition = {"type": "PodScheduled", "status": "False", "message": "full"}
             self.world.put(PODS, name, status={"phase": "Pending", "conditions": [condition]})
         self._settle_or_advance(pace)

@@ -95,10 +95,9 @@ async def creation_order(first: int, second: int, *, after: int) -> list[str]:
             await wait_for(lambda: len(api.objects(PODGROUPS)) == 2)
             api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
             await client.held.wait()
-            line = controller._executor._write_slots._waiters
-            before = len(line)
+            before = controller.statistics()["waiting_writes"]
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
-            await wait_for(lambda: len(line) > before, "the second job waits")
+            await wait_for(lambda: controller.statistics()["waiting_writes"] > before)
             client.released.set()
             await wait_for(lambda: api.created(PODS) == first + second)
         return created_pods(api)

@@ -131,6 +131,36 @@ async def test_object_that_this_controller_deleted_is_gone_at_once(caches: Cache
     await wait_for(lambda: caches.colour() == "green")
 
 
+async def test_object_that_turns_out_to_be_deleted_is_gone_at_once(caches: Caches) -> None:
+    await caches.hold_watch()
+    old = caches.stored()
+    caches.api.remove(QUEUES, "q")
+    assert caches.cache.get("q") == old
+    assert not await caches.cache.delete(old.metadata)
+    assert caches.cache.get("q") is None
+
+
+async def test_own_write_is_unobserved_until_the_informer_has_it(caches: Caches) -> None:
+    await caches.hold_watch()
+    await caches.cache.create({"metadata": {"name": "r"}, "spec": {}})
+    await patch(caches, "blue")
+    assert caches.cache.is_unobserved("r")
+    assert caches.cache.is_unobserved("q")
+    caches.release_watch()
+    await wait_for(lambda: caches.informer.get("q") == caches.stored())
+    assert not caches.cache.is_unobserved("r")
+    assert not caches.cache.is_unobserved("q")
+
+
+async def test_event_may_precede_the_response_to_a_creation(caches: Caches) -> None:
+    held = caches.api.hold_writes()
+    creation = asyncio.create_task(caches.cache.create_or_get(Item(metadata=ObjectMeta(name="r"))))
+    await wait_for(lambda: caches.cache.is_creating("r"))
+    held.release()
+    await creation
+    assert not caches.cache.is_creating("r")
+
+
 async def test_own_write_expires_if_the_server_never_reports_it(caches: Caches) -> None:
     """A server that was restored from a backup does not have it."""
     await caches.hold_watch()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from batholith.job_ctrl.core_types import Terminated
+from batholith.job_ctrl.tracker.core_types import Terminated
 from batholith.model.pod_failure import pod_failure
 
 

@@ -4,18 +4,20 @@ import dataclasses
 from collections import Counter
 
 import msgspec
-from support.jobs import job_view, pod_info
+from support.jobs import job_view, make_command, pod_info
 from support.pure_decide import pure_decide
 
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.pod_info import PodInfo
-from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.job_ctrl.pods import partition_of
-from batholith.job_ctrl.recovery import restore
-from batholith.model.job import Job
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.status.recovery import restore
+from batholith.job_ctrl.tracker.pod_info import PodInfo
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.events import Event
+from batholith.model.command import Command
+from batholith.model.job import Job, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 
@@ -34,8 +36,22 @@ class JobSimulator:
         self.monotonic_now = 0.0
         self.requeue_after: list[float] = []
         self._serial = 0
-        self._commands: list[CommandRef] = []
+        self.commands: list[Command] = []
         self.crash()
+
+    @property
+    def status(self) -> JobStatus:
+        """Status of the job, which must exist."""
+        assert self.job is not None
+        return self.job.status
+
+    def run_all_pods(self) -> None:
+        """All pods of the admitted job run, and so does the job."""
+        self.run_until_stable()
+        for name in list(self.pods):
+            self.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
+        self.run_until_stable()
+        assert self.status.state.phase == "Running"
 
     def crash(self) -> None:
         """The controller is killed and restarted: only the server's state is left."""
@@ -47,8 +63,7 @@ class JobSimulator:
     def send_command(self, action: str, **target: str) -> None:
         """The user sends a Command, with a *target* in its annotations."""
         self._serial += 1
-        name, uid = f"c{self._serial}", f"cmd-{self._serial}"
-        self._commands.append(CommandRef(name=name, uid=uid, action=action, **target))
+        self.commands.append(make_command(action, f"c{self._serial}", **target))
 
     def suspend(self, value: bool = True) -> None:
         """The user sets or clears ``spec.suspend``."""
@@ -66,9 +81,7 @@ class JobSimulator:
     ) -> None:
         """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
         pod = self.pods[f"j-{name}"]
-        self._update_pod(
-            dataclasses.replace(pod, phase=phase, exit_code=exit_code, failure=failure)
-        )
+        self.update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code, failure=failure))
 
     def evict(self, name: str) -> None:
         """A user deletes a pod without grace period."""
@@ -77,7 +90,7 @@ class JobSimulator:
     def finish_deletions(self) -> None:
         """All pods that were asked to go, go."""
         for pod in [pod for pod in self.pods.values() if pod.terminating]:
-            self._update_pod(dataclasses.replace(pod, phase=PodPhase.FAILED))
+            self.update_pod(dataclasses.replace(pod, phase=PodPhase.FAILED))
             del self.pods[pod.name]
             self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
 
@@ -111,14 +124,14 @@ class JobSimulator:
         """Decide and do once; whether there may be more to do."""
         if self.job is None:
             return False
-        order = self._commands[0] if self._commands else None
+        order = self.commands[0] if self.commands else None
         asked = pure_decide(self.job_view(), order)
         self.requeue_after = []
         for effect in asked:
             self._apply(effect)
         self.pod_tracker.validate()
         return not all(
-            isinstance(effect, fx.RecordEvent | fx.DeferLifecycleEvents | fx.RequeueAfter)
+            isinstance(effect, Event | fx.DeferLifecycleEvents | fx.RequeueAfter)
             for effect in asked
         )
 
@@ -152,20 +165,20 @@ class JobSimulator:
             case fx.DeletePods(pods):
                 self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
-                    self._update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
+                    self.update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
             case fx.EnsurePluginObjects():
                 self.has_plugin_objects, self._plugin_objects_stale = True, False
             case fx.DeletePluginObjects():
                 self.has_plugin_objects, self._plugin_objects_stale = False, True
             case fx.DeleteCommand():
-                self._commands.pop(0)
+                self.commands.pop(0)
             case fx.DeleteJob():
                 self.job = None
             case fx.DropLifecycleEvents(events):
                 self.pod_tracker.drop_events(events)
             case fx.DeferLifecycleEvents(waits, inputs):
                 self.pod_tracker.defer_events(waits, inputs=inputs)
-            case fx.RecordEvent(reason):
+            case Event(reason):
                 self.events.append(reason)
             case fx.RequeueAfter(seconds):
                 self.requeue_after.append(seconds)
@@ -185,8 +198,18 @@ class JobSimulator:
             uid=f"pod-{self._serial}",
             partition=partition_of(of_task, index),
         )
-        self._update_pod(pod)
+        self.update_pod(pod)
 
-    def _update_pod(self, pod: PodInfo) -> None:
+    def update_pod(self, pod: PodInfo) -> None:
+        """The pod changes to this state."""
         self.pods[pod.name] = pod
         self.pod_tracker.update(pod, now=self.monotonic_now)
+
+
+def running_world(of: Job) -> JobSimulator:
+    """A world in which the job *of* runs, with all its pods."""
+    world = JobSimulator(of)
+    world.run_until_stable()
+    world.admit()
+    world.run_all_pods()
+    return world

@@ -14,7 +14,7 @@ from support.job_transitions import JobAudit, may_be_without_podgroup, owner_uid
 from support.virtual_controller import ControllerWorld
 
 from batholith.job_ctrl.controller import JobController
-from batholith.job_ctrl.plugin_objects import PLUGIN_KINDS
+from batholith.job_ctrl.creation.plugin_objects import PLUGIN_KINDS
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.machinery.change_rate import ChangeRate
@@ -37,6 +37,8 @@ DEFERRED_SECONDS = 2.0
 """Maximum delay of status writes under load: less than the idle time that counts as quiet."""
 DEFAULT_NAMESPACE = "d/j"
 """The job where there is only one."""
+FORGOTTEN = {"jobs": 0, "queued": 0, "waiting_writes": 0}
+"""Statistics of a controller that has nothing to do."""
 SETTLE_TIMEOUT = 130.0
 """Seconds within which a repeatedly denied request is retried."""
 

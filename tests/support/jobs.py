@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 
 from batholith.job_ctrl import podgroups
-from batholith.job_ctrl.job_view import JobView
-from batholith.job_ctrl.pod_info import PodInfo
-from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.job_ctrl.tracker.pod_info import PodInfo
+from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.model.command import Command
 from batholith.model.job import Job, JobStatus
-from batholith.model.meta import ObjectMeta
+from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.names import JOBS, OPERATION
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 
@@ -81,6 +83,20 @@ def pod_info(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: An
         ready=phase is PodPhase.RUNNING,
     )
     return dataclasses.replace(plain, **fields)
+
+
+def make_command(
+    action: str, name: str = "c", *, job_uid: str = "", operation: str = "", **target: str
+) -> Command:
+    """A Command for the job; *target* is what it restarts: a task, pod or partition."""
+    annotations = {f"batholith.io/{kind}": value for kind, value in target.items()}
+    if operation:
+        annotations[OPERATION] = operation
+    return Command(
+        metadata=ObjectMeta(name=name, namespace="ns", uid=f"uid-{name}", annotations=annotations),
+        action=action,
+        target=OwnerReference(api_version=JOBS.api_version, kind="Job", name="j", uid=job_uid),
+    )
 
 
 def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:

@@ -8,7 +8,8 @@ import msgspec
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
-from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.status.job_view import JobView
+from batholith.model.command import Command
 
 _MEMORIZED = {"_known_counts"}
 """Attributes that only save a repeated computation."""
@@ -35,7 +36,7 @@ def state_of(value: Any) -> Any:
     return type(value).__name__, state_of(kept)
 
 
-def pure_decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
+def pure_decide(view: JobView, command: Command | None = None) -> list[Effect]:
     """Call ``decide``, two times, and check that inputs and result stay the same."""
     before = state_of(view)
     effects = decide(view, command)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batholith.agent.settings import SimulationSettings
-from batholith.job_ctrl import described_podgroups
+from batholith.job_ctrl.creation import described_podgroups
 from batholith.model.names import (
     COMMANDS,
     EVENTS,

@@ -70,6 +70,7 @@ class WriteThroughCache(Generic[T]):
         """Keys of own writes by the name of an index and the value of the written object."""
         self._prune_at = _MIN_PRUNED
         self._unconfirmed: set[str] = set()
+        self._creating: set[str] = set()
 
     # Reads.
 
@@ -108,9 +109,25 @@ class WriteThroughCache(Generic[T]):
             and own.obj.metadata.resource_version == obj.metadata.resource_version
         )
 
+    def is_creating(self, key: str) -> bool:
+        """Whether :meth:`create_or_get` waits for a response: an event may precede that."""
+        return key in self._creating
+
     def is_behind(self, key: str) -> bool:
         """Whether the informer does not have the own write of *key* yet."""
         return self._current(key, self.informer.get(key)) is not None
+
+    def is_unobserved(self, key: str) -> bool:
+        """Whether the informer has not reported what was written under *key*.
+
+        It may be behind, or never report it: the object was deleted while its watch was broken.
+        Reads as :meth:`get` find that out.
+        """
+        own, observed = self._own.get(key), self.informer.get(key)
+        if own is None or own.obj is None:
+            return False
+        version = _number(own.obj.metadata.resource_version)
+        return observed is None or _number(observed.metadata.resource_version) < version
 
     def _current(self, key: str, observed: T | None) -> _OwnWrite[T] | None:
         """Return the own write of *key* if it is newer than *observed*, else drop it."""
@@ -154,10 +171,13 @@ class WriteThroughCache(Generic[T]):
             ApiError, ConnectionLostError: it was rejected, or may have been created.
         """
         meta = body.metadata
+        self._creating.add(meta.key)
         try:
             return await self.create(body, namespace=meta.namespace)
         except AlreadyExistsError:
             found = await self.read(meta.key)
+        finally:
+            self._creating.discard(meta.key)
         if found is None:
             raise RequeueError(f"{self._resource.kind} was deleted concurrently")
         return found
@@ -227,7 +247,8 @@ class WriteThroughCache(Generic[T]):
                     resource_version=meta.resource_version if unmodified else "",
                     propagation=propagation,
                 )
-        except NotFoundError:
+        except NotFoundError:  # the informer may still have it
+            self._set(meta.key, _OwnWrite(meta.uid, None, self._clock.monotonic()))
             return False
         self._deleted(meta, response)
         return True

@@ -7,10 +7,10 @@ namespace and its labels. What depends on anything else counts as a match.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model import names
-from ..model.base import ApiStruct
-from ..model.meta import LabelSelector, ObjectMeta
-from ..model.selectors import Selector, SelectorError, from_label_selector
+from ...model import names
+from ...model.base import ApiStruct
+from ...model.meta import LabelSelector, ObjectMeta
+from ...model.selectors import Selector, SelectorError, from_label_selector
 
 GATE_CONDITION = f"object.metadata.?annotations[?'{names.QUEUE_GATE}'].orValue('') == 'true'"
 """The condition of this project's webhook for pods: false for all pods that get a node, as those

@@ -9,8 +9,9 @@ from datetime import datetime
 
 import msgspec
 
-from ..model import durations, times
-from ..model.controlled_resources import (
+from ...model import durations, times
+from ...model.command import Command
+from ...model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
     PLUGIN_PREFIX,
@@ -19,13 +20,12 @@ from ..model.controlled_resources import (
     OperationResult,
     with_result,
 )
-from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
-from ..model.job_actions import Transition
-from ..model.job_reasons import Reason
-from ..model.pod import FINISHED, PodPhase
-from .job_view import CommandRef, JobView
-from .phases import RULES, SyncMode
-from .pod_info import PodCounts
+from ...model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from ...model.job_actions import Transition
+from ...model.job_reasons import Reason
+from ...model.pod import FINISHED, PodPhase
+from ..tracker.pod_info import PodCounts
+from .job_view import JobView
 from .restarts import RestartTarget
 
 _PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
@@ -62,7 +62,7 @@ def apply_transition(
     *,
     reason: str = "",
     message: str = "",
-    command: CommandRef | None = None,
+    command: Command | None = None,
     target: RestartTarget | None = None,
 ) -> JobStatus:
     """Return the status after *transition*, which *command* or *target* may have caused.
@@ -102,7 +102,7 @@ def _update_marks(
     before: JobStatus,
     transition: Transition,
     *,
-    command: CommandRef | None,
+    command: Command | None,
     target: RestartTarget | None,
     keep_target: bool,
 ) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _update_marks(
         marks = with_result(before, result)
     updated = {key: value for key, value in marks.items() if keep_target or key != RESTART_TARGET}
     if command is not None:
-        updated |= {COMMAND_UID: command.uid, COMMAND_PHASE: transition.to}
+        updated |= {COMMAND_UID: command.metadata.uid, COMMAND_PHASE: transition.to}
     if target is not None and not target.is_whole_job:
         updated[RESTART_TARGET] = target.mark
     return updated
@@ -139,7 +139,7 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
     for phases in tasks.values():
         for phase, number in phases.items():
             total[phase] += number
-    syncing = RULES[view.phase].sync_mode is SyncMode.SYNC
+    syncing = view.is_active
     # Marked before the plugins' objects are created, so that a new leader deletes them.
     marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if syncing else {}
     return msgspec.structs.replace(

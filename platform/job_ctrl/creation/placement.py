@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ..model import names
-from ..model.job import Job, TaskSpec
-from ..model.placement import (
+from ...model import names
+from ...model.job import Job, TaskSpec
+from ...model.placement import (
     MAX_MEMBERS,
     MAX_TEXT,
     MemberRole,
@@ -21,9 +21,9 @@ from ..model.placement import (
     encode_members,
     hash_of,
 )
-from . import podgroups, pods
-from .plugins.errors import PluginError
-from .plugins.registry import JobPlugins
+from .. import podgroups, pods
+from ..plugins.errors import PluginError
+from ..plugins.registry import JobPlugins
 
 JsonObject = dict[str, Any]
 
@@ -74,7 +74,7 @@ class NotDescribedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the scheduler gets to know of the pods of a job."""
+    """Description of the pods of a job in its PodGroup, by which the scheduler chooses nodes."""
 
     text: str
     hash: str

@@ -1,22 +1,40 @@
 """Compute what follows from the specs of jobs, once for each spec."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..model.job import Job, JobSpec
-from ..model.podgroup import PodGroupSpec
-from . import podgroups
-from .core_types import PriorityClass
-from .job_info import DesiredState
-from .plugins.registry import Registry
+from ...model.job import Job, JobSpec
+from ...model.podgroup import PodGroupSpec
+from .. import podgroups
+from ..plugins.registry import JobPlugins, Registry
+from ..tracker.core_types import PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """The part of the desired state that follows from the job's spec alone."""
+
+    spec_key: tuple[object, ...]
+    """Identifies the version of the spec that this was computed from."""
+    priority_classes_generation: int
+    """Generation of the priority classes that this was computed from."""
+    podgroup_spec: PodGroupSpec
+    plugins: JobPlugins
+    scheduler: str = ""
+    """Scheduler of the only pod of a job that may be without a PodGroup; empty for other jobs."""
 
 
 class DesiredStates:
     """The desired states of all jobs of one controller."""
 
-    def __init__(self, plugins: Registry, scheduler_of: Callable[[Job, PodGroupSpec], str]) -> None:
+    def __init__(
+        self,
+        plugins: Registry,
+        scheduler_of: Callable[[Job, PodGroupSpec], str],
+        priority_classes: Iterable[PriorityClass],
+    ) -> None:
         """*scheduler_of* returns the scheduler of a job that may be without a PodGroup."""
-        self.priority_classes: Iterable[PriorityClass] = ()
+        self._priority_classes = priority_classes
         self._plugins = plugins
         self._scheduler_of = scheduler_of
         self._generation = 0
@@ -45,7 +63,7 @@ class DesiredStates:
             last_spec, last = self._last
             if last_spec == job.spec and last.priority_classes_generation == generation:
                 return replace(last, spec_key=spec_key)
-        values = {one.metadata.name: one.value for one in self.priority_classes}
+        values = {one.metadata.name: one.value for one in self._priority_classes}
         podgroup_spec = podgroups.desired_spec(job, priorities=values)
         state = DesiredState(
             spec_key=spec_key,

@@ -9,15 +9,15 @@ from hashlib import sha256
 
 import msgspec
 
-from ..kube.client.client import Client, PatchType
-from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
-from ..machinery.controller import RequeueError
-from ..model import names
-from ..model.job import Job, VolumeSpec
-from ..model.job_defaults import DefaultedJob
-from ..model.validation import dns1123_subdomain_error
-from .core_types import DataObject
-from .podgroups import owner_reference
+from ...kube.client.client import Client, PatchType
+from ...kube.errors import AlreadyExistsError, InvalidError, NotFoundError
+from ...machinery.controller import RequeueError
+from ...model import names
+from ...model.job import Job, VolumeSpec
+from ...model.job_defaults import DefaultedJob
+from ...model.validation import dns1123_subdomain_error
+from ..podgroups import owner_reference
+from ..tracker.core_types import DataObject
 
 
 class VolumeClaimNotFoundError(Exception):
@@ -35,10 +35,10 @@ class VolumeClaims:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def ensure(self, job: Job) -> Job:
+    async def ensure(self, job: Job) -> DefaultedJob | None:
         """Create the claims that *job* specifies, and check that those that it names exist.
 
-        Returns the job with the names of all claims.
+        Returns the job after its claims' names were written; ``None`` if it had all of them.
 
         Raises:
             VolumeClaimNotFoundError: a named claim does not exist.
@@ -53,7 +53,7 @@ class VolumeClaims:
                 await self._create(job, volume, name)
                 operations.append({"op": "add", "path": f"/spec/volumes/{index}/volumeClaimName",
                              "value": name})  # fmt: skip
-        return await self._write_names(job, operations) if operations else job
+        return await self._write_names(job, operations) if operations else None
 
     async def _require(self, job: Job, claim_name: str) -> None:
         claims, namespace = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
@@ -78,7 +78,7 @@ class VolumeClaims:
                 names.PERSISTENTVOLUMECLAIMS, body, namespace=job.metadata.namespace
             )
 
-    async def _write_names(self, job: Job, operations: list[dict[str, str]]) -> Job:
+    async def _write_names(self, job: Job, operations: list[dict[str, str]]) -> DefaultedJob:
         meta = job.metadata
         same = {"op": "test", "path": "/metadata/uid", "value": meta.uid}
         try:

@@ -4,16 +4,29 @@ The policies of a task precede those of the job; in a list the first match count
 job of the same name, or of an older version of the job, match no policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from ..model import durations
-from ..model.base import ApiStruct
-from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
-from ..model.job_actions import ACTIONS
-from ..model.pod import PodPhase
-from .pod_info import LifecycleEvent, PodCounts, PodReader
+from ...machinery.reconcile.events import Event
+from ...model import durations
+from ...model.base import ApiStruct
+from ...model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ...model.job_actions import ACTIONS, Transition
+from ...model.job_reasons import Reason
+from ...model.pod import PodPhase
+from ..effects import (
+    DeferLifecycleEvents,
+    DropLifecycleEvents,
+    Effect,
+    RequeueAfter,
+    SetStatus,
+)
+from ..tracker.pod_info import LifecycleEvent, PodCounts
+from ..tracker.pod_tracker import PodTracker
+from . import next_status
+from .job_view import JobView
+from .restarts import target_for_event
 
 
 class _Spec(ApiStruct, frozen=True):
@@ -41,6 +54,55 @@ def policy_inputs(job: Job) -> tuple[object, ...]:
     by_task = tuple((task.name, task.policies) for task in spec.tasks)
     identity = (job.metadata.uid, status.version, status.state.phase)
     return (*identity, spec.suspend, spec.policies, by_task)
+
+
+def apply_policies(
+    view: JobView, transitions: Mapping[str, Transition]
+) -> tuple[list[Effect], list[Effect]]:
+    """Match the lifecycle events with policies; the first action with an effect is executed.
+
+    An action has an effect if it is in *transitions*. Returns the handling of the events, and the
+    transition if there is one.
+    """
+    if not view.pod_tracker.has_events:
+        return [], []
+    handled: list[LifecycleEvent] = []
+    due_at: dict[LifecycleEvent, float] = {}
+    pods, inputs = view.pod_counts, policy_inputs(view.job)
+    due, next_due = view.pod_tracker.due_events(view.monotonic_now, inputs=inputs)
+    for event in due:
+        policy = match_policy(view.job, event, pods)
+        transition, target = None, None
+        if policy is not None and not is_stale(view.pod_tracker, event, policy):
+            transition = transitions.get(policy.action)
+            target = target_for_event(policy.action, event)
+        if policy is None or transition is None or target is None:
+            handled.append(event)
+            continue
+        until = event.occurred_at + delay(policy, event.event_type)
+        if until > view.monotonic_now:
+            due_at[event] = until
+            continue
+        message = target.message(_describe(event))
+        new = next_status.apply_transition(
+            view, transition, reason=policy.action, message=message, target=target
+        )
+        return [], [
+            SetStatus(new, immediate=True),
+            DropLifecycleEvents((*handled, event)),
+            Event(Reason.EXECUTE_ACTION, f"Action {policy.action} after {message}"),
+        ]
+    return [
+        *_acknowledge(handled, due_at, inputs=inputs),
+        *requeue_at(view, next_due, *due_at.values()),
+    ], []
+
+
+def requeue_at(view: JobView, *times_due: float | None) -> Iterator[Effect]:
+    """Requeue the job at the first of these times on the monotonic clock."""
+    first = min((each for each in times_due if each is not None), default=None)
+    if first is not None:
+        yield RequeueAfter(first - view.monotonic_now)
 
 
 def match_policy(job: Job, event: LifecycleEvent, pods: PodCounts) -> LifecyclePolicy | None:
@@ -71,7 +133,7 @@ def delay(policy: LifecyclePolicy, event_type: JobEvent) -> float:
     return max(timeout, UNKNOWN_DELAY) if event_type is JobEvent.JOB_UNKNOWN else timeout
 
 
-def is_stale(pods: PodReader, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
+def is_stale(pods: PodTracker, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
     """Whether *event* no longer applies: its pod was replaced, or has left the phase."""
     if policy.action == Action.RESTART_POD and pods.is_replaced(event):
         return True
@@ -120,3 +182,22 @@ def _task_failed(task: TaskSpec | None, pods: PodCounts) -> bool:
     if task is None or not task.replicas:
         return False
     return pods.restarts.get(task.name, 0) >= task.max_retry
+
+
+def _acknowledge(
+    handled: list[LifecycleEvent], due_at: dict[LifecycleEvent, float], *, inputs: object
+) -> Iterator[Effect]:
+    """Drop handled events and defer those that only time changes."""
+    if handled:
+        yield DropLifecycleEvents(tuple(handled))
+    deferred = {
+        event: until for event, until in due_at.items() if event.event_type not in TASK_EVENTS
+    }
+    if deferred:
+        yield DeferLifecycleEvents(deferred, inputs)
+
+
+def _describe(event: LifecycleEvent) -> str:
+    pod = f" of {event.pod}" if event.pod else ""
+    cause = f": {event.failure}" if event.failure else ""
+    return f"{event.event_type}{pod}{cause}"

@@ -8,16 +8,15 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from ..kube.client.client import Client
-from ..kube.informer.factory import InformerFactory
-from ..kube.informer.informer import Informer, OptionalSource
-from ..machinery.clock import Clock
-from ..machinery.lifecycle import Source
-from ..machinery.served import ServedResources, run_while
-from ..model import names
-from ..model.meta import HasMeta
+from ...kube.client.client import Client
+from ...kube.informer.factory import InformerFactory
+from ...kube.informer.informer import Informer, OptionalSource
+from ...machinery.clock import Clock
+from ...machinery.lifecycle import Source
+from ...machinery.served import ServedResources, run_while
+from ...model import names
+from ...model.meta import HasMeta, MetadataOnly
 from .admission_rules import Binding, Mutator, Policy, WebhookConfiguration, mutators
-from .core_types import MetadataOnly
 from .placement import Unplaced
 
 T = TypeVar("T", bound=HasMeta)
@@ -51,13 +50,18 @@ class PodRules:
             self._policies,
         ]
 
+    @property
+    def policies_known(self) -> bool:
+        """Whether the policies of the API server have been read, if it serves such kinds."""
+        return self._policies.known
+
     def exclude(self, namespace: str, pods: Collection[Mapping[str, str]]) -> Unplaced | None:
         """Return why one of *pods*, given by labels, may differ from what is created, or ``None``.
 
         The label of the index in the task is not read.
         """
         is_known = _is_current(self._limit_ranges) and _is_current(self._webhooks)
-        if not is_known or not self._policies.known:
+        if not is_known or not self.policies_known:
             return Unplaced.UNKNOWN_RULES
         if any(True for _ in self._limit_ranges.by_index(_NAMESPACE, namespace)):
             return Unplaced.LIMIT_RANGE

@@ -6,14 +6,15 @@ from functools import cached_property
 
 import msgspec
 
-from ..model.job import Action, Job, JobPhase
-from ..model.job_reasons import Reason
-from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
-from . import podgroups
-from .described_podgroups import WithoutPodGroup
-from .pod_info import PodCounts, PodInfo, PodReader
-from .restarts import CommandRef, RestartTarget, target_from_status
+from ...model.job import Action, Job, JobPhase
+from ...model.job_reasons import Reason
+from ...model.pod import PodPhase
+from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
+from .. import podgroups
+from ..creation.described_podgroups import WithoutPodGroup
+from ..tracker.pod_info import PodCounts, PodInfo
+from ..tracker.pod_tracker import PodTracker
+from .restarts import RestartTarget, target_from_status
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -24,7 +25,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """
 
     job: Job
-    pod_tracker: PodReader
+    pod_tracker: PodTracker
+    """The pods and lifecycle events; a decision only reads them."""
     podgroup_spec: PodGroupSpec
     """Desired spec of the PodGroup."""
     now: datetime
@@ -32,7 +34,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Time on the monotonic clock, which lifecycle events use."""
     podgroup: PodGroup | None = None
     without_podgroup: WithoutPodGroup | None = None
-    """How the job does without a PodGroup; none if it needs one, or has one."""
+    """What the job has instead of a PodGroup; ``None`` if it needs one, or has one."""
     podgroup_terminating: bool = False
     """The deletion of the PodGroup was requested, by this controller or another client."""
     plugin_objects_stale: bool = False
@@ -52,6 +54,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def phase(self) -> JobPhase:
         """Phase of the job; an unknown or empty one counts as Pending."""
         return _PHASES.get(self.job.status.state.phase, JobPhase.PENDING)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job is in a phase in which its pods are created."""
+        return self.phase in (JobPhase.PENDING, JobPhase.RUNNING)
 
     @cached_property
     def total_replicas(self) -> int:
@@ -139,5 +146,3 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 _PHASES = {phase.value: phase for phase in JobPhase}
-
-__all__ = ["CommandRef", "JobView"]

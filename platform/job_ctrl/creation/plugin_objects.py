@@ -4,12 +4,12 @@ import asyncio
 
 import msgspec
 
-from ..kube.client.client import Client
-from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from ..machinery.controller import RequeueError, requeue_on_conflict
-from ..model.job import Job
-from ..model.meta import ObjectMeta, preconditions
-from ..model.names import (
+from ...kube.client.client import Client
+from ...kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ...machinery.controller import RequeueError, requeue_on_conflict
+from ...model.job import Job
+from ...model.meta import ObjectMeta, preconditions
+from ...model.names import (
     CONFIGMAPS,
     JOB_NAME,
     NETWORKPOLICIES,
@@ -17,10 +17,10 @@ from ..model.names import (
     SERVICES,
     Resource,
 )
-from .core_types import DataObject
-from .plugins.base import DesiredObject, JsonObject
-from .plugins.registry import JobPlugins
-from .podgroups import owner_reference
+from ..plugins.base import DesiredObject, JsonObject
+from ..plugins.registry import JobPlugins
+from ..podgroups import owner_reference
+from ..tracker.core_types import DataObject
 
 PLUGIN_KINDS = (SERVICES, NETWORKPOLICIES, CONFIGMAPS, SECRETS)
 """Kinds of the objects of built-in plugins; the controller may create them."""

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from ..model.job import Job, JobEvent, JobSpec
-from ..model.pod import FINISHED, PodPhase
+from ...model.job import Job, JobEvent, JobSpec
+from ...model.pod import FINISHED, PodPhase
 from .deferred import DeferredItems
 from .pod_info import LifecycleEvent, PodCounts, PodInfo
 
@@ -213,7 +213,7 @@ class PodTracker:
         """Activate the deferred events that are due at *now*, so that a decision finds them."""
         self._events.activate_due(now, inputs=inputs)
 
-    # Reads; see PodReader.
+    # Reads: what decisions may call.
 
     def counts(self, version: int, *, keep_finished: bool = True) -> PodCounts:
         """Count the pods of *version*, and with *keep_finished* finished pods of all versions.

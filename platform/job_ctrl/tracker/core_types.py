@@ -1,7 +1,7 @@
 """Fields that the job controller reads of objects of Kubernetes."""
 
-from ..model.base import ApiStruct
-from ..model.meta import ObjectMeta
+from ...model.base import ApiStruct
+from ...model.meta import ObjectMeta
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -61,12 +61,6 @@ class PriorityClass(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
     global_default: bool = False
-
-
-class MetadataOnly(ApiStruct, frozen=True):
-    """Metadata of any object."""
-
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class DataObject(ApiStruct, frozen=True):

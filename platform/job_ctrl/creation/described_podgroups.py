@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..machinery.clock import Clock
-from ..model import names, times
-from ..model.base import ApiStruct
-from ..model.described_podgroup import MAX_TEXT, decode, encode
-from ..model.job import Job, TaskSpec
-from ..model.meta import ObjectMeta
-from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupSpec
-from . import podgroups
-from .core_types import Pod, PodCondition
-from .pod_info import PodInfo
+from ...machinery.clock import Clock
+from ...model import names, times
+from ...model.base import ApiStruct
+from ...model.described_podgroup import MAX_TEXT, decode, encode
+from ...model.job import Job, TaskSpec
+from ...model.meta import ObjectMeta
+from ...model.pod import PodPhase
+from ...model.podgroup import PodGroup, PodGroupSpec
+from .. import podgroups
+from ..tracker.core_types import Pod, PodCondition
+from ..tracker.pod_info import PodInfo
 
 SILENCE = 60.0
 """Seconds without a report of a scheduler on described pods after which a pod gets a PodGroup."""
@@ -54,7 +54,7 @@ _TEMPLATE = msgspec.json.Decoder(_Template)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutPodGroup:
-    """How a job does without a PodGroup for now."""
+    """What a job has instead of a PodGroup, as long as it needs none."""
 
     description: str
     """The annotation of a pod that is created."""
@@ -94,7 +94,7 @@ class DescribedPodGroups:
     def without_podgroup(
         self, job: Job, spec: PodGroupSpec, *, scheduler: str, pods: Iterable[PodInfo]
     ) -> WithoutPodGroup | None:
-        """Return how *job* does without a PodGroup of *spec*; None if it needs one.
+        """Return what *job* has instead of a PodGroup of *spec*; ``None`` if it needs one.
 
         *scheduler* is the result of :meth:`scheduler_of`, and *pods* are its active pods.
 

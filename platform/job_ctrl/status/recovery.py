@@ -11,11 +11,11 @@ a write per pod, for what takes two changes and a crash within one grace period.
 from collections import Counter
 from collections.abc import Iterator
 
-from ..model.job import Job, JobEvent, JobPhase, TaskSpec
-from ..model.job_reasons import Reason
-from .pod_info import LifecycleEvent, PodInfo
-from .pod_tracker import PodTracker
-from .pods import name_of, partition_of
+from ...model.job import Job, JobEvent, JobPhase, TaskSpec
+from ...model.job_reasons import Reason
+from ..pods import name_of, partition_of
+from ..tracker.pod_info import LifecycleEvent, PodInfo
+from ..tracker.pod_tracker import PodTracker
 from .restarts import target_from_status
 
 

@@ -7,16 +7,16 @@ this description and this version of the job; each index is created by it once.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..kube.errors import NotSentError
-from ..machinery.clock import Clock
-from ..model import names
-from ..model.job import Job
-from ..model.placement import Plan, decode_plan
-from ..model.podgroup import PodGroup
-from .core_types import PriorityClass
+from ...kube.errors import NotSentError
+from ...machinery.clock import Clock
+from ...model import names
+from ...model.job import Job
+from ...model.placement import Plan, decode_plan
+from ...model.podgroup import PodGroup
+from ..plugins.registry import JobPlugins
+from ..pods import Pod
+from ..tracker.core_types import PriorityClass
 from .placement import Description, NotDescribedError, Unplaced, describe, scheduling_fields
-from .plugins.registry import JobPlugins
-from .pods import Pod
 
 
 @dataclass(slots=True)

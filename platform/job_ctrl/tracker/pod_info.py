@@ -1,13 +1,12 @@
 """A job's pods as decisions see them: one pod, what happened to it, counts. Immutable."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from ..model import names
-from ..model.job import JobEvent
-from ..model.pod import PodPhase, is_rejection
-from ..model.pod_failure import pod_failure
+from ...model import names
+from ...model.job import JobEvent
+from ...model.pod import PodPhase, is_rejection
+from ...model.pod_failure import pod_failure
 from .core_types import ContainerStatus, Pod
 
 
@@ -146,69 +145,6 @@ class PodCounts:
         """Number of pods that have not finished, or are not deleted yet."""
         counted = sum(sum(phases.values()) for phases in self.tasks.values())
         return counted - self.finished + self.terminating
-
-
-class PodReader(Protocol):
-    """Read access to the pods and events of one job; no method changes anything."""
-
-    def counts(self, version: int, *, keep_finished: bool = True) -> PodCounts:
-        """Count the pods of *version*."""
-        ...
-
-    def due_events(
-        self, now: float, *, inputs: object
-    ) -> tuple[list[LifecycleEvent], float | None]:
-        """Return the events to evaluate at *now*, and when the next deferred one is due."""
-        ...
-
-    @property
-    def has_events(self) -> bool:
-        """Whether there are unhandled events."""
-        ...
-
-    def is_replaced(self, event: LifecycleEvent) -> bool:
-        """Whether another pod has the name of the event's pod."""
-        ...
-
-    def still_applies(self, event: LifecycleEvent) -> bool:
-        """Whether the event's pod is still in the phase that caused the event."""
-        ...
-
-    def missing(self, task: str) -> list[int]:
-        """Return the indices of *task* without a pod, in order."""
-        ...
-
-    def index_count(self, task: str) -> int:
-        """Return the number of indices of *task* with a pod."""
-        ...
-
-    def has_version(self, version: int) -> bool:
-        """Whether there is an active or finished pod of *version*."""
-        ...
-
-    def active(self) -> Iterator[PodInfo]:
-        """Return the pods that have not finished, of any version."""
-        ...
-
-    def finished(self) -> Iterator[PodInfo]:
-        """Return the finished pods, of any version."""
-        ...
-
-    def terminating(self) -> Iterator[PodInfo]:
-        """Return the pods that are being deleted or whose deletion was requested."""
-        ...
-
-    def excess(self) -> Iterator[PodInfo]:
-        """Return the pods beyond the replicas of their task, and those that a kubelet rejected."""
-        ...
-
-    def replace_at(self, pod: PodInfo) -> float:
-        """Return when a rejected pod is to be replaced, by the monotonic clock."""
-        ...
-
-    def outdated(self, version: int) -> Iterator[PodInfo]:
-        """Return the active pods of versions before *version*."""
-        ...
 
 
 _PHASES = {"": PodPhase.PENDING} | {phase.value: phase for phase in PodPhase}

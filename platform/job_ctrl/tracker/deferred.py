@@ -104,6 +104,11 @@ class DeferredItems(Generic[Key, Item]):
         """Number of items."""
         return len(self._items)
 
+    @property
+    def heap_size(self) -> int:
+        """Number of heap entries, those that are no longer current included."""
+        return len(self._heap)
+
     def validate(self) -> None:
         """Check that each item is either active or deferred; for tests.
 

@@ -7,11 +7,13 @@ also sets the mark ``RESTART_TARGET``, from which a new leader continues the res
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..model.controlled_resources import RESTART_TARGET
-from ..model.job import JobStatus
-from ..model.job_actions import ACTIONS, Target
-from ..model.names import PARTITION, POD, TASK
-from .pod_info import LifecycleEvent, PodInfo, PodReader
+from ...model.command import Command
+from ...model.controlled_resources import RESTART_TARGET
+from ...model.job import JobStatus
+from ...model.job_actions import ACTIONS, Target
+from ...model.names import PARTITION, POD, TASK
+from ..tracker.pod_info import LifecycleEvent, PodInfo
+from ..tracker.pod_tracker import PodTracker
 
 SUSPENDED = "Suspended"
 """``state.reason`` of a job that ``spec.suspend`` has stopped."""
@@ -26,23 +28,6 @@ _ANNOTATIONS: Mapping[Target, frozenset[Target]] = {
 }
 """What a Command must name for an action with this target; it may name nothing else."""
 _ANNOTATION = {Target.TASK: TASK, Target.POD: POD, Target.PARTITION: PARTITION}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandRef:
-    """A Command for the job."""
-
-    name: str
-    uid: str
-    action: str
-    task: str = ""
-    pod: str = ""
-    partition: str = ""
-    """What it restarts, by its annotations."""
-    operation: str = ""
-    """The operation of the REST API that it belongs to, if any."""
-    job_uid: str = ""
-    """Uid of the job that it is for; empty for any job of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +76,12 @@ class InvalidTarget:
 
 
 def target_for_command(
-    command: CommandRef, pods: PodReader, *, version: int
+    command: Command, pods: PodTracker, *, version: int
 ) -> RestartTarget | InvalidTarget:
     """Return what *command*, whose action is one of jobs, concerns; *version* is the job's."""
     kind = ACTIONS[command.action].target
-    given = {
-        Target.TASK: command.task,
-        Target.POD: command.pod,
-        Target.PARTITION: command.partition,
-    }
+    annotations = command.metadata.annotations
+    given = {each: annotations.get(name, "") for each, name in _ANNOTATION.items()}
     needed = _ANNOTATIONS[kind]
     for each, value in given.items():
         if bool(value) != (each in needed):
@@ -108,7 +90,8 @@ def target_for_command(
     if kind is Target.JOB:
         return RestartTarget()
     is_partition = kind is Target.PARTITION
-    name = f"{command.task}/{command.partition}" if is_partition else given[kind]
+    task, partition = given[Target.TASK], given[Target.PARTITION]
+    name = f"{task}/{partition}" if is_partition else given[kind]
     target = RestartTarget(kind, name)
     known = [*pods.active(), *pods.finished()]
     if any(pod.version == version and target.matches(pod) for pod in known):

@@ -1,0 +1,1 @@
+"""The pods of a job as decisions see them, updated with each event."""
