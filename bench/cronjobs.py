@@ -154,7 +154,7 @@ class _World(VolcanoCronJobWorld):
         """Return the CPU seconds of one reconcile with nothing to do."""
         assert self.controller is not None
         started = time.process_time()
-        self.run(self.controller._reconcile(f"d/{name}"))
+        self.run(self.controller.reconcile(f"d/{name}"))
         return time.process_time() - started
 
 

@@ -11,9 +11,9 @@ from support.admission import cronjob
 from support.controller_api import ControllerApi
 from support.rest import RestClient, cluster, rest_at, running_api, sqlite
 
-from batholith.cron_ctrl.core_types import KIND, Job
+from batholith.cron_ctrl.volcano import KIND, Job
 from batholith.kube.client.client import Client
-from batholith.machinery.cronjobs.objects import CronJob
+from batholith.model.cronjob import CronJob
 from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
 from batholith.testing import RequestMatcher
 

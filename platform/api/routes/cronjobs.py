@@ -5,11 +5,9 @@ import uuid
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...cron_ctrl.core_types import KIND
 from ...kube.client.client import ObjectList
 from ...kube.errors import AlreadyExistsError, NotFoundError
-from ...machinery.cronjobs.build import build_manual_job
-from ...machinery.cronjobs.objects import CronJob
+from ...model.cronjob import CronJob, build_manual_job
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
@@ -147,7 +145,7 @@ async def create_job_of_cronjob(
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
     job_name = (body.name if body else None) or _generate_name(name, operation)
-    job = build_manual_job(KIND, cronjob, job_name)
+    job = build_manual_job(cronjob, job_name, cronjobs=CRONJOBS, jobs=JOBS)
     try:
         created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:

@@ -2,32 +2,65 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from enum import Enum
 from typing import Generic, TypeVar
 
-from ...kube.client.events import EventType
-from ...model import times
-from ...model.meta import ObjectReference, OwnerReference
-from ...model.names import Resource
-from .objects import CronJob, OwnedJob, parse_time
+from ..machinery import cron
+from ..machinery.reconcile.events import Event
+from ..model import times
+from ..model.base import ApiStruct
+from ..model.cronjob import CronJob, job_from_template, parse_time
+from ..model.meta import ObjectMeta, ObjectReference, OwnerReference
+from ..model.names import Resource
+
+
+class Outcome(Enum):
+    """How a Job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class OwnedJob(ApiStruct, frozen=True):
+    """A Job, perhaps of a CronJob; each kind has its own status."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the Job ended; ``None`` while it is not finished."""
+        raise NotImplementedError
+
+    @property
+    def finished_as(self) -> str:
+        """Condition or phase that shows the outcome."""
+        raise NotImplementedError
+
+    @property
+    def succeeded_at(self) -> str | None:
+        """When the Job succeeded."""
+        raise NotImplementedError
+
+    @property
+    def started_at(self) -> str | None:
+        """When the Job was started; the history is ordered by it."""
+        return self.metadata.creation_timestamp
+
 
 J = TypeVar("J", bound=OwnedJob)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event on the CronJob."""
+class ScheduleEvent(Event):
+    """An event about one scheduled time: the same message about another time is another event."""
 
-    type: EventType
-    reason: str
-    message: str
     scheduled: datetime | None = None
-    """The time that it is about: the same message about another time is another event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTexts:
-    """Reasons and messages that the kinds do not share; the others are functions of this module."""
+    """Events that differ between the kinds; the others are functions of this module."""
 
     created: Callable[[CronJob, str], Event]
     """A Job of this name was created."""
@@ -36,11 +69,13 @@ class EventTexts:
     missing: Callable[[str], Event]
     """An active Job of this name does not exist."""
     unexpected: Callable[[OwnedJob], Event | None]
-    """A Job of the CronJob that the schedule did not create; ``None`` if that is no news."""
+    """A Job of the CronJob that the schedule did not create; ``None`` if that is
+    not reported."""
     blocked: Callable[[datetime], Event]
     """A Job is not started at this time: one is active, and the policy is Forbid."""
     replaced: Callable[[OwnedJob], Event | None]
-    """An active Job will be deleted, since the policy is Replace."""
+    """An active Job will be deleted, since the policy is Replace; ``None`` if that is not
+    reported."""
     foreign: Callable[[str], Event]
     """A Job of this name exists that the CronJob does not control."""
     unknown_zone: Callable[[str, str], Event]
@@ -53,6 +88,8 @@ class EventTexts:
 class CronJobKind(Generic[J]):
     """A kind of CronJobs and the kind of its Jobs."""
 
+    queue_name: str
+    """Name of the work queue in logs and metrics."""
     cronjobs: Resource
     jobs: Resource
     job_type: type[J]
@@ -82,6 +119,21 @@ class CronJobKind(Generic[J]):
             return None
         return scheduled
 
+    def build_job(self, cronjob: CronJob, scheduled: datetime) -> dict[str, object]:
+        """Return the Job to create for one time."""
+        zone = cronjob.spec.time_zone
+        local = scheduled.astimezone(cron.load_time_zone(zone) if zone else UTC)
+        # As Go formats a time.
+        text = local.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return job_from_template(
+            cronjob,
+            cronjob.job_name(scheduled),
+            {self.scheduled_time: text},
+            cronjobs=self.cronjobs,
+            jobs=self.jobs,
+            blocks_deletion=True,
+        )
+
     def reference(self, job: J) -> ObjectReference:
         """Return the reference for ``status.active``."""
         return ObjectReference(
@@ -96,9 +148,7 @@ class CronJobKind(Generic[J]):
 
 def too_late(due: datetime) -> Event:
     """Return the event on a time whose deadline has passed."""
-    return Event(
-        "Warning", "MissSchedule", f"Missed scheduled time to start a job: {times.format(due)}"
-    )
+    return _warning("MissSchedule", f"Missed scheduled time to start a job: {times.format(due)}")
 
 
 def too_many_missed(due: datetime) -> Event:
@@ -107,37 +157,41 @@ def too_many_missed(due: datetime) -> Event:
         "too many missed start times. Set or decrease .spec.startingDeadlineSeconds "
         "or check clock skew"
     )
-    return Event("Warning", "TooManyMissedTimes", message, due)
+    return ScheduleEvent("TooManyMissedTimes", message, warning=True, scheduled=due)
 
 
 def clock_behind(last: datetime) -> Event:
     """Return the event on a wall clock that was put back."""
     message = f"the clock is behind the last scheduled time {times.format(last)}"
-    return Event("Warning", "ScheduledInFuture", message)
+    return _warning("ScheduledInFuture", message)
 
 
 def without_times(schedule: str) -> Event:
     """Return the event on a schedule without a time in the next years."""
     message = f"invalid schedule: {schedule}: it has no time in the next years"
-    return Event("Warning", "InvalidSchedule", message)
+    return _warning("InvalidSchedule", message)
 
 
 def zone_in_schedule(schedule: str) -> Event:
     """Return the event on a schedule with a time zone, which the API does not support."""
     message = f'the time zone in schedule "{schedule}" takes precedence; use .spec.timeZone'
-    return Event("Warning", "UnsupportedSchedule", message)
+    return _warning("UnsupportedSchedule", message)
 
 
 def create_failed(error: str) -> Event:
     """Return the event on a Job that the API server rejected."""
-    return Event("Warning", "FailedCreate", f"Error creating job: {error}")
+    return _warning("FailedCreate", f"Error creating job: {error}")
 
 
 def deleted(name: str) -> Event:
     """Return the event on a deleted Job."""
-    return Event("Normal", "SuccessfulDelete", f"Deleted job {name}")
+    return Event("SuccessfulDelete", f"Deleted job {name}")
 
 
 def delete_failed(name: str, error: str) -> Event:
     """Return the event on a Job that was not deleted."""
-    return Event("Warning", "FailedDelete", f"Error deleting job {name}: {error}")
+    return _warning("FailedDelete", f"Error deleting job {name}: {error}")
+
+
+def _warning(reason: str, message: str) -> Event:
+    return Event(reason, message, warning=True)

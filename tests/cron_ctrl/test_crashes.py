@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.cronjob_stateful import WORLDS, CronJobWorld
 
-FOREIGN = {"batch": "FailedCreate", "volcano": "ForeignJob"}
+FOREIGN = {"kubernetes": "FailedCreate", "volcano": "ForeignJob"}
 """Reasons of the event on a Job of the same name, by kind."""
 
 

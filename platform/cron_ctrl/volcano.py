@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
-from ..machinery.cronjobs.kind import CronJobKind, Event, EventTexts
-from ..machinery.cronjobs.objects import CronJob, Outcome, OwnedJob
+from ..machinery.reconcile.events import Event
 from ..model.base import ApiStruct
+from ..model.cronjob import CronJob
 from ..model.job import JobPhase
 from ..model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
+from .kind import CronJobKind, EventTexts, Outcome, OwnedJob, ScheduleEvent
 
 SCHEDULED_TIME = "volcano.sh/cronjob-scheduled-timestamp"
 """Annotation of a Job: the time for which it was created."""
@@ -60,50 +61,51 @@ class Job(OwnedJob, frozen=True):
 
 def _created(cronjob: CronJob, name: str) -> Event:
     message = f"Created job {name} for CronJob {cronjob.metadata.key}"
-    return Event("Normal", "SuccessfulCreate", message)
+    return Event("SuccessfulCreate", message)
 
 
 def _finished(job: OwnedJob) -> Event:
     message = f"Saw completed job: {job.metadata.name} in active, remove"
-    return Event("Normal", "SawCompletedJob", message)
+    return Event("SawCompletedJob", message)
 
 
 def _missing(name: str) -> Event:
-    return Event("Warning", "StaleReference", f"Active job is missing: {name}")
+    return Event("StaleReference", f"Active job is missing: {name}", warning=True)
 
 
 def _unexpected(job: OwnedJob) -> Event | None:
     if job.metadata.annotations.get(INSTANTIATE) == MANUAL:
         return None
     message = f"Job {job.metadata.name} was not created by the schedule"
-    return Event("Warning", "OrphanedJob", message)
+    return Event("OrphanedJob", message, warning=True)
 
 
 def _blocked(due: datetime) -> Event:
     message = "Job not started: another one is active, and concurrencyPolicy is Forbid"
-    return Event("Warning", "ForbidConcurrent", message, due)
+    return ScheduleEvent("ForbidConcurrent", message, warning=True, scheduled=due)
 
 
 def _replaced(job: OwnedJob) -> Event:
     message = f"Job {job.metadata.name} is active and will be replaced"
-    return Event("Warning", "ReplaceConcurrent", message)
+    return Event("ReplaceConcurrent", message, warning=True)
 
 
 def _foreign(name: str) -> Event:
     message = f"Job not created: a job {name} exists that this CronJob does not control"
-    return Event("Warning", "ForeignJob", message)
+    return Event("ForeignJob", message, warning=True)
 
 
 def _unknown_zone(name: str, error: str) -> Event:
-    return Event("Warning", "InvalidTimeZone", f'invalid timeZone "{name}": {error}')
+    return Event("InvalidTimeZone", f'invalid timeZone "{name}": {error}', warning=True)
 
 
 def _unparseable(schedule: str, error: str) -> Event:
     message = f'unparseable schedule "{schedule}": {error}'
-    return Event("Warning", "UnParseableCronJobSchedule", message)
+    return Event("UnParseableCronJobSchedule", message, warning=True)
 
 
 KIND = CronJobKind(
+    queue_name="volcano-cronjob",
     cronjobs=CRONJOBS,
     jobs=JOBS,
     job_type=Job,

@@ -1,12 +1,17 @@
-"""The kind batch/v1 CronJob: its Jobs and events."""
+"""The kind batch/v1 CronJob: its Jobs and events.
+
+It is controlled in the embedded cluster only: elsewhere kube-controller-manager controls all
+CronJobs, which have no ``managedBy``, and both would start, replace and delete the same Jobs.
+"""
 
 from datetime import datetime
 
-from ...machinery.cronjobs.kind import CronJobKind, Event, EventTexts
-from ...machinery.cronjobs.objects import CronJob, Outcome, OwnedJob
-from ...model.base import ApiStruct
-from ...model.meta import Condition
-from ...model.names import BATCH_CRONJOBS, BATCH_JOBS
+from ..machinery.reconcile.events import Event
+from ..model.base import ApiStruct
+from ..model.cronjob import CronJob
+from ..model.meta import Condition
+from ..model.names import BATCH_CRONJOBS, BATCH_JOBS
+from .kind import CronJobKind, EventTexts, Outcome, OwnedJob, ScheduleEvent
 
 SCHEDULED_TIME = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """Annotation of a Job: the time for which it was created."""
@@ -55,43 +60,44 @@ class Job(OwnedJob, frozen=True):
 
 
 def _created(cronjob: CronJob, name: str) -> Event:
-    return Event("Normal", "SuccessfulCreate", f"Created job {name}")
+    return Event("SuccessfulCreate", f"Created job {name}")
 
 
 def _finished(job: OwnedJob) -> Event:
     message = f"Saw completed job: {job.metadata.name}, condition: {job.finished_as}"
-    return Event("Normal", "SawCompletedJob", message)
+    return Event("SawCompletedJob", message)
 
 
 def _missing(name: str) -> Event:
-    return Event("Normal", "MissingJob", f"Active job is missing: {name}")
+    return Event("MissingJob", f"Active job is missing: {name}")
 
 
 def _unexpected(job: OwnedJob) -> Event:
     message = f"Job {job.metadata.name} was not created by the schedule"
-    return Event("Warning", "UnexpectedJob", message)
+    return Event("UnexpectedJob", message, warning=True)
 
 
 def _blocked(due: datetime) -> Event:
     message = "Not starting job because prior execution is running and concurrency policy is Forbid"
-    return Event("Normal", "JobAlreadyActive", message, due)
+    return ScheduleEvent("JobAlreadyActive", message, scheduled=due)
 
 
 def _foreign(name: str) -> Event:
     message = f"Error creating job: a job {name} exists that this CronJob does not control"
-    return Event("Warning", "FailedCreate", message)
+    return Event("FailedCreate", message, warning=True)
 
 
 def _unknown_zone(name: str, error: str) -> Event:
-    return Event("Warning", "UnknownTimeZone", f'invalid timeZone: "{name}": {error}')
+    return Event("UnknownTimeZone", f'invalid timeZone: "{name}": {error}', warning=True)
 
 
 def _unparseable(schedule: str, error: str) -> Event:
     message = f'unparseable schedule: "{schedule}": {error}'
-    return Event("Warning", "UnparseableSchedule", message)
+    return Event("UnparseableSchedule", message, warning=True)
 
 
 KIND = CronJobKind(
+    queue_name="cronjob",
     cronjobs=BATCH_CRONJOBS,
     jobs=BATCH_JOBS,
     job_type=Job,

@@ -1,100 +1,141 @@
-"""Decisions of the CronJob controller: a pure function from a CronJob and its Jobs to a plan.
+"""Decisions of the CronJob controller: a pure function from a CronJob and its Jobs to effects.
 
 Everything follows from the objects, so that an interrupted reconcile is completed by the next one.
 A *scheduled time* is handled once ``status.lastScheduleTime`` or the name of a Job shows it; only
-the latest one is ever started. A scheduled Job that is missing in the status, since a process ended
+the latest one is ever started. A scheduled Job that the status lacks, because the process ended
 between both writes, is added to it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Generic
 
 import msgspec
 
-from ...model import times
-from .. import cron
+from ..machinery import cron
+from ..machinery.reconcile.events import Event
+from ..model import times
+from ..model.cronjob import CronJob, CronJobStatus, parse_time, unix_minute
 from . import kind as kinds
-from .kind import CronJobKind, Event, J
-from .objects import CronJob, CronJobStatus, Outcome, OwnedJob, parse_time, unix_minute
+from .kind import CronJobKind, J, Outcome, OwnedJob
+
+_START_DELAY = 0.1
+"""Seconds after a scheduled time until the reconcile: a timer may fire slightly early."""
+
+_RECHECK = 86400.0
+"""Seconds after which a schedule without a time in the next years is checked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[J]):
-    """What a CronJob needs, in the order of the fields."""
+class CronJobView(Generic[J]):
+    """A CronJob, all Jobs that it controls, and the time."""
 
-    replace: Sequence[J] = ()
-    """Jobs to delete before another one is created."""
-    create: datetime | None = None
-    """Scheduled time of the Job to create."""
-    status: CronJobStatus
-    """The status, without the Job to create."""
-    changes: Sequence[Event] = ()
-    """Events on what changed in the status."""
-    notices: Sequence[Event] = ()
-    """Events on lasting conditions, recorded unless the last plan has the same."""
-    delete: Sequence[J] = ()
-    """Finished Jobs beyond the history limits; after the status shows that they have run."""
-    next: datetime | None = None
-    """When to reconcile again."""
+    cronjob: CronJob
+    jobs: Sequence[J]
+    now: datetime
+    local_zone: tzinfo = UTC
+    """Time zone of a CronJob without ``timeZone``."""
+    changed_at: datetime | None = None
+    """When the schedule was changed, if it is known: earlier times of the new one are not due."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """Whether to start a Job now, and when to check again."""
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Reconcile again later."""
 
-    create: datetime | None = None
-    next: datetime | None = None
-    notices: Sequence[Event] = ()
+    seconds: float
 
 
-def decide(
-    kind: CronJobKind[J],
-    cronjob: CronJob,
-    jobs: Iterable[J],
-    now: datetime,
-    *,
-    local_zone: tzinfo = UTC,
-    changed_at: datetime | None = None,
-) -> Plan[J]:
-    """Return the plan for *cronjob*, which controls *jobs*, all that exist.
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Record those of these events on lasting conditions that the last decision did not have."""
 
-    *local_zone* applies without ``timeZone``. Times before *changed_at*, when the schedule was
-    changed, are not due.
+    notices: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob(Generic[J]):
+    """A Job to create, after others were deleted."""
+
+    scheduled: datetime
+    replaced: tuple[J, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStatus(Generic[J]):
+    """Start a Job, if one is due, and write the status with it in one write, if it differs.
+
+    A Job that cannot be started does not prevent the write, nor the effects that follow.
     """
-    owned = sorted(jobs, key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name))
-    status, changes = _observe(kind, cronjob, owned)
-    unexpected = [
+
+    status: CronJobStatus
+    """The status without the Job to start."""
+    start: StartJob[J] | None
+    changes: tuple[Event, ...]
+    """Events on what has changed, recorded after the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJobs(Generic[J]):
+    """Delete finished Jobs beyond the history limits; the status shows that they have run."""
+
+    jobs: tuple[J, ...]
+
+
+Effect = Requeue | Notify | UpdateStatus[J] | DeleteJobs[J]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """Which scheduled time is due, and when the next one is."""
+
+    scheduled: datetime | None = None
+    next: datetime | None = None
+    notices: Sequence[Event] = ()
+
+
+def decide(kind: CronJobKind[J], view: CronJobView[J]) -> list[Effect[J]]:
+    """Return what a CronJob needs, in order."""
+    cronjob = view.cronjob
+    jobs = sorted(
+        view.jobs, key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name)
+    )
+    status, changes = _observed_status(kind, cronjob, jobs)
+    notices = [
         event
-        for job in owned
+        for job in jobs
         if job.outcome is None
         and kind.scheduled_for(job, cronjob) is None
         and (event := kind.events.unexpected(job)) is not None
     ]
-    plan: Plan[J] = Plan(status=status, changes=changes, notices=unexpected)
-    if cronjob.metadata.deletion_timestamp is not None:
-        return plan
-    plan = replace(plan, delete=_beyond_history(cronjob, owned))
-    if cronjob.spec.suspend:
-        return plan
-    start = _start(
-        kind, msgspec.structs.replace(cronjob, status=status), now, local_zone, changed_at
-    )
-    replaced: Sequence[J] = ()
-    if start.create is not None and cronjob.spec.concurrency_policy == "Replace":
-        active = {reference.uid for reference in status.active or ()}
-        replaced = [
-            job
-            for job in owned
-            if job.metadata.uid in active and job.metadata.deletion_timestamp is None
-        ]
-    return replace(
-        plan,
-        replace=replaced,
-        create=start.create,
-        notices=[*unexpected, *start.notices],
-        next=start.next,
+    start, effects = None, list[Effect[J]]()
+    deleted = cronjob.metadata.deletion_timestamp is not None
+    if not deleted and not cronjob.spec.suspend:
+        due = _due(kind, msgspec.structs.replace(cronjob, status=status), view)
+        notices += due.notices
+        if due.scheduled is not None:
+            start = StartJob(due.scheduled, _replaced(cronjob, status, jobs))
+        if due.next is not None:
+            seconds = max((due.next - view.now).total_seconds(), 0.0)
+            effects.append(Requeue(seconds + _START_DELAY))
+    if notices and not effects:
+        effects.append(Requeue(_RECHECK))
+    effects += [Notify(tuple(notices)), UpdateStatus(status, start, tuple(changes))]
+    if not deleted and (beyond := _beyond_history(cronjob, jobs)):
+        effects.append(DeleteJobs(tuple(beyond)))
+    return effects
+
+
+def _replaced(cronjob: CronJob, status: CronJobStatus, jobs: Iterable[J]) -> tuple[J, ...]:
+    """Return the active Jobs that are deleted before another one is created."""
+    if cronjob.spec.concurrency_policy != "Replace":
+        return ()
+    active = {reference.uid for reference in status.active or ()}
+    return tuple(
+        job
+        for job in jobs
+        if job.metadata.uid in active and job.metadata.deletion_timestamp is None
     )
 
 
@@ -121,7 +162,7 @@ def without(status: CronJobStatus, jobs: Iterable[J]) -> CronJobStatus:
     return msgspec.structs.replace(status, active=active or None)
 
 
-def _observe(
+def _observed_status(
     kind: CronJobKind[J], cronjob: CronJob, jobs: Sequence[J]
 ) -> tuple[CronJobStatus, list[Event]]:
     """Return the status that the Jobs show, and events on what changed."""
@@ -182,22 +223,16 @@ def _age_key(job: OwnedJob) -> tuple[str, str]:
 # The schedule
 
 
-def _start(
-    kind: CronJobKind[J],
-    cronjob: CronJob,
-    now: datetime,
-    local_zone: tzinfo,
-    changed_at: datetime | None,
-) -> _Start:
+def _due(kind: CronJobKind[J], cronjob: CronJob, view: CronJobView[J]) -> _Due:
     """Return whether a scheduled time is due; *cronjob* has its new status."""
-    notices: list[Event] = []
-    schedule = _parse(kind, cronjob, local_zone, notices)
+    now, notices = view.now, list[Event]()
+    schedule = _parse(kind, cronjob, view.local_zone, notices)
     if schedule is None:
-        return _Start(notices=notices)
+        return _Due(notices=notices)
     last = parse_time(cronjob.status.last_schedule_time)
     since = last or parse_time(cronjob.metadata.creation_timestamp) or now
-    if changed_at is not None:
-        since = max(since, min(changed_at, now))
+    if view.changed_at is not None:
+        since = max(since, min(view.changed_at, now))
     if last is not None and last > now:
         notices.append(kinds.clock_behind(last))
     missed = schedule.missed(since, now)
@@ -205,16 +240,16 @@ def _start(
     if following is None:
         notices.append(kinds.without_times(cronjob.spec.schedule))
     if missed is None:
-        return _Start(next=following, notices=notices)
+        return _Due(next=following, notices=notices)
     due = missed.latest
     if last is not None and unix_minute(last) == unix_minute(due):
-        return _Start(next=following, notices=notices)  # the names of Jobs have minutes
+        return _Due(next=following, notices=notices)  # Jobs are named by the minute
     skipped = _reason_not_to_start(kind, cronjob, due, now)
     if skipped is not None:
-        return _Start(next=following, notices=[*notices, skipped])
+        return _Due(next=following, notices=[*notices, skipped])
     if missed.too_many and _too_many_missed(cronjob, schedule, since, now):
         notices.append(kinds.too_many_missed(due))
-    return _Start(create=due, next=following, notices=notices)
+    return _Due(scheduled=due, next=following, notices=notices)
 
 
 def _parse(
