@@ -146,8 +146,12 @@ class CronJobController(Controller[CronJobView[J], Effect[J]]):
         )
 
     async def _existing_jobs(self, cronjob: CronJob) -> list[J]:
-        """Return the Jobs; those that seem to be missing are confirmed to be."""
-        jobs = self._jobs.by_index(_BY_CRONJOB, cronjob.metadata.identity)
+        """Return the Jobs; those that the informer lacks are read from the server.
+
+        Their own write is not enough: one that has ended since is neither replaced nor active.
+        """
+        found = self._jobs.by_index(_BY_CRONJOB, cronjob.metadata.identity)
+        jobs = [job for job in found if not self._jobs.is_behind(job.metadata.key)]
         uids, names = {job.metadata.uid for job in jobs}, {job.metadata.name for job in jobs}
         active = {each.name for each in cronjob.status.active or () if each.uid not in uids}
         unconfirmed = self._states.of(cronjob.metadata).unconfirmed

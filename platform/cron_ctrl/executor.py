@@ -46,8 +46,7 @@ class CronJobState:
     changed_at: datetime | None = None
     """When its schedule was changed."""
     unconfirmed: set[str] = field(default_factory=set)
-    """Names of Jobs that may have been created, though neither the status nor the cache shows
-    them."""
+    """Names of Jobs that were created, or may have been, until the informer has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

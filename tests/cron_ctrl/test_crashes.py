@@ -99,6 +99,26 @@ def test_forbid_knows_a_job_that_neither_the_status_nor_the_informer_shows(
     assert len(world.cronjobs["a"]["status"]["active"]) == 1
 
 
+def test_a_job_that_has_ended_is_not_replaced_though_the_informer_does_not_show_its_end(
+    world: CronJobWorld,
+) -> None:
+    """INV-CRON-5: the own write shows that it runs, and its time is not in the status."""
+    world.put_cronjob("a", schedule="* * * * *", concurrencyPolicy="Replace")
+    world.run(world.start())
+    world.run(world.run_until_idle())
+    world.api.hold_watches(world.kind.jobs)
+    world.api.inject_fault(500, times=1000, method="PATCH", path="/status")
+    world.run(world.pass_time(61))
+    (job,) = world.jobs(world.cronjobs["a"])
+    world.finish(job)
+    world.run(world.pass_time(61))
+    world.api.clear_faults()
+    world.run(world.pass_time(40))
+    settle(world)
+    kept, _ = world.jobs(world.cronjobs["a"])
+    assert kept["metadata"]["uid"] == job["metadata"]["uid"]
+
+
 def test_a_lagging_informer_of_cronjobs_starts_nothing_twice(world: CronJobWorld) -> None:
     """The Job has been deleted by the history limit, and only the last write shows its time."""
     world.put_cronjob("a", schedule="* * * * *", successfulJobsHistoryLimit=0)
