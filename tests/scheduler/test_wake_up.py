@@ -340,6 +340,20 @@ def test_event_that_frees_nothing_wakes_no_gang() -> None:
     assert world.schedule() == {"one0-t-0": "b"}
 
 
+def test_gang_that_shrunk_nodes_can_never_take_blocks_no_admission() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=6), node("b", cpu=2))
+    world.upsert(pod("x", node_name="a", cpu=6, scheduler="other", phase="Running"))
+    world.upsert(podgroup("big", 2, phase="Inqueue", resources={"cpu": 6}))
+    world.upsert(*(pod(f"big-t-{i}", "big", cpu=3) for i in range(2)))
+    world.upsert(podgroup("small", 1, phase="Pending", resources={"cpu": 2}))
+    world.upsert(pod("small-t-0", "small", cpu=2))
+    assert world.schedule() == {}
+    world.upsert(node("a", cpu=5))  # not even an empty one takes both pods of the first gang
+    world.decision()
+    assert world.schedule() == {"small-t-0": "b"}
+
+
 def test_queue_limit_that_grows_wakes_the_gangs_of_the_queue() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), queue("q1", capability={"cpu": 1}), queue("q2", capability={"cpu": 1}))

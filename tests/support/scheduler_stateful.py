@@ -517,14 +517,26 @@ class PreemptingHistory(SchedulerHistory):
 
     def _is_wanted(self, victim: Object) -> bool:
         """Whether a pod that waits is nominated for the node of *victim*, or, as it may need the
-        quota of its queue only, for any node if it is in the queue of *victim*."""
+        quota of its queue only, for any node if it is in the queue of *victim*.
+
+        That quota is free once the eviction is decided, so the pod may be bound before the eviction
+        is sent; it does not run yet.
+        """
         node, queue = victim["spec"]["nodeName"], self._queue_of(victim)
-        waiting = [pod for pod in self.pods.values() if pod not in bound([pod])]
-        return any(
-            nominated == node or self._queue_of(pod) == queue
-            for pod in waiting
-            if (nominated := pod["status"].get("nominatedNodeName"))
-        )
+        for pod in self.pods.values():
+            uid = pod["metadata"]["uid"]
+            if pod["status"]["phase"] != "Pending" or uid == victim["metadata"]["uid"]:
+                continue
+            nominated, is_same_queue = (
+                pod["status"].get("nominatedNodeName"),
+                self._queue_of(pod) == queue,
+            )
+            if pod in bound([pod]):
+                if is_same_queue and uid in self.bound_by_us:
+                    return True
+            elif nominated and (nominated == node or is_same_queue):
+                return True
+        return False
 
     async def run_until_quiet(self) -> None:
         """Let evicted pods terminate, too."""

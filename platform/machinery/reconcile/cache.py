@@ -157,9 +157,7 @@ class WriteThroughCache(Generic[T]):
         try:
             return await self.create(body, namespace=meta.namespace)
         except AlreadyExistsError:
-            self._unconfirmed.add(meta.key)
-        await self.confirm(meta.key)
-        found = self.get(meta.key)
+            found = await self.read(meta.key)
         if found is None:
             raise RequeueError(f"{self._resource.kind} was deleted concurrently")
         return found
@@ -263,15 +261,23 @@ class WriteThroughCache(Generic[T]):
         Raises:
             ApiError, ConnectionLostError: the request failed.
         """
-        if key not in self._unconfirmed:
-            return
+        if key in self._unconfirmed:
+            await self.read(key)
+
+    async def read(self, key: str) -> T | None:
+        """Read the object of *key* from the server; its state is visible from then on.
+
+        Raises:
+            ApiError, ConnectionLostError: the request failed.
+        """
         namespace, _, name = key.rpartition("/")
         try:
             obj = await self._client.get(self._resource, name, namespace=namespace, view=self._view)
         except NotFoundError:
             self._unconfirmed.discard(key)
-        else:
-            self.wrote(obj)
+            return None
+        self.wrote(obj)
+        return obj
 
     def forget(self, key: str) -> None:
         """Drop the own write of *key*, whose object is deleted."""

@@ -15,6 +15,8 @@ class Event:
     reason: str
     message: str
     warning: bool = False
+    about: str = ""
+    """What distinguishes it from another event with the same message; it is not recorded."""
 
 
 class Events:

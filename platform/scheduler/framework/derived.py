@@ -9,6 +9,10 @@ from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer_cache import PlacerCache
 from .plugin_calls import PluginError
+from .victim_plan import pods_fitting
+
+_MAX_CELLS = 1_000_000
+"""Nodes times classes up to which is checked what empty nodes could take."""
 
 
 class Derived:
@@ -28,6 +32,8 @@ class Derived:
         self._plugins = framework.plugins
         self._generations = self._current_generations()
         self._total_version = cache.node_matrix.total_version
+        self._checked = self._node_versions()
+        """Versions of the nodes for which :meth:`_activate_exceeding` was called last."""
 
     @property
     def order_version(self) -> object:
@@ -56,6 +62,7 @@ class Derived:
         if self._total_version != self._cache.node_matrix.total_version:
             self._total_version = self._cache.node_matrix.total_version
             waiting.publish(TOTAL)
+        self._activate_exceeding()
         self.update_capacity()
         self._scheduled = 0
         grown, self._grown = self._grown, {}
@@ -64,6 +71,31 @@ class Derived:
             waiting.publish(FREED)
         for eq_class, capacity in grown.items():
             waiting.wake_class(eq_class, capacity)
+
+    def _activate_exceeding(self) -> None:
+        """Activate the gangs that even empty nodes cannot take since a node has changed.
+
+        With very many classes nothing is done: they are tried again after the resync period.
+        """
+        matrix, waiting = self._cache.node_matrix, self._cache.waiting
+        if self._checked == self._node_versions():
+            return
+        self._checked = self._node_versions()
+        classes = [*waiting.needed_classes()]
+        if len(classes) * matrix.columns > _MAX_CELLS:
+            return
+        for eq_class in classes:
+            try:
+                feasible = self.feasibility.get(eq_class).feasible
+            except PluginError:  # its gangs are tried, and rejected for that
+                continue
+            request = eq_class.request_vector(matrix.resource_index)
+            fitting = pods_fitting(request, matrix.allocatable)
+            waiting.activate_exceeding(eq_class, int(fitting[feasible].sum()))
+
+    def _node_versions(self) -> tuple[int, int]:
+        matrix = self._cache.node_matrix
+        return matrix.total_version, matrix.node_changes.position
 
     def lacks_capacity(self, waits: Waits, scheduled: int) -> bool:
         """Return whether the nodes take too few pods for a gang that waits for nothing else.

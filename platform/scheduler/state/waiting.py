@@ -322,6 +322,18 @@ class WaitingGangs:
                 if count <= capacity:
                     self._wake(group, NODES)
 
+    def activate_exceeding(self, eq_class: EquivalenceClass, capacity: int) -> None:
+        """Activate the gangs that need more than *capacity* pods of *eq_class*, all that the nodes
+        could take if nothing else ran, and that were rejected when that was more: nothing is to be
+        kept from others for them."""
+        needed = self._by_class.get(eq_class)
+        groups = [] if needed is None else [*needed.counts.items()]
+        for group, count in groups:
+            for gang in group.gangs if count > capacity else ():
+                is_known = gang.diagnosis is None or gang.diagnosis.exceeds_nodes
+                if not is_known and gang.counts.allocated < gang.min_member:
+                    self.activate(gang, NODES)
+
     def wake_due(self, now: float) -> None:
         """Activate the gangs whose timer is due at Unix time *now*, and some of those that were not
         tried for long."""
