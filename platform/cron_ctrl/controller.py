@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from ..kube.client.client import Client
-from ..kube.errors import NotFoundError
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
@@ -53,7 +52,6 @@ class CronJobController(Controller[CronJobView[J], Effect[J]]):
     ) -> None:
         settings = settings or CronJobSettings()
         super().__init__(kind.queue_name, settings, clock=clock)
-        self._client = client
         self._kind = kind
         self._local_zone = settings.time_zone or local_time_zone()
         cronjobs = Informer(client, kind.cronjobs, CronJob)
@@ -70,7 +68,6 @@ class CronJobController(Controller[CronJobView[J], Effect[J]]):
         events = Events(recorder, kind.cronjobs)
         notices = Notices(events)
         self._executor = CronJobExecutor(
-            client=client,
             kind=kind,
             cronjobs=self.cronjobs,
             jobs=self._jobs,
@@ -157,23 +154,12 @@ class CronJobController(Controller[CronJobView[J], Effect[J]]):
         unconfirmed = self._states.of(cronjob.metadata).unconfirmed
         unconfirmed -= names
         for name in sorted(active | unconfirmed):
-            job = await self._get_job(cronjob, name)
-            if job is None:
+            job = await self._jobs.read(f"{cronjob.metadata.namespace}/{name}")
+            if job is None or not self._kind.is_controlled_by(job, cronjob):
                 unconfirmed.discard(name)
             elif job.metadata.uid not in uids:
                 jobs.append(job)
         return jobs
-
-    async def _get_job(self, cronjob: CronJob, name: str) -> J | None:
-        """Get a Job from the server; None if it does not exist or is not the CronJob's."""
-        meta = cronjob.metadata
-        try:
-            job = await self._client.get(
-                self._kind.jobs, name, namespace=meta.namespace, view=self._kind.job_type
-            )
-        except NotFoundError:
-            return None
-        return job if self._kind.is_controlled_by(job, cronjob) else None
 
     def decide(self, view: CronJobView[J]) -> Iterable[Effect[J]]:
         """Return what the CronJob needs; see :func:`.decide.decide`."""

@@ -13,8 +13,7 @@ from typing import Generic, assert_never
 
 import msgspec
 
-from ..kube.client.client import Client
-from ..kube.errors import AlreadyExistsError, ApiError, ForbiddenError, NotFoundError, was_rejected
+from ..kube.errors import AlreadyExistsError, ApiError, ForbiddenError, was_rejected
 from ..machinery.controller import RequeueError
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Sync
@@ -53,7 +52,6 @@ class CronJobState:
 class CronJobExecutor(Generic[J]):
     """Executes the effects on one CronJob and its Jobs in their order."""
 
-    client: Client
     kind: CronJobKind[J]
     cronjobs: WriteThroughCache[CronJob]
     jobs: WriteThroughCache[J]
@@ -144,17 +142,10 @@ class CronJobExecutor(Generic[J]):
         Raises:
             RequeueError: it was deleted concurrently.
         """
-        try:
-            job = await self.client.get(
-                self.kind.jobs,
-                name,
-                namespace=cronjob.metadata.namespace,
-                view=self.kind.job_type,
-            )
-        except NotFoundError:
-            raise RequeueError("job was deleted concurrently") from None
+        job = await self.jobs.read(f"{cronjob.metadata.namespace}/{name}")
+        if job is None:
+            raise RequeueError("job was deleted concurrently")
         if self.kind.is_controlled_by(job, cronjob):
-            self.jobs.wrote(job)
             return job
         self.events.record(cronjob.metadata, self.kind.events.foreign(name))
         return None

@@ -51,13 +51,6 @@ class OwnedJob(ApiStruct, frozen=True):
 J = TypeVar("J", bound=OwnedJob)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleEvent(Event):
-    """An event about one scheduled time: the same message about another time is another event."""
-
-    scheduled: datetime | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTexts:
     """Events that differ between the kinds; the others are functions of this module."""
@@ -157,7 +150,7 @@ def too_many_missed(due: datetime) -> Event:
         "too many missed start times. Set or decrease .spec.startingDeadlineSeconds "
         "or check clock skew"
     )
-    return ScheduleEvent("TooManyMissedTimes", message, warning=True, scheduled=due)
+    return Event("TooManyMissedTimes", message, warning=True, about=times.format(due))
 
 
 def clock_behind(last: datetime) -> Event:

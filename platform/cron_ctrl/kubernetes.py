@@ -7,11 +7,12 @@ CronJobs, which have no ``managedBy``, and both would start, replace and delete 
 from datetime import datetime
 
 from ..machinery.reconcile.events import Event
+from ..model import times
 from ..model.base import ApiStruct
 from ..model.cronjob import CronJob
 from ..model.meta import Condition
 from ..model.names import BATCH_CRONJOBS, BATCH_JOBS
-from .kind import CronJobKind, EventTexts, Outcome, OwnedJob, ScheduleEvent
+from .kind import CronJobKind, EventTexts, Outcome, OwnedJob
 
 SCHEDULED_TIME = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """Annotation of a Job: the time for which it was created."""
@@ -79,7 +80,7 @@ def _unexpected(job: OwnedJob) -> Event:
 
 def _blocked(due: datetime) -> Event:
     message = "Not starting job because prior execution is running and concurrency policy is Forbid"
-    return ScheduleEvent("JobAlreadyActive", message, scheduled=due)
+    return Event("JobAlreadyActive", message, about=times.format(due))
 
 
 def _foreign(name: str) -> Event:

@@ -3,11 +3,12 @@
 from datetime import datetime
 
 from ..machinery.reconcile.events import Event
+from ..model import times
 from ..model.base import ApiStruct
 from ..model.cronjob import CronJob
 from ..model.job import JobPhase
 from ..model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
-from .kind import CronJobKind, EventTexts, Outcome, OwnedJob, ScheduleEvent
+from .kind import CronJobKind, EventTexts, Outcome, OwnedJob
 
 SCHEDULED_TIME = "volcano.sh/cronjob-scheduled-timestamp"
 """Annotation of a Job: the time for which it was created."""
@@ -82,7 +83,7 @@ def _unexpected(job: OwnedJob) -> Event | None:
 
 def _blocked(due: datetime) -> Event:
     message = "Job not started: another one is active, and concurrencyPolicy is Forbid"
-    return ScheduleEvent("ForbidConcurrent", message, warning=True, scheduled=due)
+    return Event("ForbidConcurrent", message, warning=True, about=times.format(due))
 
 
 def _replaced(job: OwnedJob) -> Event:
