@@ -68,9 +68,9 @@ def test_pre_commit_runs_the_lints_of_make_lint() -> None:
     assert hooks == commands != []
 
 
-def _named_paths() -> Iterator[str]:
+def _named_paths(page: str) -> Iterator[str]:
     """Yield the paths in code spans; in a table row, a file name is in the directory before it."""
-    for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
+    for line in (ROOT / page).read_text().splitlines():
         directory = ""
         for span in re.findall(r"`([^`\s]+)`", line):
             if re.match(r"(platform|tests|manifests|docs)/", span):
@@ -80,8 +80,9 @@ def _named_paths() -> Iterator[str]:
                 yield directory + span
 
 
-def test_contributing_names_existing_files() -> None:
-    assert [path for path in _named_paths() if not any(ROOT.glob(path.rstrip("/")))] == []
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/critiques.md", "docs/debugging.md"])
+def test_pages_for_developers_name_existing_files(page: str) -> None:
+    assert [path for path in _named_paths(page) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
 def test_glossary_names_existing_classes() -> None:

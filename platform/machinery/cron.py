@@ -82,8 +82,8 @@ class Missed:
     latest: datetime
     """The last one."""
     too_many: bool
-    """Whether there are more than :data:`TOO_MANY_MISSED`. It is an estimate: times
-    of an hour that daylight saving time skips or repeats may be counted wrongly."""
+    """Whether there are more than :data:`TOO_MANY_MISSED`. The times of an hour that a clock change
+    skips or repeats may be counted or not."""
 
 
 @dataclass(frozen=True, slots=True)
