@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi requirements
+.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi changelog requirements
 
 # The tests compile as much as they run without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,6 +77,10 @@ openapi: venv
 invariants: venv
 	@echo "==> updating docs/invariants.md from the tests"
 	@$(PY) tests/tools/invariants.py
+
+changelog: venv
+	@echo "==> moving the fragments of changelog.d to CHANGELOG.md"
+	@$(PY) tests/tools/changelog.py
 
 # The packages of the image with the hashes of their files, in the versions of constraints.txt.
 COMPILE = uv pip compile --quiet --constraint constraints.txt --generate-hashes --python-version 3.11 \

@@ -1,10 +1,11 @@
-"""Links between pages, files that CONTRIBUTING.md names and classes of the glossary exist."""
+"""Pages can be reached, and what they name exists: links, files, classes; lints of pre-commit."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -35,9 +36,41 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert [*_broken_links(page)] == []
 
 
-def _named_paths() -> Iterator[str]:
+def _reachable(start: Path) -> set[Path]:
+    """Return the pages of docs/ to which links lead from *start*, directly or by other pages."""
+    found, pages = {start}, [start]
+    while pages:
+        page = pages.pop()
+        for link in re.findall(r"\]\(([^)\s#]+\.md)", page.read_text()):
+            target = (page.parent / link).resolve()
+            if target not in found and (ROOT / "docs") in target.parents and target.exists():
+                found.add(target)
+                pages.append(target)
+    return found
+
+
+def test_each_page_can_be_reached_from_the_user_guide() -> None:
+    missing = {*(ROOT / "docs").rglob("*.md")} - _reachable(ROOT / "docs" / "README.md")
+    assert sorted(path.name for path in missing) == []
+
+
+def test_the_list_of_decisions_names_each() -> None:
+    decisions = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (decisions / "README.md").read_text())
+    assert listed == sorted(path.name for path in decisions.glob("[0-9]*.md"))
+
+
+def test_pre_commit_runs_the_lints_of_make_lint() -> None:
+    target = (ROOT / "Makefile").read_text().partition("\nlint: venv\n")[2].partition("\n\n")[0]
+    commands = re.findall(r"^\t@\$\(PY\) (.*)$", target, flags=re.MULTILINE)
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = [hook["entry"].removeprefix(".venv/bin/python ") for hook in local["hooks"]]
+    assert hooks == commands != []
+
+
+def _named_paths(page: str) -> Iterator[str]:
     """Yield the paths in code spans; in a table row, a file name is in the directory before it."""
-    for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
+    for line in (ROOT / page).read_text().splitlines():
         directory = ""
         for span in re.findall(r"`([^`\s]+)`", line):
             if re.match(r"(platform|tests|manifests|docs)/", span):
@@ -47,8 +80,9 @@ def _named_paths() -> Iterator[str]:
                 yield directory + span
 
 
-def test_contributing_names_existing_files() -> None:
-    assert [path for path in _named_paths() if not any(ROOT.glob(path.rstrip("/")))] == []
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/critiques.md", "docs/debugging.md"])
+def test_pages_for_developers_name_existing_files(page: str) -> None:
+    assert [path for path in _named_paths(page) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
 def test_glossary_names_existing_classes() -> None:

@@ -43,7 +43,7 @@ _MODULES = {
     "pg-controller": "podgroup_ctrl.controller",
     "cronjob-controller": "cron_ctrl.controller",
     controller_selection.BATCH_JOB: "batch_ctrl.controller",
-    controller_selection.BATCH_CRON_JOB: "batch_ctrl.cronjobs.controller",
+    controller_selection.BATCH_CRON_JOB: "cron_ctrl.controller",
     controller_selection.TRAINING: "training_ctrl.controller",
 }
 
@@ -269,8 +269,8 @@ class Builder:
         )
 
     def _cron_job_controller(self) -> LeaderElectionRunnable:
-        from ..cron_ctrl.controller import CronJobController
-        from ..machinery.cronjobs.controller import CronJobSettings
+        from ..cron_ctrl.controller import CronJobController, CronJobSettings
+        from ..cron_ctrl.volcano import KIND, Job
         from ..model.names import CRONJOBS
 
         settings = CronJobSettings(
@@ -279,9 +279,9 @@ class Builder:
             work_metrics=self.metrics.work,
         )
 
-        def create() -> CronJobController:
+        def create() -> CronJobController[Job]:
             return CronJobController(
-                self.client, settings=settings, clock=self._clock, recorder=self.recorder
+                self.client, KIND, settings=settings, clock=self._clock, recorder=self.recorder
             )
 
         return self._while_served(create, CRONJOBS)
@@ -318,8 +318,8 @@ class Builder:
         )
 
     def _batch_cron_job_controller(self) -> LeaderElectionRunnable:
-        from ..batch_ctrl.cronjobs.controller import CronJobController
-        from ..machinery.cronjobs.controller import CronJobSettings
+        from ..cron_ctrl.controller import CronJobController, CronJobSettings
+        from ..cron_ctrl.kubernetes import KIND
 
         settings = CronJobSettings(
             workers=self.batch.concurrent_cron_job_syncs,
@@ -328,6 +328,7 @@ class Builder:
         )
         return CronJobController(
             self.client,
+            KIND,
             settings=settings,
             clock=self._clock,
             recorder=self.recorder.with_component("cronjob-controller"),

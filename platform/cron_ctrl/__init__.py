@@ -1,1 +1,1 @@
-"""Controller of Volcano's CronJobs, whose Jobs are Volcano's."""
+"""Controller of CronJobs: those of Kubernetes, and Volcano's."""

@@ -19,7 +19,7 @@ from ..model.job import FINAL_PHASES
 from ..model.names import CREATED_BY_JOB_FLOW, JOBFLOWS, JOBS, JOBTEMPLATES
 from .core_types import Job, index_by_flow
 from .decide import AwaitedProbe, Effect, decide
-from .executor import BY_FLOW, FlowExecutor, FlowState
+from .executor import BY_FLOW, FlowExecutor, JobFlowState
 from .prober import Network, Prober
 from .settings import FlowSettings
 from .view import FlowView
@@ -55,11 +55,10 @@ class JobFlowController(Controller[FlowView, Effect]):
             on_passed=self._on_probe_passed,
             network=network,
         )
-        self._states = KeyStates(FlowState)
+        self._states = KeyStates(JobFlowState)
         events, throttle = Events(recorder, JOBFLOWS), CountThrottle(self.clock)
         notices = Notices(events)
         self._executor = FlowExecutor(
-            client=client,
             flows=self._flows,
             jobs=self._jobs,
             states=self._states,

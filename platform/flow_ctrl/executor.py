@@ -12,8 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from ..kube.client.client import Client
-from ..kube.errors import AlreadyExistsError, ApiError, NotFoundError, was_rejected
+from ..kube.errors import AlreadyExistsError, ApiError, was_rejected
 from ..machinery.batches import run_concurrently, slow_start
 from ..machinery.clock import Clock
 from ..machinery.controller import RequeueError
@@ -23,7 +22,6 @@ from ..machinery.reconcile.events import Event, Events, Notices
 from ..machinery.reconcile.state import CountThrottle, KeyStates
 from ..machinery.status_writer import merge_patch
 from ..model.flow import FlowPhase, JobFlow
-from ..model.names import JOBS
 from .build import Json
 from .core_types import Job
 from .decide import AwaitProbes, CreateJobs, DeleteJobs, Effect, UpdateStatus
@@ -45,7 +43,7 @@ flow is a large object."""
 
 
 @dataclass(slots=True)
-class FlowState:
+class JobFlowState:
     """What is known of a flow besides its objects."""
 
     deleted: dict[str, str] = field(default_factory=dict)
@@ -58,10 +56,9 @@ class FlowState:
 class FlowExecutor:
     """Executes the effects on one JobFlow and its Jobs in their order."""
 
-    client: Client
     flows: WriteThroughCache[JobFlow]
     jobs: WriteThroughCache[Job]
-    states: KeyStates[FlowState]
+    states: KeyStates[JobFlowState]
     events: Events
     notices: Notices
     throttle: CountThrottle
@@ -136,12 +133,10 @@ class FlowExecutor:
         Raises:
             RequeueError: it is being deleted, perhaps with an earlier flow of the same name.
         """
-        try:
-            job = await self.client.get(JOBS, name, namespace=flow.metadata.namespace, view=Job)
-        except NotFoundError:
-            raise RequeueError("job was deleted concurrently") from None
+        job = await self.jobs.read(f"{flow.metadata.namespace}/{name}")
+        if job is None:
+            raise RequeueError("job was deleted concurrently")
         if job.is_controlled_by(flow):
-            self.jobs.wrote(job)
             return True
         if job.metadata.deletion_timestamp is not None or job.flow_uid:
             raise RequeueError("job of an earlier flow is being deleted")

@@ -17,7 +17,7 @@ class FlowProgress:
 
 
 class PhaseRules:
-    """The rules of one phase."""
+    """The rules of one phase; these are the ones of Failed, where the Jobs that exist go on."""
 
     creates_jobs: bool = False
     """Whether Jobs are created in this phase."""
@@ -61,17 +61,10 @@ class Succeed(PhaseRules):
     deletes_jobs = True
 
 
-class Failed(PhaseRules):
-    """A Job has failed; the others go on, and no more are created.
-
-    Also the rules of Terminating, which no controller sets.
-    """
-
-
 RULES: Mapping[FlowPhase, PhaseRules] = {
     FlowPhase.PENDING: Pending(),
     FlowPhase.RUNNING: Running(),
     FlowPhase.SUCCEED: Succeed(),
-    FlowPhase.FAILED: Failed(),
-    FlowPhase.TERMINATING: Failed(),
+    FlowPhase.FAILED: PhaseRules(),
+    FlowPhase.TERMINATING: PhaseRules(),  # which no controller sets
 }

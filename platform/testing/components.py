@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..agent.service import Agent
 from ..agent.settings import AgentSettings, SimulationSettings
+from ..cron_ctrl import volcano
 from ..cron_ctrl.controller import CronJobController
 from ..flow_ctrl.controller import JobFlowController
 from ..flow_ctrl.template_controller import JobTemplateController
@@ -144,7 +145,9 @@ def controllers(
         "podgroup controller": PodGroupController(
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),
-        "cronjob controller": CronJobController(client, clock=clock, recorder=recorder),
+        "cronjob controller": CronJobController(
+            client, volcano.KIND, clock=clock, recorder=recorder
+        ),
     }
 
 

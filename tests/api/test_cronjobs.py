@@ -8,8 +8,8 @@ import pytest
 from support.admission import cronjob
 from support.rest import RestClient, cronjob_api, rest_api
 
-from batholith.cron_ctrl.core_types import KIND, Job
-from batholith.machinery.cronjobs.objects import CronJob
+from batholith.cron_ctrl.volcano import KIND, Job
+from batholith.model.cronjob import CronJob
 from batholith.model.names import CRONJOBS, JOBS
 from batholith.testing import RequestMatcher
 

@@ -90,7 +90,7 @@ ROWS: Mapping[str, EnforcementRow] = {
         {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
     ),
     "batch/v1/cronjobs": enforced(
-        "batch_ctrl/cronjobs/core_types.py",
+        "cron_ctrl/kubernetes.py",
         {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": _ONCE}}}},
     ),
     "batch/v1/jobs": enforced("batch_ctrl/controller.py", {"spec": {"template": _ONCE}}),
@@ -139,7 +139,7 @@ ROWS: Mapping[str, EnforcementRow] = {
         {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
     ),
     "batch.volcano.sh/v1alpha1/cronjobs": enforced(
-        "machinery/cronjobs/controller.py",
+        "cron_ctrl/volcano.py",
         {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {}}}},
     ),
     "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),

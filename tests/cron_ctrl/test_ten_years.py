@@ -11,12 +11,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cronjobs import VOLCANO, cronjob, decide
 from support.examples import examples
-from support.volcano_cronjobs import cronjob, decide, job
 
-from batholith.cron_ctrl.core_types import KIND, Job
-from batholith.machinery.cronjobs.decide import with_created
-from batholith.machinery.cronjobs.objects import CronJob
+from batholith.cron_ctrl.decide import with_created
+from batholith.model.cronjob import CronJob
 
 BEGIN = datetime(2016, 1, 1, tzinfo=UTC)
 END = BEGIN.replace(year=2026)
@@ -64,16 +63,16 @@ class Controller:
 
     def __init__(self, cronjob_: CronJob) -> None:
         self.cronjob = cronjob_
-        self.jobs: list[Job] = []
+        self.jobs: list[Any] = []
         self.started: list[datetime] = []
 
     def reconcile(self, now: datetime) -> datetime | None:
         """Execute the plan; return when the next one is needed."""
-        plan = decide(self.cronjob, self.jobs, now)
+        plan = decide(VOLCANO, self.cronjob, self.jobs, now)
         status = plan.status
         if plan.create is not None:
-            created = job(plan.create, "Completed")
-            status = with_created(KIND, status, created, plan.create)
+            created = VOLCANO.job(plan.create, "Complete")
+            status = with_created(VOLCANO.kind, status, created, plan.create)
             self.jobs.append(created)
             self.started.append(plan.create)
         self.jobs = [each for each in self.jobs if each not in plan.delete]

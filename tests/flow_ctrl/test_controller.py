@@ -233,14 +233,22 @@ def test_a_job_that_completes_and_is_deleted_at_once_has_completed(world: FlowWo
 
 
 def test_a_late_list_of_jobs_does_not_count_as_deletion(world: FlowWorld) -> None:
-    """The watch of Jobs of a new controller may be behind the flow's status."""
-    world.put_flow("f", DIAMOND[:1])
+    """Another leader has created the Job, and the watch of Jobs is behind the flow's status."""
+    world.api.force_delete(JOBTEMPLATES, "a")
+    uid = world.put_flow("f", DIAMOND[:1])["metadata"]["uid"]
     settle(world)
-    end(world, "f-a", "Running")
-    assert world.controller is not None
-    jobs = world.controller._jobs.informer
-    jobs._store.delete("d/f-a")  # as if the informer did not have it yet
-    settle(world)
+    world.api.hold_watches(JOBS)
+    owner = {"apiVersion": JOBFLOWS.api_version, "kind": JOBFLOWS.kind, "name": "f", "uid": uid}
+    metadata = {
+        "labels": {"volcano.sh/createdByJobFlow": "d.f"},
+        "ownerReferences": [owner | {"controller": True}],
+    }
+    world.api.put(JOBS, "f-a", metadata=metadata, status={"state": {"phase": "Running"}})
+    listed = [{"name": "f-a", "state": "Running"}]
+    world.api.put(JOBFLOWS, "f", status={"state": {"phase": "Running"}, "jobStatusList": listed})
+    world.run(world.pass_time(1))
+    assert world.phase("f") == "Running"
+    world.run(world.run_until_quiet())
     assert world.phase("f") == "Running"
 
 

@@ -11,22 +11,19 @@ INV-CRON-5: a Job is deleted only after its time is in the status, beyond the hi
 be replaced.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from support.inmemory_api import InMemoryClient
 from support.virtual_controller import CheckedWorld
 
-from batholith.batch_ctrl.cronjobs import core_types as batch
-from batholith.batch_ctrl.cronjobs.controller import CronJobController as BatchCronJobController
-from batholith.cron_ctrl import core_types as volcano
-from batholith.cron_ctrl.controller import CronJobController as VolcanoCronJobController
+from batholith.cron_ctrl import kubernetes, volcano
+from batholith.cron_ctrl.controller import CronJobController, CronJobSettings
+from batholith.cron_ctrl.kind import CronJobKind
 from batholith.machinery import cron
-from batholith.machinery.cronjobs.controller import CronJobController, CronJobSettings
-from batholith.machinery.cronjobs.kind import CronJobKind
-from batholith.machinery.cronjobs.objects import CronJob
 from batholith.model import times
+from batholith.model.cronjob import CronJob
 
 Object = dict[str, Any]
 
@@ -42,7 +39,6 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
     """The server with at most one CronJob controller, and what others do."""
 
     kind: CronJobKind[Any]
-    controller_type: Callable[..., CronJobController[Any]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,10 +57,10 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
 
     def make_controller(self, client: InMemoryClient) -> CronJobController[Any]:
         """A new CronJob controller."""
-        controller = type(self).controller_type(
-            client, settings=SETTINGS, clock=self.clock, recorder=self.recorder
+        controller = CronJobController(
+            client, self.kind, settings=SETTINGS, clock=self.clock, recorder=self.recorder
         )
-        controller._cronjobs.informer.add_event_handler(self._on_observed)
+        controller.cronjobs.informer.add_event_handler(self._on_observed)
         return controller
 
     def is_finished(self, job: Object) -> bool:
@@ -253,11 +249,10 @@ def _uid(cronjob: Object) -> str:
     return uid
 
 
-class BatchCronJobWorld(CronJobWorld):
+class KubernetesCronJobWorld(CronJobWorld):
     """CronJobs of batch/v1."""
 
-    kind = batch.KIND
-    controller_type = BatchCronJobController
+    kind = kubernetes.KIND
 
     def is_finished(self, job: Object) -> bool:
         """Whether a Job has ended."""
@@ -286,7 +281,6 @@ class VolcanoCronJobWorld(CronJobWorld):
     """Volcano's CronJobs."""
 
     kind = volcano.KIND
-    controller_type = VolcanoCronJobController
 
     def is_finished(self, job: Object) -> bool:
         """Whether a Job has ended."""
@@ -310,7 +304,7 @@ class VolcanoCronJobWorld(CronJobWorld):
 
 
 WORLDS: Mapping[str, type[CronJobWorld]] = {
-    "batch": BatchCronJobWorld,
+    "kubernetes": KubernetesCronJobWorld,
     "volcano": VolcanoCronJobWorld,
 }
 """By kind of CronJobs."""

@@ -20,13 +20,13 @@ from support.scenario_results import Json, NamespaceRecord, scenario_result
 from batholith.admission import WEBHOOKS
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, SimulationSettings
-from batholith.cron_ctrl.controller import CronJobController
+from batholith.cron_ctrl import volcano
+from batholith.cron_ctrl.controller import CronJobController, CronJobSettings
 from batholith.flow_ctrl.controller import JobFlowController
 from batholith.flow_ctrl.template_controller import JobTemplateController
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
-from batholith.machinery.cronjobs.controller import CronJobSettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, names
 from batholith.model.admission import Webhook
@@ -282,6 +282,7 @@ async def recorded_cluster(
             JobTemplateController(manager, clock=clock),
             CronJobController(
                 manager,
+                volcano.KIND,
                 settings=CronJobSettings(time_zone=UTC),
                 clock=it.time.schedule_clock,
                 recorder=recorder,

@@ -7,9 +7,9 @@ from pydantic import ConfigDict, Field
 
 from ...kube.client.client import ObjectList
 from ...kube.errors import AlreadyExistsError, NotFoundError
-from ...machinery.cronjobs import objects
-from ...machinery.cronjobs.build import build_manual_job
+from ...model import cronjob as objects
 from ...model import times
+from ...model.cronjob import build_manual_job
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN

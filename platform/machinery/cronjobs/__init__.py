@@ -1,1 +1,0 @@
-"""Controller of CronJobs of any kind: Kubernetes' own, and Volcano's."""
