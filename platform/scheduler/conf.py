@@ -31,7 +31,7 @@ from .plugins.registry import (
     Tiers,
     create,
 )
-from .state.declared_fields import PodFields
+from .state.podinfo.declared_fields import PodFields
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from .framework.reserved_placements import ReservedPlacements
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .plugins.placement import GangRef
-from .state.cache import SchedulerCache
-from .state.gangs import Gang
+from .state.cache.cache import SchedulerCache
+from .state.gangs.gang import Gang
 from .state.resources import amounts
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]

@@ -23,13 +23,13 @@ from .plugins.extension_points import (
 )
 from .plugins.handle import Handle
 from .plugins.placement import GangRef, Placement
-from .state.cache import SchedulerCache
-from .state.declared_fields import PodFields, UndeclaredFieldError
-from .state.diagnosis import Shortage, Stage
-from .state.equivalence import EquivalenceClass
-from .state.gangs import Gang, QueueInfo, Task, TaskStatus
-from .state.node_matrix import NodeInfo, NodeMatrix
-from .state.waiting import Wake
+from .state.cache.cache import SchedulerCache
+from .state.gangs.diagnosis import Shortage, Stage
+from .state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
+from .state.nodes.node_matrix import NodeInfo, NodeMatrix
+from .state.podinfo.declared_fields import PodFields, UndeclaredFieldError
+from .state.podinfo.equivalence import EquivalenceClass
+from .state.queue.waiting import Wake
 
 API_VERSION = (1, 0)
 """Grows in its second number with additions, and in its first with any other change."""

@@ -18,7 +18,7 @@ from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
 from batholith.scheduler.plugins.extension_points import TOGETHER, FilterPlugin, ScorePlugin
 from batholith.scheduler.plugins.registry import PLUGINS, PluginOption
-from batholith.scheduler.state.declared_fields import PodFields
+from batholith.scheduler.state.podinfo.declared_fields import PodFields
 
 HELM = """
 actions: "enqueue, allocate, backfill"

@@ -9,7 +9,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.scheduler.framework.decision import GangStats, QueueAllocation, QueueStats
 from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.plugins.placement import GangRef, Placement
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
 
 
 def test_decision_does_not_change_with_the_cache() -> None:

@@ -18,10 +18,10 @@ from batholith.scheduler import conf
 from batholith.scheduler.conf import ConfError
 from batholith.scheduler.plugins.registry import PLUGINS
 from batholith.scheduler.state.core_types import Pod
-from batholith.scheduler.state.declared_fields import PodFields, UndeclaredFieldError
-from batholith.scheduler.state.equivalence import EquivalenceClass
-from batholith.scheduler.state.gangs import Task
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.gangs.gang import Task
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
+from batholith.scheduler.state.podinfo.declared_fields import PodFields, UndeclaredFieldError
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
 
 CONF = conf.DEFAULT.replace("  - name: nodeorder", "  - name: acme\n  - name: nodeorder")
 

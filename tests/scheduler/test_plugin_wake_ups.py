@@ -13,10 +13,10 @@ from batholith.scheduler import conf
 from batholith.scheduler.plugins.extension_points import Rejection
 from batholith.scheduler.plugins.handle import Handle
 from batholith.scheduler.plugins.registry import PLUGINS
-from batholith.scheduler.state.equivalence import EquivalenceClass
-from batholith.scheduler.state.gangs import Gang
-from batholith.scheduler.state.node_matrix import NodeInfo
-from batholith.scheduler.state.waiting import plugin_event
+from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
+from batholith.scheduler.state.queue.waiting import plugin_event
 
 CONF = conf.DEFAULT + "  - name: acme\n"
 

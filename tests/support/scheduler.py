@@ -10,7 +10,8 @@ from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.podgroup_status import PodGroupReport
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import DeclarationsChanged
 from batholith.scheduler.state.core_types import (
     Affinity,
     Container,
@@ -25,8 +26,7 @@ from batholith.scheduler.state.core_types import (
     Taint,
     Toleration,
 )
-from batholith.scheduler.state.declared_fields import PodFields
-from batholith.scheduler.state.events import DeclarationsChanged
+from batholith.scheduler.state.podinfo.declared_fields import PodFields
 from batholith.scheduler.state.resources import amounts, pod_request
 
 Amount = str | int | float

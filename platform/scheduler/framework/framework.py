@@ -20,7 +20,7 @@ from ..plugins.extension_points import (
 )
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
-from ..state.declared_fields import union
+from ..state.podinfo.declared_fields import union
 
 ConfiguredPlugins = Iterable[tuple[PluginOption, object]]
 

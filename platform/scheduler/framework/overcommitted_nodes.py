@@ -10,7 +10,7 @@ create them again. Only shortages that arrivals have caused lead to evictions
 import numpy as np
 
 from ..plugins.placement import GangRef
-from ..state.gangs import Task, TaskStatus
+from ..state.gangs.gang import Task, TaskStatus
 from ..state.resources import IntVector
 from .decision import Eviction
 from .plugin_calls import PluginError

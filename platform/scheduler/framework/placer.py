@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..plugins.extension_points import FilterPlugin, NodeAmounts, ScorePlugin, Scores
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, BoolVector, FloatVector, IntVector
 from .feasibility import FeasibilityMask
 from .plugin_calls import PluginError

@@ -9,7 +9,7 @@ from functools import partial
 
 from ..plugins.extension_points import ReservePlugin
 from ..plugins.placement import Placement
-from ..state.gangs import Task, TaskStatus
+from ..state.gangs.gang import Task, TaskStatus
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError, PluginFailure
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
+from ..state.cache.cache import SchedulerCache
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import ResourceIndex
 from .arguments import number
 from .extension_points import NodeAmounts, Scores

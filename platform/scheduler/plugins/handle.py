@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from inspect import Parameter, signature
 
-from ..state.waiting import ANY, Wake, plugin_event
+from ..state.queue.waiting import ANY, Wake, plugin_event
 
 PublishEvent = Callable[[Wake], object]
 """Wakes the gangs that wait for an event; may be called from any thread."""

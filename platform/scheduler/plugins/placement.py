@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
-from ..state.declared_fields import FieldValues
-from ..state.node_matrix import NodeInfo
+from ..state.nodes.node_matrix import NodeInfo
+from ..state.podinfo.declared_fields import FieldValues
 
 
 @dataclass(frozen=True, slots=True)

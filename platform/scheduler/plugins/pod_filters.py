@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.pod_terms import PodSelector, SpreadTerm
-from ..state.pod_topology import domain_keys
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_terms import PodSelector, SpreadTerm
+from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import BoolVector, IntVector
 from .extension_points import RejectedNodes
 

@@ -1,0 +1,142 @@
+"""The fields of pods that plugins declare, and their values in an equivalence class.
+
+Filters and scores are computed for an equivalence class, whose pods have equal specs. Labels,
+annotations, names and priorities would give nearly every pod its own class. So only those fields
+count that a plugin of the configuration declares, and a plugin reads only what it declares.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..core_types import Pod
+
+FieldValues = tuple[tuple[str, str | int | None], ...]
+"""Declared fields and their values, ``None`` for a label or an annotation that a pod has not."""
+
+_NAMESPACE, _NAME, _PRIORITY = "namespace", "name", "priority"
+
+
+class HasFields(Protocol):
+    """An equivalence class of pods, or the placement of a pod."""
+
+    @property
+    def fields(self) -> FieldValues:
+        """What plugins have declared of the pods."""
+        ...
+
+
+class UndeclaredFieldError(LookupError):
+    """A plugin has read a field of a pod that it does not declare."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"{field} of the pod is read and not declared in pod_fields")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFields:
+    """The fields of pods that a plugin reads; its attribute ``pod_fields`` declares them.
+
+    Pods belong to different equivalence classes if they differ in one of them. So *name* gives
+    every pod its own class: filters and scores are then computed for each pod.
+    """
+
+    labels: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    name: bool = False
+    """Whether it reads name and namespace."""
+    priority: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the types: the letters of one text would be taken for keys.
+
+        Raises:
+            TypeError: the labels or annotations are no tuple of texts.
+        """
+        for field, keys in (("labels", self.labels), ("annotations", self.annotations)):
+            if not isinstance(keys, tuple) or not all(isinstance(key, str) for key in keys):
+                raise TypeError(f"{field} of PodFields must be a tuple of keys, not {keys!r}")
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations or self.name or self.priority)
+
+    def of(self, pods: HasFields) -> "DeclaredPod":
+        """Return the declared fields of *pods*: an equivalence class or a placement."""
+        return DeclaredPod(self, pods.fields)
+
+    def values(self, pod: Pod) -> FieldValues:
+        """Return the declared fields of *pod*."""
+        meta = pod.metadata
+        found: list[tuple[str, str | int | None]] = [
+            *((_label(key), meta.labels.get(key)) for key in self.labels),
+            *((_annotation(key), meta.annotations.get(key)) for key in self.annotations),
+        ]
+        if self.name:
+            found += [(_NAMESPACE, meta.namespace), (_NAME, meta.name)]
+        if self.priority:
+            found.append((_PRIORITY, pod.spec.priority or 0))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPod:
+    """The fields that one plugin declares, of the pods of one equivalence class.
+
+    Each of the methods and properties raises :class:`UndeclaredFieldError` for any other field.
+    """
+
+    _fields: PodFields
+    _values: FieldValues
+
+    def label(self, key: str) -> str | None:
+        """Return the value of a label, ``None`` if the pods do not have it."""
+        return self._text(_label(key), is_declared=key in self._fields.labels)
+
+    def annotation(self, key: str) -> str | None:
+        """Return the value of an annotation, ``None`` if the pods do not have it."""
+        return self._text(_annotation(key), is_declared=key in self._fields.annotations)
+
+    @property
+    def name(self) -> str:
+        """The name of the only pod of the class."""
+        return str(self._text(_NAME, is_declared=self._fields.name))
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the only pod of the class."""
+        return str(self._text(_NAMESPACE, is_declared=self._fields.name))
+
+    @property
+    def priority(self) -> int:
+        """The priority of the pods, 0 if they have none."""
+        return int(self._value(_PRIORITY, is_declared=self._fields.priority) or 0)
+
+    def _text(self, field: str, *, is_declared: bool) -> str | None:
+        value = self._value(field, is_declared=is_declared)
+        return None if value is None else str(value)
+
+    def _value(self, field: str, *, is_declared: bool) -> str | int | None:
+        if is_declared:
+            for known, value in self._values:
+                if known == field:
+                    return value
+        raise UndeclaredFieldError(field)
+
+
+def union(declared: Iterable[PodFields]) -> PodFields:
+    """Return all fields that one of *declared* has."""
+    every = tuple(declared)
+    return PodFields(
+        labels=tuple(sorted({key for each in every for key in each.labels})),
+        annotations=tuple(sorted({key for each in every for key in each.annotations})),
+        name=any(each.name for each in every),
+        priority=any(each.priority for each in every),
+    )
+
+
+def _label(key: str) -> str:
+    return f"label {key!r}"
+
+
+def _annotation(key: str) -> str:
+    return f"annotation {key!r}"
