@@ -12,7 +12,6 @@ from .framework.decision import (
     QueueStats,
     SchedulerStats,
 )
-from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import PodGroupReport, build_report
@@ -25,6 +24,7 @@ from .framework.reservation_upkeep import (
 )
 from .framework.reserved_placements import ReservedPlacements
 from .framework.session import Session
+from .framework.session_caches import SessionCaches
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .plugins.placement import GangRef
 from .state.cache.cache import SchedulerCache
@@ -63,7 +63,7 @@ class CycleRunner:
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
-        self._derived = Derived(cache, framework)
+        self._caches = SessionCaches(cache, framework)
         self.reserved = ReservedPlacements()
         """What plugins have reserved for pods that are not bound yet."""
         self._declare(framework)
@@ -81,9 +81,9 @@ class CycleRunner:
         """
         self._framework = framework
         self._declare(framework)
-        self._derived = Derived(self._cache, framework)
+        self._caches = SessionCaches(self._cache, framework)
         self._set_actions(actions)
-        self._cache.try_all()
+        self._cache.changes.try_all()
 
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
@@ -93,19 +93,20 @@ class CycleRunner:
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
         names = [name for name, _ in self._actions if name in EVICTING]
-        self._cache.waiting.starving.set_actions(names)
+        self._cache.scheduling_queue.starving.set_actions(names)
 
     def tasks_to_try(self, *, time: float, at_most: int) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.
 
-        If it may evict pods, it compares all tasks that exist. *time* is that of the next cycle.
+        A cycle that may evict pods counts all existing tasks, as it compares them. *time* is that
+        of the next cycle.
         """
         self._prepare(time)
-        waiting = self._cache.waiting
+        waiting = self._cache.scheduling_queue
         total = waiting.to_try(at_most)
         if waiting.starving.has_untried or (total and waiting.starving.actions):
             total += len(self._cache.task_table)
-        for gang in self._cache.waiting.active.values():
+        for gang in self._cache.scheduling_queue.active.values():
             if total > at_most:
                 break
             total += self._cache.planned.members_to_add(gang)
@@ -160,13 +161,13 @@ class CycleRunner:
             gang,
             now=now,
             busy=busy,
-            queue=self._cache.queue_of(gang),
+            queue=self._cache.queues.of(gang),
             total=self._cache.node_matrix.total,
             position=partial(self._positions.position, session, now=now),
             plan=self._cache.planned.note(gang),
         )
         if gang.phase != phase:
-            self._cache.mark_phase_changed(gang)
+            self._cache.changes.mark_stale(gang)
         return report
 
     def _prepare(self, time: float) -> None:
@@ -175,14 +176,14 @@ class CycleRunner:
         self._cache.planned.update()
         self._cache.refresh()
         update_reservations(self._cache)
-        self._cache.waiting.wake_due(time)
-        self._derived.wake()
-        self._cache.waiting.wake_published()
-        self._cache.waiting.starving.start_due_retry(time)
+        self._cache.scheduling_queue.wake_due(time)
+        self._caches.wake()
+        self._cache.scheduling_queue.wake_published()
+        self._cache.scheduling_queue.starving.start_due_retry(time)
 
     def _pop_retries(self) -> tuple[tuple[str, int], ...]:
-        retries = tuple(self._cache.waiting.retries.items())
-        self._cache.waiting.retries.clear()
+        retries = tuple(self._cache.scheduling_queue.retries.items())
+        self._cache.scheduling_queue.retries.clear()
         return retries
 
     def open_session(self, interrupted: Callable[[], bool] | None = None) -> Session:
@@ -192,7 +193,7 @@ class CycleRunner:
         return Session(
             self._cache,
             self._framework,
-            self._derived,
+            self._caches,
             self.reserved,
             has_enqueue_action=has_enqueue_action,
             interrupted=interrupted or _never,
@@ -204,8 +205,8 @@ class CycleRunner:
         self._overcommitted.run(session, now=now)
         allocate_leaving(session)
         self._stranded.run(session, now=now)
-        self._derived.wake(own_usage=False)  # what was held may be free
-        self._cache.waiting.wake_published()
+        self._caches.wake(own_usage=False)  # what was held may be free
+        self._cache.scheduling_queue.wake_published()
         for name, action in self._actions:
             session.start_action()
             with self.action_timer(name):
@@ -217,8 +218,8 @@ class CycleRunner:
         return session
 
     def _plan(self, session: Session) -> None:
-        """Decide on members that were tried, take those off their nodes that cannot stay there, and
-        add those of gangs that were admitted.
+        """Decide on the members that were tried, take members off nodes where they cannot stay, and
+        add the members of gangs that were admitted.
 
         They are tried in the next cycle, by plugins that have counted them.
         """
@@ -229,16 +230,17 @@ class CycleRunner:
             planned.begin(gang)
 
     def _pop_changed_gangs(self) -> list[Gang]:
-        """Return the gangs to report on: not yet those whose members are to be tried."""
-        changed, planned = self._cache.pop_changed_gangs(), self._cache.planned
+        """Return the gangs to report on. Those whose members are still to be tried are reported
+        later."""
+        changed, planned = self._cache.changes.pop_gangs(), self._cache.planned
         for gang in planned.planning_gangs():
-            self._cache.mark_changed(gang)
+            self._cache.changes.mark(gang)
         return [gang for gang in changed if not planned.is_planning(gang.key)]
 
     def _queue_allocations(self) -> Iterable[QueueAllocation]:
-        changed = self._cache.pop_changed_queues()
-        for name, allocated in self._cache.subtrees_allocated(changed).items():
-            queue = self._cache.queues.get(name)
+        changed = self._cache.queues.pop_changed()
+        for name, allocated in self._cache.queues.subtrees_allocated(changed).items():
+            queue = self._cache.queues.by_name.get(name)
             if queue is not None and queue.object is not None:
                 yield QueueAllocation(queue.object, allocated)
 
@@ -257,7 +259,7 @@ class CycleRunner:
 
     def _update_queue_stats(self) -> None:
         """Update the stats of the queues that changed."""
-        log, queues = self._cache.queue_changes, self._cache.queues
+        log, queues = self._cache.queues.log, self._cache.queues.by_name
         changed = log.since(self._queue_position)
         self._queue_position = log.position
         for name in set(queues) | set(self._queue_stats) if changed is None else set(changed):

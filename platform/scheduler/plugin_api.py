@@ -29,7 +29,7 @@ from .state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
 from .state.nodes.node_matrix import NodeInfo, NodeMatrix
 from .state.podinfo.declared_fields import PodFields, UndeclaredFieldError
 from .state.podinfo.equivalence import EquivalenceClass
-from .state.queue.waiting import Wake
+from .state.queue.scheduling_queue import ClusterEvent
 
 API_VERSION = (1, 0)
 """Grows in its second number with additions, and in its first with any other change."""
@@ -38,6 +38,7 @@ __all__ = [
     "API_VERSION",
     "Allocation",
     "ArgumentError",
+    "ClusterEvent",
     "EquivalenceClass",
     "Gang",
     "GangRef",
@@ -58,7 +59,6 @@ __all__ = [
     "Task",
     "TaskStatus",
     "UndeclaredFieldError",
-    "Wake",
     "boolean",
     "duration",
     "integer",

@@ -75,7 +75,7 @@ from .state.core_types import (
     StorageClass,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
-from .state.queue.waiting import Wake
+from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator
@@ -195,7 +195,7 @@ class Scheduler:
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
-        self._published: set[Wake] = set()
+        self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
@@ -379,7 +379,7 @@ class Scheduler:
 
     def _warn_on_root_queue(self, reason: str, message: str) -> bool:
         """Record a Warning event on the root queue; return whether the queue exists."""
-        root = self._scheduler_cache.queues.get(names.ROOT_QUEUE)
+        root = self._scheduler_cache.queues.by_name.get(names.ROOT_QUEUE)
         if root is None or root.object is None:
             return False
         if self._recorder is not None:
@@ -402,7 +402,7 @@ class Scheduler:
                 self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(_metrics_source(loaded))
             self._set_disabled_plugins(loaded)
-            self._scheduler_cache.capacity_generation += 1
+            self._scheduler_cache.scheduling_queue.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -428,13 +428,13 @@ class Scheduler:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
         self._enqueue_event(EvictionForgotten(uid, until))
 
-    def _publish_from_thread(self, event: Wake) -> None:
+    def _publish_from_thread(self, event: ClusterEvent) -> None:
         """Let the next cycle try the gangs that wait for *event*; callable from any thread."""
         if self._loop is not None:  # else all gangs will be tried
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._publish, event)
 
-    def _publish(self, event: Wake) -> None:
+    def _publish(self, event: ClusterEvent) -> None:
         self._published.add(event)
         self._wake.set()
 
@@ -444,7 +444,7 @@ class Scheduler:
 
     async def _apply_events(self) -> None:
         while self._published:
-            self._scheduler_cache.waiting.publish(self._published.pop())
+            self._scheduler_cache.scheduling_queue.publish(self._published.pop())
         while self._events:
             events, self._events = (
                 self._events[:_EVENT_BATCH_SIZE],
@@ -487,7 +487,7 @@ class Scheduler:
         A cycle that takes long leaves the rest to the next one, which starts at once.
         """
         cache = self._scheduler_cache
-        if not cache.is_unfinished:
+        if not cache.changes.is_unfinished:
             await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
         self._wake.clear()
         self._switch_conf()
@@ -536,7 +536,7 @@ class Scheduler:
     def _next_due(self) -> float | None:
         """Return when a gang is to be tried again, or a plan ends, in Unix time."""
         cache = self._scheduler_cache
-        due = (cache.waiting.next_due(), cache.planned.next_due())
+        due = (cache.scheduling_queue.next_due(), cache.planned.next_due())
         return min((each for each in due if each is not None), default=None)
 
     def _schedule_retries(self) -> None:

@@ -4,6 +4,7 @@ from copy import deepcopy
 
 from prometheus_client import CollectorRegistry
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+from support.scheduler_queues import queue as child_queue
 
 from batholith.machinery.testing import FakeClock
 from batholith.scheduler.framework.decision import GangStats, QueueAllocation, QueueStats
@@ -34,7 +35,7 @@ def test_decision_has_placements_allocations_and_stats() -> None:
     observed = NodeInfo("a", {}, (), unschedulable=False)
     assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang, observed),)
     assert (decision.scheduled, decision.rejected) == (1, 1)
-    default = world.cluster.queues["default"].object
+    default = world.cluster.queues.by_name["default"].object
     assert default is not None
     allocated = {"cpu": 1000, "pods": 1}
     assert QueueAllocation(default, allocated) in decision.queue_allocations
@@ -86,3 +87,17 @@ def test_the_capability_of_a_queue_is_a_metric_where_it_limits_something() -> No
     assert value("memory_bytes", "limited") is None
     assert value("scalar_resources", "limited", resource="example.com/gpu") == 0
     assert value("milli_cpu", "default") is None
+
+
+def test_what_a_queue_has_counts_for_its_new_parent_once_it_has_one() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), child_queue("old"), child_queue("new"), child_queue("q", parent="old"))
+    world.upsert(podgroup("g", 1, queue="q"), pod("g-t-0", "g"))
+    allocated = {each.queue.metadata.name for each in world.decision().queue_allocations}
+    assert {"q", "old"} <= allocated
+    world.upsert(child_queue("q", parent="new"))
+    world.upsert(podgroup("h", 1, queue="q"), pod("h-t-0", "h"))
+    decision = world.decision()
+    allocations = {each.queue.metadata.name: each.allocated for each in decision.queue_allocations}
+    assert "old" not in allocations
+    assert allocations["new"] == allocations["q"]

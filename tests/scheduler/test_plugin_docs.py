@@ -166,7 +166,7 @@ def _attributes(name: str) -> set[str]:
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"))
     gang = world.cluster.gangs["ns/g"]
     (task,) = gang.tasks.values()
-    queues = world.cluster.queues.values()
+    queues = world.cluster.queues.by_name.values()
     for each in (world.cluster, world.cluster.node_matrix, gang, task, *queues):
         if isinstance(each, public):
             found |= set(dir(each))

@@ -16,7 +16,7 @@ from batholith.scheduler.plugins.registry import PLUGINS
 from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.nodes.node_matrix import NodeInfo
 from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
-from batholith.scheduler.state.queue.waiting import plugin_event
+from batholith.scheduler.state.queue.scheduling_queue import plugin_event
 
 CONF = conf.DEFAULT + "  - name: acme\n"
 

@@ -1,8 +1,9 @@
 """The ``enqueue`` action: admit pending gangs to their queues.
 
 1. Pending gangs are taken round-robin: queues in queue order, gangs of each in job order.
-2. A gang is admitted or rejected; a rejected gang does not block those behind it, but is
-   the one of its queue in that round. So is a gang that is not tried: it would be rejected again.
+2. A gang is admitted or rejected. A rejected gang does not block those behind it, but counts as the
+   one gang that its queue has in that round. A gang that is not tried, since it would be rejected
+   again, counts likewise.
 """
 
 import heapq
@@ -29,12 +30,12 @@ def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None
     """Admit or reject gangs in rounds, one gang of each queue per round."""
     candidates: dict[str, list[Candidate]] = {}
     for candidate in session.candidates(_is_wanted):
-        name = session.cache.queue_of(candidate.gang).name
+        name = session.cache.queues.of(candidate.gang).name
         candidates.setdefault(name, []).append(candidate)
     if not candidates:
         return
     order = sorted(
-        candidates, key=lambda name: session.queue_order(session.cache.queue_named(name))
+        candidates, key=lambda name: session.queue_order(session.cache.queues.named(name))
     )
     rounds = session.update_rounds()
     heap: list[tuple[int, int, str, Candidate]] = []
@@ -59,7 +60,7 @@ def _is_wanted(gang: Gang) -> bool:
 
 
 def _enqueue_or_reject(session: Session, gang: Gang, rejection: Rejection | None) -> None:
-    queue = session.cache.queue_of(gang)
+    queue = session.cache.queues.of(gang)
     rejection = queue_state_rejection(queue) or rejection
     if rejection:
         demand = ("enqueue", queue.name, gang.priority, tuple(sorted(gang.min_request.items())))

@@ -15,14 +15,15 @@ def is_complete(gang: Gang) -> bool:
     count."""
     if gang.counts.bound < gang.min_member:
         return False
-    return all(
-        gang.role_counts(role).bound >= minimum for role, minimum in gang.role_minima.items()
-    )
+    for role, minimum in gang.role_minima.items():
+        if gang.role_counts(role).bound < minimum:
+            return False
+    return True
 
 
 def was_complete(gang: Gang) -> bool:
-    """Return whether the minimum is bound or was once, by the status of the PodGroup: that outlives
-    this process."""
+    """Return whether the minimum is bound or was bound once. The latter is read from the status of
+    the PodGroup, as that outlives this process."""
     status = gang.last_status
     scheduled = any((each.type, each.status) == (SCHEDULED, "True") for each in status.conditions)
     return scheduled or status.phase in STARTED_PHASES or is_complete(gang)

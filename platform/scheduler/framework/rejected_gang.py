@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from ..state.gangs.gang import Gang
-from ..state.queue.waiting import Waits
-from .attempt import Attempt
+from ..state.queue.scheduling_queue import QueueingHints
+from .unfit_tasks import UnfitTasks
 
 
 @dataclass(slots=True)
@@ -13,11 +13,20 @@ class RejectedGang:
 
     gang: Gang
     version: int
-    waits: list[Waits] = field(default_factory=list)
-    attempt: Attempt | None = None
+    hints: list[QueueingHints] = field(default_factory=list)
+    unfit: UnfitTasks | None = None
     retry_at: float | None = None
     is_rejected: bool = False
     """Whether no other action of the session tries it."""
 
     scheduled: int = 0
     """How many statements were committed before."""
+
+    def add(self, hints: QueueingHints | UnfitTasks) -> None:
+        """Add what it also waits for, or which of its tasks did not fit."""
+        if isinstance(hints, QueueingHints):
+            self.hints.append(hints)
+        elif self.unfit is None:
+            self.unfit = hints
+        else:
+            self.unfit.update(hints)

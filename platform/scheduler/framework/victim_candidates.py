@@ -36,7 +36,7 @@ class VictimCandidates:
         self._session = session
         self._cache = session.cache
         self._gang = gang
-        self._queue = session.cache.queue_of(gang)
+        self._queue = session.cache.queues.of(gang)
         self._reach = reach
         self._breaking = breaking
 
@@ -143,7 +143,7 @@ class VictimCandidates:
             return own
         others = [
             table.queue_id(queue.name)
-            for queue in self._cache.queues.values()
+            for queue in self._cache.queues.by_name.values()
             if queue is not self._queue
             and queue.object is not None
             and queue.object.spec.reclaimable is not False
@@ -152,7 +152,8 @@ class VictimCandidates:
         return np.isin(table.queue, [number for number in others if number >= 0])
 
     def _priority(self) -> int:
-        """Return below which pod priority a pod of a gang with a lower priority may be evicted."""
+        """Return the pod priority below which pods may be evicted, if their gang has a lower
+        priority."""
         pods = (task.priority for task in self._gang.pending_tasks.values())
         return max(self._gang.priority, min(pods, default=0))
 
@@ -167,7 +168,7 @@ class VictimCandidates:
         return slots[~np.isin(slots, list(excluded))] if excluded else slots
 
     def _note_protected(self, slots: IntVector) -> None:
-        """Note when the first of *slots* that is protected for a time may be evicted."""
+        """Note the earliest time at which one of the tasks in *slots* is not protected any more."""
         until = PROTECTED_UNTIL.values(self._cache.task_table, slots)
         until = until[until > self._cache.cycle_time]
         if len(until):
@@ -188,7 +189,8 @@ class VictimCandidates:
         return ranks
 
     def _breaking_mask(self, slots: IntVector, ranks: IntVector) -> BoolVector:
-        """Return which tasks their gangs need for the minimum, if those before are evicted."""
+        """Return which tasks their gangs need for the minimum, supposed that the tasks before them
+        are evicted."""
         breaking = np.zeros(len(slots), np.bool_)
         if not self._breaking:
             return breaking
@@ -225,7 +227,7 @@ class VictimCandidates:
     def _queue_of(self, task: Task) -> QueueInfo:
         if task.gang is None:
             return self._queue
-        return self._cache.queue_of(task.gang)
+        return self._cache.queues.of(task.gang)
 
 
 def uses_port_of(task: Task, eq_class: EquivalenceClass) -> bool:

@@ -22,7 +22,7 @@ _Group = tuple[EquivalenceClass, int, list[Task]]
 
 
 class VictimPruning:
-    """Takes back evictions of one statement by which a gang waits for resources."""
+    """Undoes evictions of a statement that has let a gang wait for resources."""
 
     def __init__(
         self, session: Session, statement: Statement, gang: Gang, candidates: VictimCandidates
@@ -32,7 +32,7 @@ class VictimPruning:
         self._cache = session.cache
         self._statement = statement
         self._gang = gang
-        self._queue = session.cache.queue_of(gang)
+        self._queue = session.cache.queues.of(gang)
         self._candidates = candidates
         self._fit = FutureFit(session)
         self._groups: list[_Group] = []

@@ -11,7 +11,7 @@ from ...model.queue import QueueSpec
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, Wake, queue_gained
+from ..state.queue.scheduling_queue import QUEUES, TOTAL, ClusterEvent, LimitNeed, queue_gained
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
 from .arguments import integer
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
@@ -26,6 +26,7 @@ from .queue_limits import (
     over_limit,
     real_capability,
     share,
+    unguaranteed,
 )
 from .queue_state import queue_state_rejection
 
@@ -69,7 +70,7 @@ class CapacityPlugin:
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the limits again if a queue or the cluster has changed."""
         self._cache = cache
-        versions = (cache.queue_version, cache.node_matrix.total_version)
+        versions = (cache.queues.version, cache.node_matrix.total_version)
         if versions == self._versions:
             return
         self._versions = versions
@@ -88,7 +89,7 @@ class CapacityPlugin:
         """Reject a gang whose minimum exceeds the limit of a level."""
         if gang.single or self._cache is None:
             return None
-        queue = self._cache.queue_of(gang)
+        queue = self._cache.queues.of(gang)
         if rejection := queue_state_rejection(queue) or self.problem(queue):
             return rejection
         if not gang.min_resources:
@@ -165,7 +166,7 @@ class CapacityPlugin:
         for task in candidates:
             if task.gang is None:
                 continue
-            queue = cache.queue_of(task.gang)
+            queue = cache.queues.of(task.gang)
             levels = self.losing_levels(queue, preemptor.queue)
             request = dict(compared(task.eq_class.request))
             if not levels or wanted.isdisjoint(request):
@@ -191,7 +192,9 @@ class CapacityPlugin:
             return ()
         return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
 
-    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> LimitNeed | None:
+    def limit_need(
+        self, gang: Gang, queue: QueueInfo, gained: frozenset[ClusterEvent]
+    ) -> LimitNeed | None:
         """Return what must be free in *queue* after the events *gained* to admit *gang*, if that
         is known before the next session."""
         return LimitNeed(gained, tuple(compared(gang.min_request)), self._free, queue.name)
@@ -216,7 +219,7 @@ class CapacityPlugin:
 
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
-        queue = self._cache.queues.get(name) if self._cache else None
+        queue = self._cache.queues.by_name.get(name) if self._cache else None
         limits = self._limits.get(name)
         return free_of_limit(queue, limits.real_capability) if queue and limits else {}
 
@@ -234,19 +237,19 @@ class CapacityPlugin:
 
 
 def _specs(cache: SchedulerCache) -> Iterator[tuple[str, QueueSpec]]:
-    for queue in cache.queues.values():
+    for queue in cache.queues.by_name.values():
         if queue.object is not None:
             yield queue.name, queue.object.spec
 
 
 def _has_object(cache: SchedulerCache, name: str) -> bool:
-    queue = cache.queues.get(name)
+    queue = cache.queues.by_name.get(name)
     return queue is not None and queue.object is not None
 
 
 def _limits(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> QueueLimits:
     guarantee = guarantee_of(spec)
-    capability = real_capability(spec, available=available, guaranteed=guaranteed)
+    capability = real_capability(spec, guarantee, unguaranteed(available, guaranteed))
     deserved = {
         name: min(units, capability.get(name, units))
         for name, units in amounts(spec.deserved).items()

@@ -21,7 +21,7 @@ from ..state.gangs.task_table import TaskTable
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.declared_fields import PodFields
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import LimitNeed, Wake
+from ..state.queue.scheduling_queue import ClusterEvent, LimitNeed
 from ..state.resources import BoolVector, IntVector, Matrix
 from .placement import Placement
 
@@ -47,7 +47,7 @@ class Rejection:
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of."""
 
-    wake_on: frozenset[Wake] | None = None
+    wake_on: frozenset[ClusterEvent] | None = None
     """What may end it, besides changes of the gang; ``None``: any event."""
 
     retry_at: float | None = None

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from inspect import Parameter, signature
 
-from ..state.queue.waiting import ANY, Wake, plugin_event
+from ..state.queue.scheduling_queue import ANY, ClusterEvent, plugin_event
 
-PublishEvent = Callable[[Wake], object]
+PublishEvent = Callable[[ClusterEvent], object]
 """Wakes the gangs that wait for an event; may be called from any thread."""
 
 
-def ignore(event: Wake) -> None:
-    """Wake no gangs."""
+def ignore(event: ClusterEvent) -> None:
+    """ClusterEvent no gangs."""
 
 
 class Handle:
@@ -25,11 +25,11 @@ class Handle:
         self._plugin = plugin
         self._publish = publish
 
-    def event(self, name: str = "") -> Wake:
+    def event(self, name: str = "") -> ClusterEvent:
         """Return an event of this plugin, for :attr:`.Rejection.wake_on`."""
         return plugin_event(f"{self._plugin}/{name}")
 
-    def wake(self, event: Wake = ANY) -> None:
+    def wake(self, event: ClusterEvent = ANY) -> None:
         """Try the gangs again that wait for *event*, by default all that were rejected."""
         self._publish(event)
 

@@ -13,11 +13,11 @@ from ...model.queue import QueueSpec
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, add_amounts, sum_amounts
-from ..state.queue.waiting import Wake
+from ..state.queue.scheduling_queue import ClusterEvent
 from ..state.resources import Amounts, amounts
 from .capacity import CapacityPlugin, QueueLevel
 from .extension_points import Allocation, Rejection
-from .queue_limits import QueueLimits, guarantee_of, real_capability
+from .queue_limits import QueueLimits, guarantee_of, real_capability, unguaranteed
 
 INVALID_QUEUE = "InvalidQueue"
 
@@ -60,9 +60,9 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute limits and sums of what has changed."""
         super().on_session_open(cache)
-        changed = cache.queue_changes.since(self._position)
-        self._position = cache.queue_changes.position
-        self._stale.update(cache.queues if changed is None else changed)
+        changed = cache.queues.log.since(self._position)
+        self._position = cache.queues.log.position
+        self._stale.update(cache.queues.by_name if changed is None else changed)
         self._add_up()
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
@@ -98,7 +98,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._stale.add(queue.name)  # it may change without another comparison
         return self._paths.get(queue.name, ())
 
-    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> None:
+    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[ClusterEvent]) -> None:
         """Return nothing: the sums of ancestors are added up in sessions only."""
 
     def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
@@ -148,9 +148,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         """Set the limits from the root downwards."""
         guaranteed = self._guaranteed(root)
         deserved = sum_amounts(amounts(self._specs[child.name].deserved) for child in root.children)
-        capability = real_capability(
-            QueueSpec(capability=spec.capability), available=self._total, guaranteed={}
-        )
+        capability = real_capability(spec, {}, self._total)
         root.limits = QueueLimits(guaranteed, deserved, capability, spec.priority)
         level = [root]
         while level:
@@ -171,8 +169,8 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         deserved = amounts(spec.deserved)
         for name, units in guarantee.items():
             deserved[name] = max(deserved.get(name, 0), units)
-        available = parent.limits.real_capability
-        capability = real_capability(spec, available=available, guaranteed=guaranteed)
+        left = unguaranteed(parent.limits.real_capability, guaranteed)
+        capability = real_capability(spec, guarantee, left)
         return QueueLimits(guarantee, deserved, capability, spec.priority)
 
     def _reject_unreachable(self) -> None:
@@ -192,7 +190,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         cache = self._cache
         while self._stale and cache is not None:
             name = self._stale.pop()
-            queue, path = cache.queues.get(name), self._paths.get(name, ())
+            queue, path = cache.queues.by_name.get(name), self._paths.get(name, ())
             before = self._counted.get(name, _NOTHING)
             now = (queue.allocated, queue.reserved, queue.elastic) if queue else _NOTHING
             if now == before:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Shortage
 from ..state.gangs.gang import Gang, add_amounts
-from ..state.queue.waiting import FREED, RESERVED, TOTAL, LimitNeed
+from ..state.queue.scheduling_queue import FREED, RESERVED, TOTAL, LimitNeed
 from ..state.resources import Amounts, format_amount
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
@@ -72,7 +72,7 @@ class OvercommitPlugin:
         idle = dict(self._limit)
         if self._cache is not None:
             add_amounts(idle, self._cache.node_matrix.used(), -1)
-            add_amounts(idle, self._cache.reserved, -1)
+            add_amounts(idle, self._cache.queues.reserved, -1)
         return idle
 
     def _used(self, name: str) -> int:

@@ -14,7 +14,7 @@ from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.gangs.task_table import TaskTable
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
+from ..state.queue.scheduling_queue import QUEUES, TOTAL, LimitNeed, queue_gained
 from ..state.resources import Amounts, BoolVector, IntVector, Matrix
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
@@ -27,6 +27,7 @@ from .queue_limits import (
     over_limit,
     real_capability,
     share,
+    unguaranteed,
 )
 from .queue_state import queue_state_rejection
 
@@ -54,7 +55,7 @@ class ProportionPlugin:
         """Reject a gang whose minimum exceeds the real capability of its queue."""
         if gang.single or self._cache is None:
             return None
-        queue = self._cache.queue_of(gang)
+        queue = self._cache.queues.of(gang)
         if rejection := queue_state_rejection(queue):
             return rejection
         limit = self._division.real_capability(queue.name)
@@ -73,7 +74,7 @@ class ProportionPlugin:
 
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
-        queue = self._cache.queues.get(name) if self._cache else None
+        queue = self._cache.queues.by_name.get(name) if self._cache else None
         limit = self._division.real_capability(name)
         return free_of_limit(queue, limit) if queue and limit else {}
 
@@ -125,7 +126,7 @@ class ProportionPlugin:
     def _queue_of(self, task: Task) -> QueueInfo | None:
         if self._cache is None or task.gang is None:
             return None
-        return self._cache.queue_of(task.gang)
+        return self._cache.queues.of(task.gang)
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether all that the queue deserves is allocated."""
@@ -178,9 +179,9 @@ class Division:
 
     def update(self, cache: SchedulerCache) -> None:
         """Update for what has changed, and publish which queues deserve more than before."""
-        versions = (cache.node_matrix.total_version, cache.queue_version)
-        changed = cache.queue_changes.since(self._position)
-        self._position = cache.queue_changes.position
+        versions = (cache.node_matrix.total_version, cache.queues.version)
+        changed = cache.queues.log.since(self._position)
+        self._position = cache.queues.log.position
         if versions != self._versions or changed is None:
             self._versions = versions
             self._rebuild(cache)
@@ -191,29 +192,30 @@ class Division:
         before = self._deserved
         self._divide()
         if before.shape != self._deserved.shape:
-            cache.wake(QUEUES)
+            cache.scheduling_queue.publish(QUEUES)
             return
         for row in np.flatnonzero((self._deserved > before).any(axis=1)).tolist():
-            cache.wake(queue_gained(self._names[row]))
+            cache.scheduling_queue.publish(queue_gained(self._names[row]))
 
     def _rebuild(self, cache: SchedulerCache) -> None:
-        by_name = sorted(cache.queues.values(), key=lambda each: each.name)
+        by_name = sorted(cache.queues.by_name.values(), key=lambda each: each.name)
         queues = [(queue, queue.object.spec) for queue in by_name if queue.object]
         total = cache.node_matrix.total()
         guarantees = [guarantee_of(spec) for _, spec in queues]
-        guaranteed = sum_amounts(guarantees)
+        left = unguaranteed(total, sum_amounts(guarantees))
         self._names = [queue.name for queue, _ in queues]
         self._rows = {name: row for row, name in enumerate(self._names)}
         self._capabilities = [
-            real_capability(spec, available=total, guaranteed=guaranteed) for _, spec in queues
+            real_capability(spec, guarantee, left)
+            for (_, spec), guarantee in zip(queues, guarantees, strict=True)
         ]
-        every = (total, *guarantees, *(queue.requested for queue, _ in queues))
-        self._resources = sorted({name for each in every for name in each})
+        requested = [queue.requested for queue, _ in queues]
+        self._resources = sorted(set().union(total, *guarantees, *requested))
         self._weights = np.array([max(spec.weight, 1) for _, spec in queues], np.int64)
         self._total = self._vector(total)
         self._guarantee = self._matrix(guarantees)
         self._limit = self._matrix(self._capabilities, missing=UNLIMITED)
-        self._requested = self._matrix([queue.requested for queue, _ in queues])
+        self._requested = self._matrix(requested)
         self._active = np.array([bool(queue.gangs) for queue, _ in queues], np.bool_)
         self._deserved = np.zeros((0, 0), np.int64)
 
@@ -221,7 +223,7 @@ class Division:
         """Update the requests of queues; returns whether all of their resources are known."""
         known = set(self._resources)
         for name in names:
-            row, queue = self._rows.get(name, -1), cache.queues.get(name)
+            row, queue = self._rows.get(name, -1), cache.queues.by_name.get(name)
             if row < 0 or queue is None:
                 continue
             if not queue.requested.keys() <= known:
@@ -242,10 +244,12 @@ class Division:
             self._total,
         )
 
-    def _vector(self, units: Amounts, missing: int = 0) -> IntVector:
-        return np.array([units.get(name, missing) for name in self._resources], np.int64)
+    def _vector(self, units: Amounts) -> IntVector:
+        return np.array([units.get(name, 0) for name in self._resources], np.int64)
 
     def _matrix(self, rows: list[Amounts], missing: int = 0) -> Matrix:
         if not rows:
             return np.zeros((0, len(self._resources)), np.int64)
-        return np.array([self._vector(row, missing) for row in rows], np.int64)
+        return np.array(
+            [[row.get(name, missing) for name in self._resources] for row in rows], np.int64
+        )

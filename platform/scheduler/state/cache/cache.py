@@ -3,16 +3,17 @@
 A pod becomes a task of its gang and uses resources of its node; a gang counts in its queue. Events
 are applied between cycles only (:meth:`SchedulerCache.apply` raises otherwise), so a cycle sees
 a consistent snapshot without a copy. A rejected gang is skipped until something happens that it
-waits for (:mod:`.waiting`).
+waits for (:mod:`..queue.scheduling_queue`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import assert_never
 
 from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
-from ....model.queue import Queue as QueueObject
+from ....model.queue import Queue
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
@@ -20,17 +21,18 @@ from ..gangs.gang import (
     Gang,
     Task,
     TaskStatus,
-    add_amounts,
     task_role,
     task_status,
 )
 from ..gangs.pod_classes import ClassifiedPod, PodClasses
 from ..gangs.role_counts import RoleCounts
+from ..gangs.task_table import TaskTable
 from ..gangs.task_updates import is_stale_update, is_status_update, keep_evicting
+from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
+from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsages
 from ..planning.described_podgroups import DescribedPodGroups
-from ..planning.member_tasks import MemberTasks
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
 from ..planning.reservations import Reservations
@@ -38,18 +40,34 @@ from ..podinfo.declared_fields import PodFields
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_traits import PodTraits, QueueAffinities, has_topology, own_traits
 from ..podinfo.victim_traits import VictimTraits, restarted_traits
-from ..queue.waiting import (
-    PODGROUP,
-    QUEUES,
-    VICTIMS,
-    queue_gained,
+from ..queue.admission_rounds import AdmissionRounds
+from ..queue.scheduling_queue import ANY, PODGROUP, VICTIMS, SchedulingQueue, queue_gained
+from .change_record import ChangeRecord
+from .events import (
+    CacheEvent,
+    CSINodeEvent,
+    DeclarationsChanged,
+    EvictionForgotten,
+    NamespaceEvent,
+    NodeEvent,
+    NodesMeasured,
+    PlacementForgotten,
+    PodDisruptionBudgetEvent,
+    PodEvent,
+    PodGroupEvent,
+    PriorityClassEvent,
+    PVCEvent,
+    PVEvent,
+    QueueEvent,
+    Recheck,
+    ResourceQuotaEvent,
+    StorageClassEvent,
 )
-from .event_dispatch import apply_event
-from .events import CacheEvent
+from .queues import Queues
 from .resource_quotas import NamespaceQuotas
 
 
-class SchedulerCache(MemberTasks):
+class SchedulerCache:
     """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
@@ -67,7 +85,13 @@ class SchedulerCache(MemberTasks):
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
         queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
-        super().__init__(default_queue=default_queue)
+        self.node_matrix = NodeMatrix()
+        self.task_table = TaskTable(self.node_matrix.resource_index)
+        add_victim_columns(self.task_table)
+        self.scheduling_queue = SchedulingQueue()
+        self.admission_rounds = AdmissionRounds()
+        self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
+        self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -109,7 +133,7 @@ class SchedulerCache(MemberTasks):
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:
+    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912 - a branch per event
         """Apply *event*.
 
         Raises:
@@ -117,7 +141,50 @@ class SchedulerCache(MemberTasks):
         """
         if self._in_cycle:
             raise RuntimeError("cannot change the scheduler cache: a cycle is running")
-        apply_event(self, event)
+        match event:
+            case PodEvent(old, new):
+                self.described.update_pod(old, new)
+            case NodeEvent(old, new):
+                self.update_node(old, new)
+            case PodGroupEvent(old, new):
+                self.described.update_podgroup(old, new)
+            case QueueEvent(old, new):
+                self.update_queue(old, new)
+            case PlacementForgotten(uid):
+                self.forget(uid)
+            case EvictionForgotten(uid, until):
+                self.refused_evictions[uid] = until
+                self.forget_eviction(uid)
+            case Recheck(key):
+                self.recheck(key)
+            case PriorityClassEvent(old, new):
+                self.update_priority_class(old, new)
+            case PVCEvent(old, new):
+                self.update_pvc(old, new)
+            case NamespaceEvent(old, new):
+                self._wake_all_if(self.pod_classes.update_namespace(old, new))
+            case PVEvent(old, new):
+                self.update_volume(old, new)
+            case StorageClassEvent(old, new):
+                self.pod_classes.pvcs.update_class(old, new)
+            case DeclarationsChanged(pod):
+                self.reclassify_pod(pod)
+            case CSINodeEvent(old, new):
+                self._wake_all_if(self.pod_classes.update_csi_node(old, new))
+            case ResourceQuotaEvent(old, new):
+                self._wake_all_if(self.resource_quotas.update(old, new))
+            case PodDisruptionBudgetEvent(old, new):
+                self._wake_all_if(self.disruption_budgets.update(old, new))
+            case NodesMeasured(by_node, amounts):
+                self.node_usage.update(by_node, amounts, self.node_matrix)
+                self.scheduling_queue.publish(ANY)
+            case _:
+                assert_never(event)
+
+    def _wake_all_if(self, has_changed: bool) -> None:
+        """Let every rejected gang be tried again, if that may help."""
+        if has_changed:
+            self.scheduling_queue.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -200,7 +267,7 @@ class SchedulerCache(MemberTasks):
             known = self._tasks.get(uid)
             if known is not None:
                 known[0].version += 1
-                self.mark_changed(known[0])
+                self.changes.mark(known[0])
 
     def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """Add, update or delete a PodGroup."""
@@ -212,54 +279,58 @@ class SchedulerCache(MemberTasks):
             return
         gang = self._get_or_create_gang(key)
         if gang.set_podgroup(new):
-            self.waiting.publish(PODGROUP)
+            self.scheduling_queue.publish(PODGROUP)
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
-    def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
+    def update_queue(self, old: Queue | None, new: Queue | None) -> None:
         """Add, update or delete a queue."""
-        name = (new or old or QueueObject()).metadata.name
-        queue = self.queue_named(name)
-        known = queue.object
-        queue.object = new
-        if new is None and not queue.gangs:
-            del self.queues[name]
-        if (
-            known is None
-            or new is None
-            or (known.spec, known.status.state) != (new.spec, new.status.state)
-            or known.metadata.annotations != new.metadata.annotations
-        ):
-            self.queue_version += 1
-            self.queue_changes.add(name)
-            self.waiting.publish(queue_gained(name))
-            if known is None or new is None or known.spec != new.spec:
-                self.waiting.publish(QUEUES)
-        if new is not None and known is None:
-            self._changed_queues.add(name)
+        name, known = self.queues.update(old, new)
         if self._queue_affinities.update(name, known, new):
             for gang in self.gangs.values():
                 self._reclassify(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
-        self._priority_classes.update(old, new)
+        self.queues.priority_classes.update(old, new)
         for gang in self.gangs.values():
-            priority = self._priority_classes.priority_of(gang)
+            priority = self.queues.priority_classes.priority_of(gang)
             if priority != gang.priority:
                 gang.priority = priority
                 gang.version += 1
-                self.task_table.update_gang(gang, self.queue_of(gang).name)
-                self._dirty_gangs[gang.key] = gang
-                self.waiting.publish(VICTIMS)
+                self.task_table.update_gang(gang, self.queues.of(gang).name)
+                self.changes.mark_stale(gang)
+                self.scheduling_queue.publish(VICTIMS)
 
     def recheck(self, key: str) -> None:
         """Let the gang with *key* be reported again."""
         gang = self.gangs.get(key)
         if gang is not None:
-            self.mark_changed(gang)
+            self.changes.mark(gang)
+
+    # -- members without a pod ------------------------------------------------------------------
+
+    def add_member(self, gang: Gang, pod: Pod, *, like: Task | None = None) -> Task:
+        """Add a member of *gang* that is to become *pod*; returns its task, which is pending.
+
+        *like* is that of another member with the same spec.
+        """
+        if like is None:
+            eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+        else:
+            eq_class = self.pod_classes.register_like(pod, like.eq_class)
+        task = Task(pod, eq_class, planned=True)
+        self._add_task(gang, task)
+        return task
+
+    def allocate_member(self, gang: Gang, task: Task, node: str) -> None:
+        """Assume that a pending member is created on *node*."""
+        task.node_index = self._add_to_node(node, task.eq_class, releasing=False)
+        task.node = node
+        self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
 
     def reclassify_pod(self, pod: Pod) -> None:
         """Update the class of the task of *pod*, if there is one, for other declared fields."""
@@ -288,8 +359,27 @@ class SchedulerCache(MemberTasks):
         del self._tasks[member.uid]
         self._tasks[task.uid] = (gang, task)
         self._check_node(task.node_index, eq_class, arrived=True)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
         return True
+
+    def remove_member(self, task: Task) -> None:
+        """Remove a member that has become a pod, or will not."""
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+        self._remove_pod(task.uid)
+
+    def classify_member(self, gang: Gang, pod: Pod) -> EquivalenceClass:
+        """Return the class that *pod*, which is not known, has as a member of *gang*."""
+        return self.pod_classes.get(pod, self._traits(pod, gang))
+
+    def add_assumed_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
+        """Charge *node* for a pod that may be created there."""
+        node_index = self._add_to_node(node, eq_class, releasing=False)
+        self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
+
+    def remove_assumed_pod(self, uid: str) -> None:
+        """Undo :meth:`add_assumed_pod`."""
+        self._remove_pod(uid)
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -298,7 +388,8 @@ class SchedulerCache(MemberTasks):
         class."""
         self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
         self._mark_allocation_changed(gang)
-        self.capacity_generation += tasks[0].eq_class.is_awaited if tasks else False
+        if tasks and tasks[0].eq_class.is_awaited:
+            self.scheduling_queue.publish(ANY)
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -341,10 +432,7 @@ class SchedulerCache(MemberTasks):
         its queue and the task table."""
         delta = gang.update_task_statuses(tasks, status)
         self.task_table.update(tasks)
-        share = self._queue_shares.get(gang.key)
-        if delta and share is not None:
-            add_amounts(share.allocated, delta)
-            add_amounts(self.queue_named(share.queue_name).allocated, delta)
+        self.queues.add_allocated(gang, delta)
 
     def forget(self, uid: str) -> Gang | None:
         """Forget an assumed placement, so that its resources are free again.
@@ -365,16 +453,20 @@ class SchedulerCache(MemberTasks):
         """Record that the queue gate of *tasks* is removed."""
         for task in tasks:
             gang.mark_ungated(task)
-        self._update_queue_sums(gang)
+        self.queues.update_sums(gang)
 
     def mark_enqueued(self, gang: Gang) -> None:
         """Record that *gang* is admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
-        self.waiting.activate(gang)
-        self.mark_changed(gang)
+        self.scheduling_queue.activate(gang)
+        self.changes.mark(gang)
         self.refresh()
 
     # -- lookups -------------------------------------------------------------------------------
+
+    def has_changes(self) -> bool:
+        """Return whether anything has changed since the last call that needs a cycle."""
+        return self.changes.need_cycle(has_changed_queues=self.queues.has_changed)
 
     def is_of_gang_scheduler(self, pod: Pod) -> bool:
         """Return whether this scheduler schedules *pod* with its PodGroup."""
@@ -388,22 +480,26 @@ class SchedulerCache(MemberTasks):
 
     def refresh(self) -> None:
         """Update the queue sums and the pending gangs for gangs that changed."""
-        while self._dirty_gangs:
-            gang = self._dirty_gangs.popitem()[1]
-            self._update_queue_sums(gang)
+        for gang in self.changes.pop_stale():
+            self.queues.update_sums(gang)
             is_new = gang.is_pending and gang.podgroup is not None
-            self.admission_rounds.observe(gang, self.queue_of(gang).name if is_new else None)
+            queue_name = self.queues.of(gang).name if is_new else None
+            self.admission_rounds.observe(gang, queue_name)
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
-                if gang.wait_group is None or gang.version != gang.parked_version:
-                    self.waiting.activate(gang)
+                if gang.unschedulable_group is None or gang.version != gang.rejected_version:
+                    self.scheduling_queue.activate(gang)
             else:
                 self.pending_gangs.pop(gang.key, None)
-                self.waiting.discard(gang)
+                self.scheduling_queue.discard(gang)
             if gang.podgroup is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
 
     # -- private -------------------------------------------------------------------------------
+
+    def _mark_allocation_changed(self, gang: Gang) -> None:
+        self.queues.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _gang_of(self, pod: Pod) -> Gang | None:
         meta, name = pod.metadata, pod.spec.scheduler_name
@@ -455,7 +551,7 @@ class SchedulerCache(MemberTasks):
         if task.traits != traits:
             task.traits = traits
             self.task_table.update_columns(task)
-            self.waiting.publish(VICTIMS)
+            self.scheduling_queue.publish(VICTIMS)
         status = TaskStatus.RELEASING if task.evicting else status
         if status is not task.status:
             self._update_status(gang, task, status)
@@ -464,7 +560,7 @@ class SchedulerCache(MemberTasks):
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
         """Set the status of *task*, which stays on its node."""
-        self.waiting.publish(VICTIMS)
+        self.scheduling_queue.publish(VICTIMS)
         before = task.status is TaskStatus.RELEASING
         self.set_task_statuses(gang, (task,), status)
         after = status is TaskStatus.RELEASING
@@ -487,7 +583,7 @@ class SchedulerCache(MemberTasks):
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
-            path = self.with_ancestors(self.queue_of(gang).name)
+            path = self.queues.with_ancestors(self.queues.of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
         return traits.with_topology(gang.podgroup, (gang.key, role))
 
@@ -506,7 +602,7 @@ class SchedulerCache(MemberTasks):
         self.role_counts.observe(task.eq_class, on_node, 1)
         self._on_class_changed(task)
         gang.version += 1
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
@@ -520,9 +616,9 @@ class SchedulerCache(MemberTasks):
                 task.node, task.eq_class, releasing=releasing, arrived=arrived
             )
         gang.add_task(task)
-        self.task_table.add(task, gang, self.queue_of(gang).name)
+        self.task_table.add(task, gang, self.queues.of(gang).name)
         self._tasks[task.uid] = (gang, task)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _waiting_task(self, uid: str) -> Task | None:
         """Return the task that resources may be reserved for."""
@@ -538,10 +634,10 @@ class SchedulerCache(MemberTasks):
         self.reservations.reclassify(pod)
         if pod.gang is not None and pod.status is TaskStatus.PENDING:
             pod.gang.version += 1
-            self._dirty_gangs[pod.gang.key] = pod.gang
+            self.changes.mark_stale(pod.gang)
 
     def _on_reservation_end(self, gang: Gang) -> None:
-        self.waiting.publish(queue_gained(self.queue_of(gang).name))
+        self.scheduling_queue.publish(queue_gained(self.queues.of(gang).name))
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
@@ -557,7 +653,7 @@ class SchedulerCache(MemberTasks):
             releasing = task.status is TaskStatus.RELEASING
             self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
         gang.remove_task(task)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _node_of(self, uid: str) -> str:
         """Return the name of the node on which the pod with *uid* is counted, or an empty one."""
@@ -569,7 +665,8 @@ class SchedulerCache(MemberTasks):
     ) -> int:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
-        self.capacity_generation += eq_class.is_awaited
+        if eq_class.is_awaited:
+            self.scheduling_queue.publish(ANY)
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
         else:
@@ -580,7 +677,7 @@ class SchedulerCache(MemberTasks):
         """Note whether a node with a pod that has *arrived*, or has changed, is overcommitted."""
         if self.node_matrix.is_overcommitted(node_index):
             self.planned.node_filled(node_index)
-            if arrived and self._has_run:
+            if arrived and self.changes.has_run:
                 self.arrivals.observe(node_index, eq_class)
 
     def _remove_from_node(

@@ -22,7 +22,7 @@ from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFoo
 from .pod_traits import NO_TRAITS, PodTraits
 from .resizes import charged_spec
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
-from .volumes import NO_VOLUMES, PodVolumes, mounted_pvcs
+from .volumes import NO_VOLUMES, VolumeRequirements, mounted_pvcs
 
 _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
@@ -122,9 +122,9 @@ class EquivalenceClass:
         *,
         traits: PodTraits | None = None,
         matched_by: MatchedBy | None = None,
-        volumes: PodVolumes | None = None,
+        volumes: VolumeRequirements | None = None,
     ) -> "EquivalenceClass":
-        """Return the class of pods that differ in what is given, and only in that."""
+        """Return the class of pods that differ from these only in the given properties."""
         base = self._base
         key = (
             self.traits if traits is None else traits,
@@ -159,13 +159,13 @@ class EquivalenceClass:
 
     @property
     def affects_itself(self) -> bool:
-        """Whether a pod on a node changes the filters of the next one."""
+        """Whether a pod on a node changes which nodes filters permit for the next such pod."""
         return bool(self.volumes.exclusive_claims) or not self.matched_by.isdisjoint(
             self.terms.selectors
         )
 
     def _copy(
-        self, traits: PodTraits, matched_by: MatchedBy, volumes: PodVolumes
+        self, traits: PodTraits, matched_by: MatchedBy, volumes: VolumeRequirements
     ) -> "EquivalenceClass":
         copy = object.__new__(EquivalenceClass)
         for name in _COPIED_SLOTS:
@@ -188,7 +188,7 @@ class EquivalenceClass:
         return self._request_vector
 
 
-_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, PodVolumes], EquivalenceClass]
+_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, VolumeRequirements], EquivalenceClass]
 _COPIED_SLOTS = tuple(
     name
     for name in EquivalenceClass.__slots__

@@ -3,7 +3,7 @@
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.needed_capacity import NeededCapacity
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import ANY, FREED, TOTAL, USAGE, Waits
+from ..state.queue.scheduling_queue import ANY, FREED, TOTAL, USAGE, QueueingHints
 from ..state.resources import BoolVector, IntVector
 from .feasibility import FeasibilityCache
 from .framework import Framework
@@ -15,7 +15,7 @@ _MAX_CELLS = 1_000_000
 """Nodes times classes up to which is checked what empty nodes could take."""
 
 
-class Derived:
+class SessionCaches:
     """Feasible nodes, placers, and the capacity for classes that rejected gangs wait for."""
 
     def __init__(self, cache: SchedulerCache, framework: Framework) -> None:
@@ -37,17 +37,19 @@ class Derived:
 
     @property
     def order_version(self) -> object:
-        """Changes when orders of gangs may have changed that have not changed themselves."""
+        """Differs from before if the order of gangs may have changed although the gangs have
+        not."""
         return id(self), self._cache.node_matrix.total_version, self._generations
 
     def check_generations(self) -> None:
-        """Drop everything if a plugin returns other results, for other reasons than the cache."""
+        """Drop everything if a plugin returns other results although nothing in the scheduler cache
+        has changed."""
         generations = self._current_generations()
         if generations != self._generations:
             self._generations = generations
             self.feasibility.clear()
             self.placers.clear()
-            self._cache.waiting.publish(ANY)
+            self._cache.scheduling_queue.publish(ANY)
 
     def wake(self, *, own_usage: bool | None = None) -> None:
         """Wake gangs for which the nodes have capacity since the last call, and publish what has
@@ -56,7 +58,7 @@ class Derived:
         At the end of a session *own_usage* is whether it has allocated pods: attempts that were
         undone change nothing.
         """
-        waiting = self._cache.waiting
+        waiting = self._cache.scheduling_queue
         if self.capacity.is_outdated if own_usage is None else own_usage:
             waiting.publish(USAGE)
         if self._total_version != self._cache.node_matrix.total_version:
@@ -77,11 +79,11 @@ class Derived:
 
         With very many classes nothing is done: they are tried again after the resync period.
         """
-        matrix, waiting = self._cache.node_matrix, self._cache.waiting
+        matrix, queue = self._cache.node_matrix, self._cache.scheduling_queue
         if self._checked == self._node_versions():
             return
         self._checked = self._node_versions()
-        classes = [*waiting.needed_classes()]
+        classes = [*queue.needed_classes()]
         if len(classes) * matrix.columns > _MAX_CELLS:
             return
         for eq_class in classes:
@@ -91,30 +93,30 @@ class Derived:
                 continue
             request = eq_class.request_vector(matrix.resource_index)
             fitting = pods_fitting(request, matrix.allocatable)
-            waiting.activate_exceeding(eq_class, int(fitting[feasible].sum()))
+            queue.activate_exceeding(eq_class, int(fitting[feasible].sum()))
 
     def _node_versions(self) -> tuple[int, int]:
         matrix = self._cache.node_matrix
         return matrix.total_version, matrix.node_changes.position
 
-    def lacks_capacity(self, waits: Waits, scheduled: int) -> bool:
-        """Return whether the nodes take too few pods for a gang that waits for nothing else.
+    def lacks_capacity(self, hints: QueueingHints, scheduled: int) -> bool:
+        """Return whether the nodes take too few pods for a gang that waits for nothing but nodes.
 
         *scheduled* is how many statements the session has committed.
         """
-        if not waits.needs:
+        if not hints.needs:
             return False
         if self._scheduled != scheduled:
             self._scheduled = scheduled
             self.update_capacity()
-        return all(self.capacity.get(need.eq_class) < need.count for need in waits.needs)
+        return all(self.capacity.get(need.eq_class) < need.count for need in hints.needs)
 
     def update_capacity(self) -> None:
         """Update :attr:`capacity` for what has been allocated; wakes no gang yet."""
         try:
             grown, freed = self.capacity.update(self._feasible)
         except PluginError:  # the gangs are tried, and rejected for that
-            self._cache.waiting.publish(ANY)
+            self._cache.scheduling_queue.publish(ANY)
             return
         self._grown.update(grown)
         self._is_freed |= freed
