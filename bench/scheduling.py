@@ -25,7 +25,8 @@ from batholith.scheduler import conf
 from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import PodDisruptionBudgetEvent
 from batholith.scheduler.state.core_types import (
     Container,
     Node,
@@ -35,11 +36,10 @@ from batholith.scheduler.state.core_types import (
     PodStatus,
     PriorityClass,
 )
-from batholith.scheduler.state.disruption_budgets import (
+from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
 )
-from batholith.scheduler.state.events import PodDisruptionBudgetEvent
 
 NODES = 5_000
 PODS_PER_GANG = 100

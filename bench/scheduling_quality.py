@@ -29,7 +29,8 @@ from batholith.scheduler import conf
 from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.framework import Framework
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import Recheck
 from batholith.scheduler.state.core_types import (
     Container,
     Node,
@@ -39,7 +40,6 @@ from batholith.scheduler.state.core_types import (
     PodStatus,
     PriorityClass,
 )
-from batholith.scheduler.state.events import Recheck
 from bench.quality_trace import (
     CPUS,
     MEMORY_PER_CPU,

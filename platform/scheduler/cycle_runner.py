@@ -26,8 +26,8 @@ from .framework.reservation_upkeep import (
 )
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
-from .state.cache import SchedulerCache
-from .state.gangs import Gang
+from .state.cache.cache import SchedulerCache
+from .state.gangs.gang import Gang
 from .state.resources import amounts
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]

@@ -19,8 +19,8 @@ from ..model import times
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from .conf import METRICS_SERVER, MetricsSource
-from .state.events import NodesMeasured
-from .state.node_usage import NodeUsage, UsedAmounts
+from .state.cache.events import NodesMeasured
+from .state.nodes.node_usage import NodeUsage, UsedAmounts
 from .state.resources import amount
 
 log = logging.getLogger(__name__)

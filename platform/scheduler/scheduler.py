@@ -43,19 +43,8 @@ from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
-from .state.cache import SchedulerCache
-from .state.core_types import (
-    CSINode,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PriorityClass,
-    StorageClass,
-)
-from .state.disruption_budgets import PodDisruptionBudget
-from .state.events import (
+from .state.cache.cache import SchedulerCache
+from .state.cache.events import (
     CacheEvent,
     CSINodeEvent,
     EvictionForgotten,
@@ -73,7 +62,18 @@ from .state.events import (
     ResourceQuotaEvent,
     StorageClassEvent,
 )
-from .state.resource_quotas import ResourceQuota
+from .state.cache.resource_quotas import ResourceQuota
+from .state.core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
+from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator

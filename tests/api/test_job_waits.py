@@ -19,7 +19,7 @@ from batholith.model.job import JobPhase
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.explanations import Explanation as WrittenExplanation
-from batholith.scheduler.state.diagnosis import (
+from batholith.scheduler.state.gangs.diagnosis import (
     Diagnosis,
     FitError,
     NearestNode,

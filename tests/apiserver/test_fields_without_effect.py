@@ -21,7 +21,7 @@ from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 from batholith.scheduler.state.core_types import PodSpec
-from batholith.scheduler.state.unsupported_fields import unsupported_fields
+from batholith.scheduler.state.podinfo.unsupported_fields import unsupported_fields
 
 Json = dict[str, Any]
 

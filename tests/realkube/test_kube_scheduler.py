@@ -23,8 +23,8 @@ from support.scheduler import SchedulerWorld
 
 from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
 from batholith.model.names import NODES, PODS
+from batholith.scheduler.state.cache.events import NamespaceEvent
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
-from batholith.scheduler.state.events import NamespaceEvent
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ from batholith.scheduler.framework.decision import (
     QueueStats,
 )
 from batholith.scheduler.metrics import SchedulerMetrics
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
 
 
 def test_decision_does_not_change_with_the_cache() -> None:

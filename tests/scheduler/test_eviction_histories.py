@@ -20,7 +20,7 @@ from support.scheduler_queues import queue
 from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.core_types import Affinity, PodAffinity, PodAffinityTerm
-from batholith.scheduler.state.disruption_budgets import (
+from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,

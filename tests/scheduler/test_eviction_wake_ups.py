@@ -19,14 +19,14 @@ from batholith.scheduler import conf as configuration
 from batholith.scheduler.actions import starving
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.preemption import evict_for
+from batholith.scheduler.state.cache.events import EvictionForgotten, PodDisruptionBudgetEvent
 from batholith.scheduler.state.core_types import PriorityClass
-from batholith.scheduler.state.disruption_budgets import (
+from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from batholith.scheduler.state.events import EvictionForgotten, PodDisruptionBudgetEvent
-from batholith.scheduler.state.starving_groups import RETRY_INTERVAL
+from batholith.scheduler.state.queue.starving_groups import RETRY_INTERVAL
 
 PDB = conf(more="  - name: pdb\n")
 

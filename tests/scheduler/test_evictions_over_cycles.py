@@ -15,14 +15,14 @@ from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.victim_plan import choose_victims
 from batholith.scheduler.plugins.extension_points import Preemptor
 from batholith.scheduler.plugins.registry import PLUGINS
+from batholith.scheduler.state.cache.events import PodDisruptionBudgetEvent
 from batholith.scheduler.state.core_types import Affinity, PodAffinity, PodAffinityTerm
-from batholith.scheduler.state.disruption_budgets import (
+from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from batholith.scheduler.state.events import PodDisruptionBudgetEvent
-from batholith.scheduler.state.gangs import Task
+from batholith.scheduler.state.gangs.gang import Task
 
 ORDER = "enqueue, allocate, backfill, reclaim, preempt"
 

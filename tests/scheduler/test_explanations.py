@@ -13,7 +13,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler.framework.explanations import MAX_BYTES, Explanation
 from batholith.scheduler.state.core_types import PriorityClass
-from batholith.scheduler.state.diagnosis import (
+from batholith.scheduler.state.gangs.diagnosis import (
     Diagnosis,
     FitError,
     NearestNode,

@@ -12,8 +12,8 @@ from support.scheduler import SchedulerWorld
 from support.scheduler_filters import Cluster, affinity_scores, feasible, spread_scores
 
 from batholith.scheduler.plugins.nodeorder import NodeOrderPlugin
+from batholith.scheduler.state.cache.events import NamespaceEvent
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
-from batholith.scheduler.state.events import NamespaceEvent
 
 _SCORES = ["leastrequested", "tainttoleration", "nodeaffinity", "balancedresource", "imagelocality"]
 

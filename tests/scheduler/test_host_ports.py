@@ -12,7 +12,7 @@ from batholith.scheduler.state.core_types import (
     Pod,
     PodSpec,
 )
-from batholith.scheduler.state.host_ports import HostPort, host_ports
+from batholith.scheduler.state.podinfo.host_ports import HostPort, host_ports
 
 NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 

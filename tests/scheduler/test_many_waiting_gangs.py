@@ -13,8 +13,8 @@ from batholith.scheduler import conf
 from batholith.scheduler.cycle_time_limit import CycleTimeLimit
 from batholith.scheduler.framework.session import Session
 from batholith.scheduler.state.core_types import PodStatus
-from batholith.scheduler.state.gangs import Gang
-from batholith.scheduler.state.waiting import RESYNC_SECONDS
+from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.queue.waiting import RESYNC_SECONDS
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from batholith.kube.client.config import Credentials
 from batholith.machinery.testing import FakeClock
 from batholith.scheduler.conf import METRICS_SERVER, PROMETHEUS, MetricsSource
 from batholith.scheduler.node_metrics import CPU_QUERY, NODE_METRICS_PATH, NodeMetricsReader
-from batholith.scheduler.state.events import NodesMeasured
-from batholith.scheduler.state.node_matrix import NodeMatrix
-from batholith.scheduler.state.node_usage import NodeUsage, NodeUsages, UsedAmounts
+from batholith.scheduler.state.cache.events import NodesMeasured
+from batholith.scheduler.state.nodes.node_matrix import NodeMatrix
+from batholith.scheduler.state.nodes.node_usage import NodeUsage, NodeUsages, UsedAmounts
 
 TIME = "2026-01-01T00:00:10Z"
 UNIX = 1767225610.0

@@ -21,8 +21,8 @@ from batholith.scheduler.state.core_types import (
     PreferredSchedulingTerm,
     Taint,
 )
-from batholith.scheduler.state.equivalence import EquivalenceClass
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
 
 
 def preferring(*weights: int) -> Affinity:

@@ -11,8 +11,8 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.framework import Framework
-from batholith.scheduler.state import equivalence
 from batholith.scheduler.state.core_types import Container, Node, Pod, PodSpec, Taint, Toleration
+from batholith.scheduler.state.podinfo import equivalence
 from batholith.scheduler.state.resources import CPU, MEMORY, PODS, amounts, pod_request
 
 ORDERS = {

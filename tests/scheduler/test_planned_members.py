@@ -23,8 +23,8 @@ from batholith.scheduler.state.core_types import (
     Toleration,
     Volume,
 )
-from batholith.scheduler.state.gangs import TaskStatus
-from batholith.scheduler.state.reservations import Purpose
+from batholith.scheduler.state.gangs.gang import TaskStatus
+from batholith.scheduler.state.planning.reservations import Purpose
 
 
 @pytest.fixture

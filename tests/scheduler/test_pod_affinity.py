@@ -8,8 +8,8 @@ import pytest
 from support.scheduler import SchedulerWorld, pod, podgroup
 from support.scheduler_terms import HOSTNAME, labelled, node_for, single, zoned
 
+from batholith.scheduler.state.cache.events import NamespaceEvent
 from batholith.scheduler.state.core_types import Namespace
-from batholith.scheduler.state.events import NamespaceEvent
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from batholith.scheduler.framework.podgroup_status import (
     is_equal_status,
     with_transition_times,
 )
-from batholith.scheduler.state.gangs import Gang
+from batholith.scheduler.state.gangs.gang import Gang
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
 from batholith.model.podgroup import PodGroup
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
 from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, PODS
 

@@ -17,9 +17,9 @@ from batholith.model.meta import ObjectMeta
 from batholith.model.queue import NodeGroupTerms, Queue, QueueAffinity
 from batholith.scheduler import conf
 from batholith.scheduler.plugins.usage import MAX_AGE
-from batholith.scheduler.state.events import NodesMeasured, ResourceQuotaEvent
-from batholith.scheduler.state.node_usage import NodeUsage
-from batholith.scheduler.state.resource_quotas import ResourceQuota, ResourceQuotaStatus
+from batholith.scheduler.state.cache.events import NodesMeasured, ResourceQuotaEvent
+from batholith.scheduler.state.cache.resource_quotas import ResourceQuota, ResourceQuotaStatus
+from batholith.scheduler.state.nodes.node_usage import NodeUsage
 
 CREATED = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
 

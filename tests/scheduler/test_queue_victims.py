@@ -10,8 +10,8 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_queues import annotated, annotated_group, configuration, queue, submit
 
 from batholith.model.queue import Queue
-from batholith.scheduler.state.equivalence import EquivalenceClass
-from batholith.scheduler.state.gangs import Gang, QueueInfo, Task
+from batholith.scheduler.state.gangs.gang import Gang, QueueInfo, Task
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
 
 CAPACITY = configuration("{name: gang}, {name: capacity}", actions="allocate")
 TREE = "{{name: capacity, enableHierarchy: true, arguments: {{ancestorReclaimLevel: {}}}}}"

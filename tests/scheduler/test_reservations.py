@@ -8,9 +8,9 @@ from support.preemption import EvictingWorld, conf, member, node, podgroup
 from support.scheduler import pod
 
 from batholith.model.meta import ObjectMeta
+from batholith.scheduler.state.cache.events import EvictionForgotten
 from batholith.scheduler.state.core_types import Pod, PriorityClass
-from batholith.scheduler.state.events import EvictionForgotten
-from batholith.scheduler.state.reservations import Purpose, Reservations
+from batholith.scheduler.state.planning.reservations import Purpose, Reservations
 
 NOW = 1_000_000.0
 

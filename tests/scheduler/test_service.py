@@ -17,10 +17,10 @@ from batholith.scheduler.cycle_time_limit import CycleTimeLimit
 from batholith.scheduler.framework.session import Session
 from batholith.scheduler.plugins.registry import PLUGINS
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
-from batholith.scheduler.state.cache import SchedulerCache
-from batholith.scheduler.state.equivalence import EquivalenceClass
-from batholith.scheduler.state.events import Recheck
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import Recheck
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from batholith.model.names import NODES, PODGROUPS
 from batholith.model.podgroup import PodGroup
 from batholith.scheduler.framework.decision import GangRef, Placement
 from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
-from batholith.scheduler.state.node_matrix import NodeInfo
+from batholith.scheduler.state.nodes.node_matrix import NodeInfo
 from batholith.scheduler.writers.placement_check import PlacementCheck
 from batholith.testing import RequestMatcher
 

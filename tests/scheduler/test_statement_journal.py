@@ -14,10 +14,10 @@ from batholith.scheduler.framework.session import Session
 from batholith.scheduler.framework.statement import Statement
 from batholith.scheduler.plugins.extension_points import Allocation
 from batholith.scheduler.plugins.registry import PLUGINS
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import PodEvent
 from batholith.scheduler.state.core_types import ContainerPort
-from batholith.scheduler.state.events import PodEvent
-from batholith.scheduler.state.gangs import Task, TaskStatus
+from batholith.scheduler.state.gangs.gang import Task, TaskStatus
 from batholith.scheduler.state.resources import CPU
 
 _CONF = conf.DEFAULT.replace("  - name: nodeorder", "  - name: sums\n  - name: nodeorder")

@@ -14,9 +14,9 @@ from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.scheduler.framework.completeness import has_bound_tasks, was_complete
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT, REPLACEMENT_SECONDS
+from batholith.scheduler.state.cache.events import PlacementForgotten
 from batholith.scheduler.state.core_types import Pod, PriorityClass
-from batholith.scheduler.state.events import PlacementForgotten
-from batholith.scheduler.state.reservations import Purpose
+from batholith.scheduler.state.planning.reservations import Purpose
 
 
 class World(SchedulerWorld):

@@ -11,12 +11,12 @@ from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.plugin_calls import PluginCalls, PluginError
 from batholith.scheduler.framework.victims import Reach, VictimVotes
 from batholith.scheduler.plugins.extension_points import Preemptor
-from batholith.scheduler.state.disruption_budgets import (
+from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from batholith.scheduler.state.gangs import Gang, Task
+from batholith.scheduler.state.gangs.gang import Gang, Task
 
 
 class Voter:

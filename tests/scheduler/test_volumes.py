@@ -7,6 +7,7 @@ import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_terms import labelled, node_for, single
 
+from batholith.scheduler.state.cache.events import CSINodeEvent
 from batholith.scheduler.state.core_types import (
     CSINode,
     PersistentVolume,
@@ -14,7 +15,6 @@ from batholith.scheduler.state.core_types import (
     Pod,
     StorageClass,
 )
-from batholith.scheduler.state.events import CSINodeEvent
 
 Json = dict[str, Any]
 

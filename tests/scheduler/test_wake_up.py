@@ -18,7 +18,8 @@ from batholith.model.podgroup import PodGroup
 from batholith.scheduler import conf
 from batholith.scheduler.plugins.extension_points import Rejection
 from batholith.scheduler.plugins.registry import PLUGINS
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
+from batholith.scheduler.state.cache.events import Recheck
 from batholith.scheduler.state.core_types import (
     ContainerPort,
     Node,
@@ -31,8 +32,7 @@ from batholith.scheduler.state.core_types import (
     Taint,
     Volume,
 )
-from batholith.scheduler.state.events import Recheck
-from batholith.scheduler.state.gangs import Gang
+from batholith.scheduler.state.gangs.gang import Gang
 
 _CAPABILITIES: list[dict[str, Amount] | None] = [None, {"cpu": 2}, {"cpu": 4}]
 _QUEUES = ("default", "q1", "q2")

@@ -16,7 +16,7 @@ from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.core_types import Node, Pod, PriorityClass
-from batholith.scheduler.state.gangs import TaskStatus
+from batholith.scheduler.state.gangs.gang import TaskStatus
 
 CLASSES = {"low": 1, "high": 100}
 START = 1_800_000_000.0

@@ -10,8 +10,8 @@ from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_con
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.state.cache.events import Recheck
 from batholith.scheduler.state.core_types import Node, Pod, PodStatus
-from batholith.scheduler.state.events import Recheck
 
 Object = Node | Pod | PodGroup | Queue
 

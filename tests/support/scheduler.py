@@ -10,7 +10,7 @@ from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.podgroup_status import PodGroupReport
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
 from batholith.scheduler.state.core_types import (
     Affinity,
     Container,

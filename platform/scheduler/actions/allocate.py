@@ -23,8 +23,8 @@ from ..framework.statement import MissingMembers
 from ..framework.victim_plan import pods_fitting
 from ..framework.waits import limit_waits, required_tasks
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
-from ..state.diagnosis import Diagnosis, FitError
-from ..state.gangs import Gang, QueueInfo, Task
+from ..state.gangs.diagnosis import Diagnosis, FitError
+from ..state.gangs.gang import Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
 from .remove_gates import remove_gates
 

@@ -11,7 +11,7 @@ import heapq
 from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
-from ..state.gangs import Gang
+from ..state.gangs.gang import Gang
 
 
 def backfill(session: Session) -> None:

@@ -12,7 +12,7 @@ from ..framework.candidate import Candidate
 from ..framework.session import Session
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
-from ..state.gangs import Gang
+from ..state.gangs.gang import Gang
 
 
 def enqueue(session: Session) -> None:

@@ -14,9 +14,9 @@ from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
-from ..state.diagnosis import Stage
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts
-from ..state.waiting import Waits
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts
+from ..state.queue.waiting import Waits
 
 
 def remove_gates(session: Session) -> None:

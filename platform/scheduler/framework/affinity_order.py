@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Task
+from ..state.gangs.gang import Task
+from ..state.podinfo.equivalence import EquivalenceClass
 
 
 def in_affinity_order(tasks: Sequence[Task]) -> Sequence[Task]:

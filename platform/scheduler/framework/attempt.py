@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ..state.equivalence import EquivalenceClass
-from ..state.waiting import Wake
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import Wake
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..state.gangs import Gang
-from ..state.waiting import WaitGroup
+from ..state.gangs.gang import Gang
+from ..state.queue.waiting import WaitGroup
 
 
 @dataclass(frozen=True, slots=True)

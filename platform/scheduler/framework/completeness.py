@@ -1,7 +1,7 @@
 """Whether the minimum of a gang is bound, or was once. Pure functions."""
 
 from ...model.podgroup import PodGroupPhase
-from ..state.gangs import Gang, TaskStatus
+from ..state.gangs.gang import Gang, TaskStatus
 
 SCHEDULED = "Scheduled"
 """Condition of PodGroups: written once all bindings of the minimum are confirmed, never removed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
-from ..state.node_matrix import NodeInfo
+from ..state.nodes.node_matrix import NodeInfo
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 

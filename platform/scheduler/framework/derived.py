@@ -1,10 +1,10 @@
 """What is derived from the cache and the results of plugins, and kept across sessions."""
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.needed_capacity import NeededCapacity
+from ..state.cache.cache import SchedulerCache
+from ..state.nodes.needed_capacity import NeededCapacity
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import ANY, FREED, TOTAL, USAGE, Waits
 from ..state.resources import BoolVector, IntVector
-from ..state.waiting import ANY, FREED, TOTAL, USAGE, Waits
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer_cache import PlacerCache

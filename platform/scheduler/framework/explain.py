@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..plugins.extension_points import NodeLimitPlugin, PodFilterPlugin, RejectedNodes
-from ..state.diagnosis import NearestNode, NodeFit
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
+from ..state.gangs.diagnosis import NearestNode, NodeFit
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import CPU, MEMORY, BoolVector, IntVector, Matrix, format_amount
 from .feasibility import FEASIBLE, FeasibilityCache
 from .plugin_calls import PluginError

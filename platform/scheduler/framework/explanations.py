@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..state.diagnosis import Diagnosis, FitError, NodeFit, Shortage
+from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Shortage
 from ..state.resources import format_amount
 
 MAX_BYTES = 4096

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..plugins.extension_points import FilterPlugin, RejectedNodes
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, FloatVector, IntVector
 from .plugin_calls import PluginError
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import CPU, MEMORY, BoolVector, IntVector
 from .session import Session
 from .victim_plan import pods_fitting

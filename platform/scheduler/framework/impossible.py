@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..state.diagnosis import Diagnosis, FitError, Stage
-from ..state.gangs import Gang, QueueInfo
+from ..state.gangs.diagnosis import Diagnosis, FitError, Stage
+from ..state.gangs.gang import Gang, QueueInfo
 from ..state.resources import Amounts, amounts, format_amount
 
 

@@ -4,12 +4,12 @@ A pod of another scheduler, or a binding of a former leader, may arrive at a nod
 this scheduler has given to its own pods. The kubelet then rejects one of them; where none does so
 within a delay, the youngest pods that this scheduler has bound are evicted, and their controllers
 create them again. Only shortages that arrivals have caused lead to evictions
-(:mod:`..state.arrivals`), not smaller allocatable resources, nor a resized pod.
+(:mod:`..state.nodes.arrivals`), not smaller allocatable resources, nor a resized pod.
 """
 
 import numpy as np
 
-from ..state.gangs import Task, TaskStatus
+from ..state.gangs.gang import Task, TaskStatus
 from ..state.resources import IntVector
 from .decision import Eviction, GangRef
 from .plugin_calls import PluginError

@@ -18,8 +18,8 @@ from ..plugins.extension_points import (
     Scores,
     StaticScorePlugin,
 )
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, BoolVector, FloatVector, IntVector
 from .feasibility import FeasibilityMask
 from .plugin_calls import PluginError

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from .placer import Placer
 from .plugin_calls import PluginError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..plugins.extension_points import Rejection
-from ..state.diagnosis import Stage
+from ..state.gangs.diagnosis import Stage
 
 log = logging.getLogger(__name__)
 

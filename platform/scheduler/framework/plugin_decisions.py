@@ -10,9 +10,9 @@ from ..plugins.extension_points import (
     AllocationListener,
     Rejection,
 )
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sorted_tasks
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sorted_tasks
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError, order_key, order_number

@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from ..plugins.extension_points import NormalizedScorePlugin, PodFilterPlugin, PodScorePlugin
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from .placer import Placer
 from .plugin_calls import PluginError

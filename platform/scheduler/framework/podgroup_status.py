@@ -15,10 +15,10 @@ from datetime import datetime
 
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
-from ..state.diagnosis import Diagnosis, FitError
-from ..state.gangs import Gang, QueueInfo, Task, TaskStatus
-from ..state.member_arrival import MemberArrival
-from ..state.planned_gang import PlanNote
+from ..state.gangs.diagnosis import Diagnosis, FitError
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
+from ..state.gangs.member_arrival import MemberArrival
+from ..state.planning.planned_gang import PlanNote
 from ..state.resources import Amounts
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ..state.gangs import Gang
+from ..state.gangs.gang import Gang
+from ..state.gangs.victim_columns import PREEMPTABLE
 from ..state.resources import IntVector
-from ..state.victim_columns import PREEMPTABLE
 from .session import Session
 
 _NONE = np.iinfo(np.int64).max

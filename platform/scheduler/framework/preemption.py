@@ -5,10 +5,10 @@ any more. Gangs are left below their minimum in a second attempt only, if the fi
 """
 
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
-from ..state.diagnosis import Diagnosis
-from ..state.gangs import Gang, Task
-from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
-from ..state.waiting import Waits
+from ..state.gangs.diagnosis import Diagnosis
+from ..state.gangs.gang import Gang, Task
+from ..state.planning.reservations import EXPIRY_MARGIN, Purpose, Reservation
+from ..state.queue.waiting import Waits
 from .decision import Eviction, GangRef
 from .preemption_attempt import PreemptionAttempt
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace

@@ -11,8 +11,8 @@ from itertools import groupby
 import numpy as np
 
 from ..plugins.queue_state import queue_state_rejection
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, Task
+from ..state.gangs.gang import Gang, Task
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .future_fit import FutureFit
 from .session import Session

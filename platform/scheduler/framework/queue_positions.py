@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang
 from .plugin_decisions import SortKey
 from .session import Session
 

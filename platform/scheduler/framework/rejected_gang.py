@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ..state.gangs import Gang
-from ..state.waiting import Waits
+from ..state.gangs.gang import Gang
+from ..state.queue.waiting import Waits
 from .attempt import Attempt
 
 

@@ -4,7 +4,7 @@ The gang had these resources, so it is tried before all others, and what it had 
 still free. It gets the missing members at least to its minimum, or none.
 """
 
-from ..state.gangs import Gang, Task
+from ..state.gangs.gang import Gang, Task
 from .plugin_calls import PluginError
 from .session import Session
 from .statement import MissingMembers

@@ -3,9 +3,9 @@ scheduler has nominated."""
 
 from collections.abc import Callable
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang, QueueInfo
-from ..state.reservations import Purpose, Reservation
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, QueueInfo
+from ..state.planning.reservations import Purpose, Reservation
 from .victims import SortKey
 
 

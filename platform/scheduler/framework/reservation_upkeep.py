@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from functools import partial
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang, TaskStatus
-from ..state.reservations import Purpose, Reservation
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, TaskStatus
+from ..state.planning.reservations import Purpose, Reservation
 from .session import Session
 
 

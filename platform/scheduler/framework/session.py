@@ -11,14 +11,13 @@ from functools import partial
 import numpy as np
 
 from ..plugins.extension_points import Rejection
-from ..state.admission_rounds import AdmissionRounds
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Diagnosis, NodeFit, Stage
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task
-from ..state.reservations import Purpose, Reservation
-from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
-from ..state.waiting import (
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
+from ..state.gangs.gang import Gang, QueueInfo, Task
+from ..state.planning.reservations import Purpose, Reservation
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.admission_rounds import AdmissionRounds
+from ..state.queue.waiting import (
     ANY,
     CYCLE,
     OWN,
@@ -30,6 +29,7 @@ from ..state.waiting import (
     Wake,
     queue_gained,
 )
+from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from .attempt import Attempt, ClassCapacity
 from .candidate import Candidate
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..state.gangs import Gang
-from ..state.reservations import Purpose
-from ..state.starving_groups import VictimSearch
-from ..state.waiting import WaitGroup
+from ..state.gangs.gang import Gang
+from ..state.planning.reservations import Purpose
+from ..state.queue.starving_groups import VictimSearch
+from ..state.queue.waiting import WaitGroup
 from .candidate import Candidate
 
 if TYPE_CHECKING:

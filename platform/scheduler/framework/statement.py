@@ -13,11 +13,11 @@ from ..plugins.extension_points import (
     Allocation,
     Rejection,
 )
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
-from ..state.waiting import Wake
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import Wake
 from .affinity_order import in_affinity_order
 from .attempt import Attempt, ClassCapacity
 from .placer import Placer

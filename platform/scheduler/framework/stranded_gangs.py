@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..state.diagnosis import Stage
-from ..state.gangs import Gang, Task, TaskStatus
-from ..state.reservations import Purpose, Reservation
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang, Task, TaskStatus
+from ..state.planning.reservations import Purpose, Reservation
+from ..state.queue.waiting import RESYNC_SECONDS
 from ..state.resources import BoolVector
-from ..state.waiting import RESYNC_SECONDS
 from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
 from .plugin_calls import PluginError

@@ -6,11 +6,11 @@ import numpy as np
 
 from ..plugins.extension_points import Preemptor
 from ..plugins.gang import SurplusCounter, gangs_with_surplus
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.task_table import TaskTable
+from ..state.gangs.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import Amounts, BoolVector, IntVector, amounts
-from ..state.task_table import TaskTable
-from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
 from .session import Session
 from .victim_plan import Candidates
 from .victims import Reach

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, Task, add_amounts
+from ..state.gangs.gang import Gang, Task, add_amounts
+from ..state.podinfo.equivalence import EquivalenceClass
 from .future_fit import FutureFit
 from .session import Session
 from .statement import Operation, OperationKind, Statement

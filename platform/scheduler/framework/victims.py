@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from ..plugins.extension_points import Preemptor, VictimMaskPlugin
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task
+from ..state.gangs.gang import Gang, QueueInfo, Task
+from ..state.gangs.task_table import TaskTable
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
-from ..state.task_table import TaskTable
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError
 

@@ -8,10 +8,10 @@ a class than it needs, no other change helps. Then gangs with equal demand wait 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, Task
-from ..state.pod_traits import is_preemptable_gang
-from ..state.waiting import ANY, FREED, OWN, USAGE, NodeNeed, Waits, Wake
+from ..state.gangs.gang import Gang, Task
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_traits import is_preemptable_gang
+from ..state.queue.waiting import ANY, FREED, OWN, USAGE, NodeNeed, Waits, Wake
 from .attempt import Attempt, ClassCapacity
 from .statement import MissingMembers
 

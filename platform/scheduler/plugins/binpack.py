@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
+from ..state.cache.cache import SchedulerCache
 from ..state.resources import IntVector, Matrix, ResourceIndex
 from .arguments import number
 from .extension_points import Scores

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.queue import QueueSpec
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, Wake, queue_gained
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
-from ..state.waiting import QUEUES, TOTAL, LimitNeed, Wake, queue_gained
 from .arguments import integer
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from .queue_limits import (

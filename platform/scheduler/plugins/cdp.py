@@ -6,11 +6,11 @@ it is not evicted.
 
 from collections.abc import Mapping, Sequence
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Task
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Task
+from ..state.gangs.task_table import TaskTable
+from ..state.gangs.victim_columns import PROTECTED_UNTIL
 from ..state.resources import BoolVector, IntVector
-from ..state.task_table import TaskTable
-from ..state.victim_columns import PROTECTED_UNTIL
 from .extension_points import Preemptor
 
 

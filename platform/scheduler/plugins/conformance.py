@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..state.gangs import Task
+from ..state.gangs.gang import Task
+from ..state.gangs.task_table import TaskTable
+from ..state.gangs.victim_columns import CRITICAL
 from ..state.resources import BoolVector, IntVector
-from ..state.task_table import TaskTable
-from ..state.victim_columns import CRITICAL
 from .extension_points import Preemptor
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang, Task, add_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, Task, add_amounts
 from ..state.resources import Amounts
 from .extension_points import Preemptor
 

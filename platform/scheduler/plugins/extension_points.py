@@ -13,14 +13,14 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Diagnosis, Shortage, Stage
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task
-from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Diagnosis, Shortage, Stage
+from ..state.gangs.gang import Gang, QueueInfo, Task
+from ..state.gangs.task_table import TaskTable
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import LimitNeed, Wake
 from ..state.resources import BoolVector, IntVector, Matrix
-from ..state.task_table import TaskTable
-from ..state.waiting import LimitNeed, Wake
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 

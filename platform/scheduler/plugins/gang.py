@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..state.diagnosis import Stage
-from ..state.gangs import Gang, Task, TaskCounts, TaskStatus
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang, Task, TaskCounts, TaskStatus
+from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
-from ..state.task_table import TaskTable
 from .extension_points import Preemptor, Rejection
 
 NOT_ENOUGH_TASKS = "NotEnoughTasks"

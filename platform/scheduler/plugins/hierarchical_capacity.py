@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from ...model.names import ROOT_QUEUE
 from ...model.queue import QueueSpec
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Stage
-from ..state.gangs import Gang, QueueInfo, add_amounts, sum_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang, QueueInfo, add_amounts, sum_amounts
+from ..state.queue.waiting import Wake
 from ..state.resources import Amounts, amounts
-from ..state.waiting import Wake
 from .capacity import CapacityPlugin, QueueLevel
 from .extension_points import Allocation, Rejection
 from .queue_limits import QueueLimits, guarantee_of, real_capability

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
-from ..state.node_matrix import NodeMatrix
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.nodes.node_matrix import NodeMatrix
 from ..state.resources import (
     Amounts,
     BoolVector,

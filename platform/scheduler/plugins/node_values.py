@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import IntVector
 
 _MAX_ENTRIES = 500

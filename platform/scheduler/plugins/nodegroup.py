@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...model.queue import QueueAffinity
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Stage
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang
-from ..state.node_matrix import NodeInfo
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang
+from ..state.nodes.node_matrix import NodeInfo
+from ..state.podinfo.equivalence import EquivalenceClass
 from .arguments import boolean
 from .extension_points import Rejection, Scores
 

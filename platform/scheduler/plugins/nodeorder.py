@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.pod_topology import domain_keys
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
 from .arguments import integer
 from .extension_points import Scores

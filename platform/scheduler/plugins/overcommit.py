@@ -5,11 +5,11 @@ A gang that is admitted without a chance to start only creates pending pods.
 
 from collections.abc import Mapping
 
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Shortage
-from ..state.gangs import Gang, add_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Shortage
+from ..state.gangs.gang import Gang, add_amounts
+from ..state.queue.waiting import FREED, RESERVED, TOTAL, LimitNeed
 from ..state.resources import Amounts, format_amount
-from ..state.waiting import FREED, RESERVED, TOTAL, LimitNeed
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 

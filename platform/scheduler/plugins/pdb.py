@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.disruption_budgets import Budget
-from ..state.gangs import Task, TaskStatus
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.disruption_budgets import Budget
+from ..state.gangs.gang import Task, TaskStatus
+from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
-from ..state.task_table import TaskTable
 from .extension_points import Allocation, Preemptor
 
 

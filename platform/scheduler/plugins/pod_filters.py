@@ -1,17 +1,17 @@
 """Filters by the pods on all nodes: inter-pod affinity and anti-affinity, and topology spread.
 
 Each returns masks over the columns of the node matrix; the counts behind them are kept up to date
-with every pod (see :mod:`..state.pod_topology`), so a mask costs one pass over the nodes.
+with every pod (see :mod:`..state.podinfo.pod_topology`), so a mask costs one pass over the nodes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.pod_terms import PodSelector, SpreadTerm
-from ..state.pod_topology import domain_keys
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_terms import PodSelector, SpreadTerm
+from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import BoolVector, IntVector
 from .extension_points import RejectedNodes
 

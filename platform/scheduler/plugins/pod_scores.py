@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
-from ..state.pod_topology import domain_keys
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import BoolVector, FloatVector, IntVector
 from .pod_filters import domain_counts
 

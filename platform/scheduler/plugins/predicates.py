@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..state.core_types import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.pod_terms import SpreadTerm
-from ..state.pod_topology import domain_keys
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_terms import SpreadTerm
+from ..state.podinfo.pod_topology import domain_keys
+from ..state.podinfo.volumes import ZONE_LABELS, PodVolumes
 from ..state.resources import BoolVector, IntVector
-from ..state.volumes import ZONE_LABELS, PodVolumes
 from .arguments import boolean
 from .extension_points import RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters

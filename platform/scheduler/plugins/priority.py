@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..state.gangs import Gang, Task
+from ..state.gangs.gang import Gang, Task
+from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
-from ..state.task_table import TaskTable
 from .extension_points import Preemptor
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.gangs.task_table import TaskTable
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
 from ..state.resources import Amounts, BoolVector, IntVector, Matrix
-from ..state.task_table import TaskTable
-from ..state.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
 from .queue_limits import (

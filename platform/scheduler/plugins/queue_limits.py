@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...model.queue import QueueSpec
-from ..state.diagnosis import Shortage
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
+from ..state.gangs.diagnosis import Shortage
+from ..state.gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from .queue_state import queue_state_rejection

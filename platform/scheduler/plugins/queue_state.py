@@ -1,7 +1,7 @@
 """Rejection of gangs whose queue is not open."""
 
-from ..state.diagnosis import Stage
-from ..state.gangs import QueueInfo
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import QueueInfo
 from .extension_points import Rejection
 
 QUEUE_NOT_FOUND, QUEUE_NOT_OPEN = "QueueNotFound", "QueueNotOpen"

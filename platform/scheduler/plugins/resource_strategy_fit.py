@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeMatrix
+from ..state.cache.cache import SchedulerCache
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import IntVector, Matrix
 from .arguments import ArgumentError, integer, mapping, require_read, text
 from .extension_points import Scores

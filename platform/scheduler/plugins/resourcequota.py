@@ -7,10 +7,10 @@ numbers of pods in a quota are compared, too: ``minResources`` contains both.
 from collections.abc import Mapping
 
 from ...model.podgroup import PodGroupPhase
-from ..state.cache import SchedulerCache
-from ..state.diagnosis import Shortage
-from ..state.gangs import Gang, positive_difference, sum_amounts
-from ..state.resource_quotas import quota_only_amounts
+from ..state.cache.cache import SchedulerCache
+from ..state.cache.resource_quotas import quota_only_amounts
+from ..state.gangs.diagnosis import Shortage
+from ..state.gangs.gang import Gang, positive_difference, sum_amounts
 from ..state.resources import Amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 

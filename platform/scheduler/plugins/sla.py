@@ -10,8 +10,8 @@ from datetime import timedelta
 from functools import lru_cache
 
 from ...model import durations, times
-from ..state.cache import SchedulerCache
-from ..state.gangs import Gang
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang
 from .arguments import duration
 from .extension_points import Rejection
 

@@ -11,13 +11,13 @@ from functools import lru_cache
 import numpy as np
 
 from ...model.podgroup import PodGroup
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, Task
-from ..state.node_matrix import NodeMatrix
-from ..state.pod_traits import TOPOLOGY_ANNOTATIONS
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, Task
+from ..state.gangs.role_counts import RoleCounts
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_traits import TOPOLOGY_ANNOTATIONS
 from ..state.resources import PODS, IntVector, Matrix
-from ..state.role_counts import RoleCounts
 from .arguments import integer
 from .extension_points import Scores
 

@@ -11,11 +11,11 @@ from datetime import datetime, time, timedelta
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, Task, TaskStatus
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.pod_traits import is_preemptable_gang
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.gang import Gang, Task, TaskStatus
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_traits import is_preemptable_gang
 from .arguments import ArgumentError, with_prefix
 from .extension_points import Scores
 from .queue_limits import Claimant

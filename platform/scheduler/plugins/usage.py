@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..state.cache import SchedulerCache
-from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.node_usage import NodeUsage
+from ..state.cache.cache import SchedulerCache
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.nodes.node_usage import NodeUsage
+from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import CPU, MEMORY, FloatMatrix, FloatVector, IntVector, Matrix
 from .arguments import ArgumentError, integer, mapping, number, require_read
 from .extension_points import Scores

@@ -38,7 +38,7 @@ from ..framework.podgroup_status import (
     is_equal_status,
     with_transition_times,
 )
-from ..state.planned_gang import PlanNote
+from ..state.planning.planned_gang import PlanNote
 from ..state.resources import amounts, to_resource_list
 from .pod_versions import PodVersions
 

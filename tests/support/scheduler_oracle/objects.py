@@ -9,7 +9,7 @@ import yaml
 from batholith.model.meta import ObjectMeta
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.cache.cache import SchedulerCache
 from batholith.scheduler.state.core_types import Container, Node, Pod, PriorityClass
 from batholith.scheduler.state.resources import amounts
 

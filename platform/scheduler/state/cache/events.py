@@ -1,0 +1,130 @@
+"""Events of the scheduler cache: what the scheduling loop applies between two cycles."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ....model.podgroup import PodGroup
+from ....model.queue import Queue
+from ..core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
+from ..gangs.disruption_budgets import PodDisruptionBudget
+from ..nodes.node_usage import NodeUsage, UsedAmounts
+from .resource_quotas import ResourceQuota
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEvent(Generic[T]):
+    """An object was added (*old* is ``None``), updated or deleted (*new* is ``None``)."""
+
+    old: T | None
+    new: T | None
+
+
+class PodEvent(ObjectEvent[Pod]):
+    """A pod was added, updated or deleted."""
+
+
+class NodeEvent(ObjectEvent[Node]):
+    """A node was added, updated or deleted."""
+
+
+class PodGroupEvent(ObjectEvent[PodGroup]):
+    """A PodGroup was added, updated or deleted."""
+
+
+class QueueEvent(ObjectEvent[Queue]):
+    """A queue was added, updated or deleted."""
+
+
+class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
+    """A PersistentVolumeClaim was added, updated or deleted."""
+
+
+class PVEvent(ObjectEvent[PersistentVolume]):
+    """A PersistentVolume was added, updated or deleted."""
+
+
+class StorageClassEvent(ObjectEvent[StorageClass]):
+    """A storage class was added, updated or deleted."""
+
+
+class CSINodeEvent(ObjectEvent[CSINode]):
+    """A CSINode was added, updated or deleted."""
+
+
+class NamespaceEvent(ObjectEvent[Namespace]):
+    """A namespace was added, updated or deleted."""
+
+
+class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
+    """A resource quota was added, updated or deleted."""
+
+
+class PodDisruptionBudgetEvent(ObjectEvent[PodDisruptionBudget]):
+    """A PodDisruptionBudget was added, updated or deleted."""
+
+
+class PriorityClassEvent(ObjectEvent[PriorityClass]):
+    """A priority class was added, updated or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementForgotten:
+    """The binder could not bind the pod with *uid*: its resources are free again."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionForgotten:
+    """The evictor could not evict the pod with *uid*: it keeps its resources."""
+
+    uid: str
+    until: float
+    """Until when it is not chosen again, as Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesMeasured:
+    """The utilization of nodes was measured, in percent or as amounts."""
+
+    by_node: Mapping[str, NodeUsage] = field(default_factory=dict)
+    amounts: Mapping[str, UsedAmounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """The gang *key* is due for another report."""
+
+    key: str
+
+
+CacheEvent = (
+    PodEvent
+    | NodeEvent
+    | PodGroupEvent
+    | QueueEvent
+    | PVCEvent
+    | PodDisruptionBudgetEvent
+    | PVEvent
+    | StorageClassEvent
+    | CSINodeEvent
+    | NamespaceEvent
+    | PriorityClassEvent
+    | ResourceQuotaEvent
+    | NodesMeasured
+    | PlacementForgotten
+    | EvictionForgotten
+    | Recheck
+)

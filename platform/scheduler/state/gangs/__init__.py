@@ -1,0 +1,1 @@
+"""Gangs and their tasks, and the classes of their pods."""

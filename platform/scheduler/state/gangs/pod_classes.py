@@ -1,0 +1,140 @@
+"""Equivalence classes of the known pods, kept current as terms, namespaces and volumes change.
+
+A pod is registered while it is known: its terms are in use then, and its PVCs are followed. When
+the selectors that match a pod change, or its volumes, the pod gets another class; the counts of its
+node are changed with it. Requests are equal in both classes.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from ..core_types import CSINode, Namespace, PersistentVolume, PersistentVolumeClaim, Pod
+from ..nodes.node_matrix import NodeMatrix
+from ..podinfo.equivalence import EquivalenceCache, EquivalenceClass, known_pod
+from ..podinfo.pod_topology import KnownPod, PodTopology
+from ..podinfo.pod_traits import NO_TRAITS, PodTraits
+from ..podinfo.volumes import NO_VOLUMES
+from .pvcs import PVCTracker
+
+
+class ClassifiedPod(Protocol):
+    """A known pod and where it is."""
+
+    eq_class: EquivalenceClass
+    node_index: int
+    """The node that it occupies, or -1."""
+
+
+class PodClasses:
+    """Classifies pods, and counts on their nodes what filters by other pods see."""
+
+    def __init__(
+        self,
+        node_matrix: NodeMatrix,
+        *,
+        find: Callable[[str], ClassifiedPod | None],
+        on_change: Callable[[ClassifiedPod], object],
+    ) -> None:
+        """Start without pods.
+
+        *find* returns the known pod with a uid; *on_change* is called with one that has got
+        another class.
+        """
+        self.topology = PodTopology()
+        self.eq_classes = EquivalenceCache(self.topology)
+        self.pvcs = PVCTracker()
+        self._node_matrix = node_matrix
+        self._find = find
+        self._on_change = on_change
+        node_matrix.occupancy_listeners.append(self._count)
+
+    def get(self, pod: Pod, traits: PodTraits = NO_TRAITS) -> EquivalenceClass:
+        """Return the class of *pod*, which has *traits*."""
+        eq_class = self.eq_classes.unmatched(pod).variant(traits=traits)
+        return self._current(eq_class, known_pod(pod, eq_class.terms))
+
+    def register(self, pod: Pod, traits: PodTraits = NO_TRAITS) -> EquivalenceClass:
+        """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
+        uid, eq_class = pod.metadata.uid, self.eq_classes.unmatched(pod)
+        known = known_pod(pod, eq_class.terms)
+        self.pvcs.add_pod(uid, known.namespace, known.pvcs)
+        for selector in self.topology.add_pod(uid, known):
+            self._reclassify(self.topology.matching_pods(selector))
+        return self._current(eq_class.variant(traits=traits), known)
+
+    def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
+        """Do the same for a pod whose spec and traits are those of a registered pod of *eq_class*,
+        which has neither terms nor PVCs."""
+        known = known_pod(pod)
+        self.topology.add_pod(pod.metadata.uid, known)
+        return self._current(eq_class, known)
+
+    def unregister(self, uid: str) -> None:
+        """Undo :meth:`register`."""
+        known = self.topology.pod(uid)
+        if known is not None:
+            self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
+        for selector in self.topology.remove_pod(uid):
+            self._reclassify(self.topology.matching_pods(selector))
+
+    def update(self, pod: Pod, eq_class: EquivalenceClass) -> None:
+        """Update a registered pod whose class *eq_class* is the same as before."""
+        self.topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
+
+    def update_namespace(self, old: Namespace | None, new: Namespace | None) -> bool:
+        """Add, update or delete a namespace; returns whether classes may have changed."""
+        known = new or old
+        if known is None:
+            return False
+        labels = new.metadata.labels if new is not None else None
+        uids = self.topology.update_namespace(known.metadata.name, labels)
+        self._reclassify(uids)
+        return bool(uids)
+
+    def update_pvc(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Collection[str]:
+        """Add, update or delete a PVC; returns the uids of pods that it may concern."""
+        return self._reclassify(self.pvcs.update(old, new))
+
+    def update_volume(
+        self, old: PersistentVolume | None, new: PersistentVolume | None
+    ) -> Collection[str]:
+        """Add, update or delete a PV; returns the uids of pods that it may concern."""
+        return self._reclassify(self.pvcs.update_volume(old, new))
+
+    def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> bool:
+        """Add, update or delete the limits of CSI drivers on a node; returns whether they have
+        changed."""
+        changed = old is None or new is None or old.spec != new.spec
+        if changed:
+            self._node_matrix.attached_volumes.update_limits(old, new)
+        return changed
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _current(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
+        volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
+        return eq_class.variant(matched_by=self.topology.matched_by(pod), volumes=volumes)
+
+    def _reclassify(self, uids: Collection[str]) -> Collection[str]:
+        """Update the classes of pods; returns *uids*."""
+        for uid in uids:
+            pod, known = self._find(uid), self.topology.pod(uid)
+            if pod is None or known is None:
+                continue
+            before = pod.eq_class
+            after = self._current(before, known)
+            if after is not before:
+                pod.eq_class = after
+                self._on_change(pod)
+                if pod.node_index >= 0:
+                    self._count(before, (pod.node_index,), -1)
+                    self._count(after, (pod.node_index,), 1)
+        return uids
+
+    def _count(self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int) -> None:
+        if eq_class.footprint:
+            eq_class.footprint.add(self._node_matrix.topology, node_indexes, sign)
+        if eq_class.volumes:
+            self._node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)

@@ -1,0 +1,28 @@
+"""The priority classes of the cluster, and the priorities of gangs by them."""
+
+from ..core_types import PriorityClass
+from .gang import Gang
+
+
+class PriorityClasses:
+    """All priority classes by name."""
+
+    def __init__(self) -> None:
+        """Start without classes."""
+        self._classes: dict[str, PriorityClass] = {}
+
+    def update(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        """Add, update or delete a priority class."""
+        if old is not None:
+            self._classes.pop(old.metadata.name, None)
+        if new is not None:
+            self._classes[new.metadata.name] = new
+
+    def priority_of(self, gang: Gang) -> int:
+        """Return the priority of *gang*: that of its class, or of its pod if it is a single one."""
+        if gang.single:
+            return max((task.priority for task in gang.tasks.values()), default=0)
+        named = gang.podgroup.spec.priority_class_name if gang.podgroup else ""
+        if named in self._classes:
+            return self._classes[named].value
+        return next((each.value for each in self._classes.values() if each.global_default), 0)

@@ -1,0 +1,1 @@
+"""Nodes: their resources, what uses them, what they lack."""

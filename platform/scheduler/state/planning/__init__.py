@@ -1,0 +1,1 @@
+"""Nodes that are held for pods which do not exist yet or are pending."""

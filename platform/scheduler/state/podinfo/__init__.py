@@ -1,0 +1,1 @@
+"""What a pod requests and requires: resources, host ports, terms, volumes, traits."""
