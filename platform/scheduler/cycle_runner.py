@@ -74,7 +74,7 @@ class CycleRunner:
         self._framework = framework
         self._derived = Derived(self._cache, framework)
         self._set_actions(actions)
-        self._cache.try_all()
+        self._cache.changes.try_all()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
@@ -146,13 +146,13 @@ class CycleRunner:
             gang,
             now=now,
             busy=busy,
-            queue=self._cache.queue_of(gang),
+            queue=self._cache.queues.of(gang),
             total=self._cache.node_matrix.total,
             position=partial(self._positions.position, session, now=now),
             plan=self._cache.planned.note(gang),
         )
         if gang.phase != phase:
-            self._cache.mark_phase_changed(gang)
+            self._cache.changes.mark_stale(gang)
         return report
 
     def _prepare(self, time: float) -> None:
@@ -215,15 +215,15 @@ class CycleRunner:
 
     def _pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs to report on: not yet those whose members are to be tried."""
-        changed, planned = self._cache.pop_changed_gangs(), self._cache.planned
+        changed, planned = self._cache.changes.pop_gangs(), self._cache.planned
         for gang in planned.planning_gangs():
-            self._cache.mark_changed(gang)
+            self._cache.changes.mark(gang)
         return [gang for gang in changed if not planned.is_planning(gang.key)]
 
     def _queue_allocations(self) -> Iterable[QueueAllocation]:
-        changed = self._cache.pop_changed_queues()
-        for name, allocated in self._cache.subtrees_allocated(changed).items():
-            queue = self._cache.queues.get(name)
+        changed = self._cache.queues.pop_changed()
+        for name, allocated in self._cache.queues.subtrees_allocated(changed).items():
+            queue = self._cache.queues.by_name.get(name)
             if queue is not None and queue.object is not None:
                 yield QueueAllocation(queue.object, allocated)
 
@@ -242,7 +242,7 @@ class CycleRunner:
 
     def _update_queue_stats(self) -> None:
         """Update the stats of the queues that changed."""
-        log, queues = self._cache.queue_changes, self._cache.queues
+        log, queues = self._cache.queues.log, self._cache.queues.by_name
         changed = log.since(self._queue_position)
         self._queue_position = log.position
         for name in set(queues) | set(self._queue_stats) if changed is None else set(changed):

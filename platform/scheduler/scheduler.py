@@ -74,6 +74,7 @@ from .state.core_types import (
     StorageClass,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
+from .state.queue.waiting import ANY
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator
@@ -365,7 +366,7 @@ class Scheduler:
 
     def _warn_on_root_queue(self, reason: str, message: str) -> bool:
         """Record a Warning event on the root queue; return whether the queue exists."""
-        root = self._scheduler_cache.queues.get(names.ROOT_QUEUE)
+        root = self._scheduler_cache.queues.by_name.get(names.ROOT_QUEUE)
         if root is None or root.object is None:
             return False
         if self._recorder is not None:
@@ -380,7 +381,7 @@ class Scheduler:
             self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
             self._node_metrics.set_source(_metrics_source(loaded))
             self._set_disabled_plugins(loaded)
-            self._scheduler_cache.capacity_generation += 1
+            self._scheduler_cache.waiting.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -453,7 +454,7 @@ class Scheduler:
         A cycle that takes long leaves the rest to the next one, which starts at once.
         """
         cache = self._scheduler_cache
-        if not cache.is_unfinished:
+        if not cache.changes.is_unfinished:
             await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
         self._wake.clear()
         self._switch_conf()

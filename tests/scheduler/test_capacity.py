@@ -250,8 +250,10 @@ def test_sums_of_ancestors_are_exact_after_any_history(
         for each in world.core._framework.plugins
         if isinstance(each, HierarchicalCapacityPlugin)
     )
-    plugin._stale.update(world.cluster.queues)
+    plugin._stale.update(world.cluster.queues.by_name)
     plugin._add_up()
     for name, level in plugin._tree.items():
-        expected = {k: v for k, v in world.cluster.subtrees_allocated([name])[name].items() if v}
+        expected = {
+            k: v for k, v in world.cluster.queues.subtrees_allocated([name])[name].items() if v
+        }
         assert level.allocated == expected, name

@@ -39,7 +39,7 @@ def test_decision_has_placements_allocations_and_stats() -> None:
     observed = NodeInfo("a", {}, (), unschedulable=False)
     assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang, observed),)
     assert (decision.scheduled, decision.rejected) == (1, 1)
-    default = world.cluster.queues["default"].object
+    default = world.cluster.queues.by_name["default"].object
     assert default is not None
     allocated = {"cpu": 1000, "pods": 1}
     assert QueueAllocation(default, allocated) in decision.queue_allocations

@@ -93,7 +93,9 @@ def test_a_queue_reclaims_from_described_pods_of_another() -> None:
     on_nodes = [name for name, each in it.jobs.items() if each.spec.node_name]
     running = [name for name in on_nodes if it.jobs[name].status.phase == "Running"]
     assert sorted(name[:3] for name in running) == ["one", "one", "two", "two"]
-    allocated = {name: each.allocated.get("cpu") for name, each in it.world.cluster.queues.items()}
+    allocated = {
+        name: each.allocated.get("cpu") for name, each in it.world.cluster.queues.by_name.items()
+    }
     assert (allocated["one"], allocated["two"]) == (2000, 2000)
 
 

@@ -108,7 +108,7 @@ def test_gangs_to_be_allocated_do_not_keep_others_from_preempting() -> None:
         world.gang(f"new{number}", 1, cpu=f"{4000 + number}m")
     decision = _run_cycle(world, calls=0)
     assert [decision.rejected > 0, len(decision.evictions)] == [True, 2]
-    assert world.cluster.is_unfinished
+    assert world.cluster.changes.is_unfinished
 
 
 class _Refuses:

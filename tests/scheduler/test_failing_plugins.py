@@ -128,9 +128,9 @@ def test_filter_limit_or_vote_that_raises_rejects_the_gang(
     assert [each.message for each in caplog.records] == ["plugin failed"]
     assert caplog.records[0].exc_info
     assert (world.cluster.node_matrix.idle[: len(before)] == before).all()
-    assert not world.cluster.queue_named("default").allocated
+    assert not world.cluster.queues.named("default").allocated
     acme.raising = frozenset()
-    world.cluster.mark_changed(world.cluster.gangs["ns/g"])
+    world.cluster.changes.mark(world.cluster.gangs["ns/g"])
     assert set(world.schedule()) == {"g-0", "g-1"}, "no event is necessary"
     assert world.cluster.gangs["ns/g"].diagnosis is None
 
@@ -205,7 +205,7 @@ def test_limit_that_raises_during_a_gang_discards_its_allocations(acme: type[Acm
     world.upsert(pod("g-0", "g", role="x"), pod("g-1", "g", role="y", cpu=2))
     world.upsert(pod("h-0", "h"), pod("h-1", "h"))
     assert set(world.schedule()) == {"h-0", "h-1"}
-    assert world.cluster.queue_named("default").allocated["cpu"] == 2000
+    assert world.cluster.queues.named("default").allocated["cpu"] == 2000
 
 
 def test_limit_that_raises_keeps_queue_gates(acme: type[Acme]) -> None:
@@ -215,10 +215,10 @@ def test_limit_that_raises_keeps_queue_gates(acme: type[Acme]) -> None:
     acme.raising = frozenset({"allocatable_count"})
     decision = world.decision()
     assert decision.ungated == ()
-    assert not world.cluster.queue_named("default").allocated
+    assert not world.cluster.queues.named("default").allocated
     assert "failed in allocatable_count" in world.fit_message("g")
     acme.raising = frozenset()
-    world.cluster.mark_changed(world.cluster.gangs["ns/g"])
+    world.cluster.changes.mark(world.cluster.gangs["ns/g"])
     assert [each.name for each in world.decision().ungated] == ["g-0"]
 
 

@@ -137,6 +137,6 @@ def test_updated_division_equals_a_new_one(data: st.DataObject) -> None:
         kept.update(world.cluster)
         new = Division()
         new.update(world.cluster)
-        for each in world.cluster.queues:
+        for each in world.cluster.queues.by_name:
             assert kept.deserved(each) == new.deserved(each)
             assert kept.real_capability(each) == new.real_capability(each)

@@ -156,7 +156,7 @@ def test_discarded_statement_restores_all_amounts(
 ) -> None:
     world = world_of(node_objects, [(len(pods) + 100, pods) for _, pods in gang_objects])
     idle = world.cluster.node_matrix.idle.copy()
-    queue = world.cluster.queue_named("default")
+    queue = world.cluster.queues.named("default")
     allocated = dict(queue.allocated)
     assert world.schedule() == {}
     after = world.cluster.node_matrix.idle
@@ -180,8 +180,8 @@ def test_cache_after_any_events_equals_a_new_one(data: st.DataObject) -> None:
     assert _node_columns(world.cluster) == _node_columns(fresh.cluster)
     world.cluster.refresh()
     fresh.cluster.refresh()
-    for name, queue in world.cluster.queues.items():
-        other = fresh.cluster.queue_named(name)
+    for name, queue in world.cluster.queues.by_name.items():
+        other = fresh.cluster.queues.named(name)
         assert (queue.allocated, queue.requested) == (other.allocated, other.requested)
     for key, gang in fresh.cluster.gangs.items():
         assert gang.counts.by_status == world.cluster.gangs[key].counts.by_status

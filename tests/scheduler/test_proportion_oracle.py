@@ -133,5 +133,5 @@ def test_the_share_error_is_less_than_one_gang(queues: list[tuple[int, int]], to
     allocated_pods(world)
     for index, (weight, size) in enumerate(queues):
         deserved = Fraction(total * weight, weights)
-        got = Fraction(world.cluster.queues[f"q{index}"].allocated.get("cpu", 0), 1000)
+        got = Fraction(world.cluster.queues.by_name[f"q{index}"].allocated.get("cpu", 0), 1000)
         assert deserved - size < got <= deserved + Fraction(1, 1000)

@@ -20,6 +20,7 @@ from batholith.scheduler.plugins.usage import MAX_AGE
 from batholith.scheduler.state.cache.events import NodesMeasured, ResourceQuotaEvent
 from batholith.scheduler.state.cache.resource_quotas import ResourceQuota, ResourceQuotaStatus
 from batholith.scheduler.state.nodes.node_usage import NodeUsage
+from batholith.scheduler.state.queue.waiting import ANY
 
 CREATED = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
 
@@ -308,7 +309,7 @@ def test_gangs_are_admitted_within_the_quota_of_their_namespace(name: str) -> No
         'resource quota "compute" insufficient: insufficient cpu (requested 2, free 1 of 5)'
     )
     # The pods of the first gang do not exist yet, so its quota is still taken.
-    world.cluster.capacity_generation += 1
+    world.cluster.waiting.publish(ANY)
     world.schedule()
     assert phase(world, "two") == "Pending"
     world.cluster.apply(ResourceQuotaEvent(None, quota({name: "9"}, {name: "2"})))

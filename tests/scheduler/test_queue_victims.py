@@ -36,7 +36,7 @@ def plugin(world: SchedulerWorld, method: str) -> Any:
 def preemptor(world: SchedulerWorld, name: str) -> Preemptor:
     gang = world.cluster.gangs[f"ns/{name}"]
     task = next(iter(gang.pending_tasks.values()))
-    return Preemptor(gang, world.cluster.queue_of(gang), task.eq_class)
+    return Preemptor(gang, world.cluster.queues.of(gang), task.eq_class)
 
 
 def tasks(world: SchedulerWorld, *names: str) -> list[Task]:
@@ -93,11 +93,11 @@ def test_a_queue_reclaims_up_to_what_it_deserves() -> None:
     world.schedule()
     eq_class = preemptor(world, "new").eq_class
     capacity = plugin(world, "preemptive_count")
-    assert capacity.preemptive_count(world.cluster.queue_named("q"), eq_class) == 0
+    assert capacity.preemptive_count(world.cluster.queues.named("q"), eq_class) == 0
     world.upsert(node("a", cpu=9), node("b", cordoned=True))
     world.schedule()
     counts = [
-        capacity.preemptive_count(world.cluster.queue_named(name), eq_class)
+        capacity.preemptive_count(world.cluster.queues.named(name), eq_class)
         for name in ("q", "closed", "default")
     ]
     assert counts == [2, 0, 0]
@@ -118,7 +118,7 @@ def test_queues_that_are_closer_in_the_tree_lose_first() -> None:
     world.upsert(node("a"), queue("dept"), queue("far"))
     world.upsert(queue("q", parent="dept"), queue("near", parent="dept"))
     world.schedule()
-    capacity, named = plugin(world, "victim_queue_order"), world.cluster.queue_named
+    capacity, named = plugin(world, "victim_queue_order"), world.cluster.queues.named
     order = [capacity.victim_queue_order(named(name), named("q")) for name in ("near", "far")]
     assert order == sorted(order) and order[0] < order[1]
 
@@ -134,9 +134,9 @@ def test_with_hierarchical_drf_a_queue_reclaims_until_shares_are_equal() -> None
     run(world, "old", 6, "x")
     submit(world, "new", 6, queue="y")
     assert reclaimed(world, "new", "old") == ["old-t-0", "old-t-1"]
-    before = plugin(world, "reclaimable").queue_order(world.cluster.queue_named("x"))
+    before = plugin(world, "reclaimable").queue_order(world.cluster.queues.named("x"))
     reclaimed(world, "new", "old")
-    assert plugin(world, "reclaimable").queue_order(world.cluster.queue_named("x")) == before
+    assert plugin(world, "reclaimable").queue_order(world.cluster.queues.named("x")) == before
 
 
 @pytest.mark.parametrize(

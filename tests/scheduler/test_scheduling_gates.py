@@ -143,4 +143,4 @@ def test_minimum_of_a_gang_is_reserved_for_queue_gates_only() -> None:
         world.upsert(node("a"), podgroup("g", 2, resources={"cpu": 2}))
         world.upsert(*(pod(f"g-{i}", "g", gates=gates) for i in range(2)))
         world.schedule()
-        assert world.cluster.queues["default"].reserved.get("cpu", 0) == kept
+        assert world.cluster.queues.by_name["default"].reserved.get("cpu", 0) == kept

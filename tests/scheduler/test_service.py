@@ -39,7 +39,7 @@ async def test_failed_event_does_not_affect_other_events(
 
     monkeypatch.setattr(SchedulerCache, "update_node", fail)
     async with running(scheduler):
-        await wait_for(lambda: caplog.messages and "q" in scheduler._scheduler_cache.queues)
+        await wait_for(lambda: caplog.messages and "q" in scheduler._scheduler_cache.queues.by_name)
         assert caplog.messages == ["cannot handle event"]
 
 
@@ -96,16 +96,16 @@ async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
             api.put(PODS, "g-0", metadata=meta, spec=pod, status={"phase": "Pending"})
             try:
                 await wait_for(action.entered.is_set)
-                assert cache.queue_named("default").allocated["cpu"] == 1000
+                assert cache.queues.named("default").allocated["cpu"] == 1000
                 assert allocated() == 0, "a scrape reads the last decision"
                 with pytest.raises(RuntimeError, match="a cycle is running"):
                     cache.apply(Recheck("d/g"))
                 api.put(QUEUES, "new", spec={"weight": 1}, status={"state": "Open"})
                 await wait_for(lambda: scheduler._events)
-                assert "new" not in cache.queues
+                assert "new" not in cache.queues.by_name
             finally:
                 action.release.set()
-            await wait_for(lambda: allocated() == 1000 and "new" in cache.queues)
+            await wait_for(lambda: allocated() == 1000 and "new" in cache.queues.by_name)
 
 
 class FailingFilter:

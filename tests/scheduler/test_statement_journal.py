@@ -34,7 +34,9 @@ class Sums:
         self.cpu: dict[str, int] = {}
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        self.cpu = {name: each.allocated.get("cpu", 0) for name, each in cache.queues.items()}
+        self.cpu = {
+            name: each.allocated.get("cpu", 0) for name, each in cache.queues.by_name.items()
+        }
 
     def allocated(self, change: Allocation) -> None:
         if self.raising:
@@ -99,7 +101,7 @@ def _state(world: SchedulerWorld, session: Session) -> object:
             )
             for gang in cache.gangs.values()
         },
-        {each.name: (each.allocated, each.requested) for each in cache.queues.values()},
+        {each.name: (each.allocated, each.requested) for each in cache.queues.by_name.values()},
         [dict(plugin.cpu) for plugin in _listeners(session)],
     )
 
@@ -177,12 +179,12 @@ def test_sums_of_open_statement_equal_those_of_its_tasks(data: st.DataObject) ->
                 tasks = [
                     task
                     for gang in world.cluster.gangs.values()
-                    if world.cluster.queue_of(gang).name == name
+                    if world.cluster.queues.of(gang).name == name
                     for task in gang.tasks.values()
                     if task.status in counted
                 ]
                 cpu = sum(task.eq_class.request["cpu"] for task in tasks)
-                assert world.cluster.queue_named(name).allocated.get("cpu", 0) == cpu
+                assert world.cluster.queues.named(name).allocated.get("cpu", 0) == cpu
                 assert [each.cpu[name] for each in _listeners(session)] == [cpu]
 
 

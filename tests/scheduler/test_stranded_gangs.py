@@ -31,7 +31,7 @@ class World(SchedulerWorld):
         """Run a cycle *seconds* later, as the recheck of a gang does."""
         self.now += seconds
         for gang in list(self.cluster.gangs.values()):
-            self.cluster.mark_changed(gang)
+            self.cluster.changes.mark(gang)
         return self.decision(now=self.now)
 
     def half_bound(self, name: str, members: int, bound: int, **more: Any) -> None:

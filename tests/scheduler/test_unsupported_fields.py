@@ -76,7 +76,7 @@ def test_unsupported_field_is_in_the_conditions_of_pod_and_podgroup(
     (condition,) = report.status.conditions
     assert (condition.type, condition.reason) == ("Unschedulable", "UnsupportedField")
     assert condition.message.endswith(f"g-0: {expected}")
-    assert not world.cluster.queue_named("default").allocated
+    assert not world.cluster.queues.named("default").allocated
 
 
 def test_all_unsupported_fields_are_named() -> None:

@@ -17,6 +17,7 @@ from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudgetStatus,
 )
 from batholith.scheduler.state.gangs.gang import Gang, Task
+from batholith.scheduler.state.queue.waiting import ANY
 
 
 class Voter:
@@ -73,7 +74,7 @@ def permitted(world: EvictingWorld, *tiers: Sequence[object]) -> list[str]:
     """Which tasks of the running gang the plugins permit to be evicted."""
     gang = world.cluster.gangs["ns/wait"]
     task = next(iter(gang.tasks.values()))
-    preemptor = Preemptor(gang, world.cluster.queue_of(gang), task.eq_class, 1, task.priority)
+    preemptor = Preemptor(gang, world.cluster.queues.of(gang), task.eq_class, 1, task.priority)
     candidates = sorted(world.cluster.gangs["ns/run"].tasks.values(), key=lambda each: each.name)
     victims = votes_of(*tiers).victims(Reach.PREEMPT, preemptor, candidates)
     return [task.name[-1] for task in victims]
@@ -374,6 +375,6 @@ def test_cdp_protects_pods_during_their_cooldown_time() -> None:
     start = 1767225600.0
     world.run(time=start + 599)
     assert world.evicted == []
-    world.cluster.capacity_generation += 1
+    world.cluster.waiting.publish(ANY)
     world.run(time=start + 600)
     assert world.evicted == ["run-t-0"]

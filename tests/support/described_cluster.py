@@ -217,7 +217,7 @@ class DescribedCluster:
         """What the queues have allocated and what is requested of them."""
         return {
             name: (each.allocated, each.requested, each.reserved, each.elastic)
-            for name, each in self.world.cluster.queues.items()
+            for name, each in self.world.cluster.queues.by_name.items()
         }
 
 

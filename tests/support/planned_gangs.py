@@ -168,4 +168,4 @@ class PlanningWorld(SchedulerWorld):
 
     def allocated(self, name: str = "default") -> int:
         """Thousandths of CPUs that a queue uses."""
-        return self.cluster.queues[name].allocated.get("cpu", 0)
+        return self.cluster.queues.by_name[name].allocated.get("cpu", 0)

@@ -209,7 +209,7 @@ class SchedulerWorld:
     def report(self, group: str, *, now: float = 0.0, busy: bool = False) -> PodGroupReport:
         """Run a cycle and return its report on *group*."""
         key = f"ns/{group}"
-        self.cluster.mark_changed(self.cluster.gangs[key])
+        self.cluster.changes.mark(self.cluster.gangs[key])
         reports = self.decision(now=now, busy=busy).reports
         return next(report for report in reports if report.key == key)
 

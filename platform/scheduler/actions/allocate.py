@@ -62,11 +62,11 @@ def allocate(session: Session) -> None:
         enqueue_without_plugins(session)
     remove_gates(session)
     pending = _pending_by_queue(session)
-    queue_heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in pending]
+    queue_heap = [(session.queue_order(session.cache.queues.named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
     while queue_heap and not session.should_stop():
         key, name = heapq.heappop(queue_heap)
-        queue, heap = session.cache.queue_named(name), pending[name]
+        queue, heap = session.cache.queues.named(name), pending[name]
         if queue_heap and (now := session.queue_order(queue)) > key:
             # Allocations in another queue have changed its key: they have an ancestor in common.
             heapq.heappush(queue_heap, (now, name))
@@ -100,7 +100,7 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
         if rejection:
             session.reject_for(gang, rejection)
         else:
-            heap = pending.setdefault(session.cache.queue_of(gang).name, [])
+            heap = pending.setdefault(session.cache.queues.of(gang).name, [])
             _push(session, heap, PendingGang(candidate))
     return pending
 

@@ -29,12 +29,12 @@ def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None
     """Admit or reject gangs in rounds, one gang of each queue per round."""
     candidates: dict[str, list[Candidate]] = {}
     for candidate in session.candidates(_is_wanted):
-        name = session.cache.queue_of(candidate.gang).name
+        name = session.cache.queues.of(candidate.gang).name
         candidates.setdefault(name, []).append(candidate)
     if not candidates:
         return
     order = sorted(
-        candidates, key=lambda name: session.queue_order(session.cache.queue_named(name))
+        candidates, key=lambda name: session.queue_order(session.cache.queues.named(name))
     )
     rounds = session.update_rounds()
     heap: list[tuple[int, int, str, Candidate]] = []
@@ -59,7 +59,7 @@ def _is_wanted(gang: Gang) -> bool:
 
 
 def _enqueue_or_reject(session: Session, gang: Gang, rejection: Rejection | None) -> None:
-    queue = session.cache.queue_of(gang)
+    queue = session.cache.queues.of(gang)
     rejection = queue_state_rejection(queue) or rejection
     if rejection:
         demand = ("enqueue", queue.name, gang.priority, tuple(sorted(gang.min_request.items())))

@@ -27,7 +27,7 @@ def preempt(session: Session) -> None:
 
     def entry(candidate: Candidate) -> _Entry:
         gang = candidate.gang
-        queue_order = session.queue_order(session.cache.queue_of(gang))
+        queue_order = session.queue_order(session.cache.queues.of(gang))
         return queue_order, session.job_order(gang), gang.key, candidate
 
     heap = []

@@ -25,7 +25,7 @@ def reclaim(session: Session) -> None:
     by_queue: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
 
     def push(candidate: Candidate) -> str:
-        name = session.cache.queue_of(candidate.gang).name
+        name = session.cache.queues.of(candidate.gang).name
         entry = session.job_order(candidate.gang), candidate.gang.key, candidate
         heapq.heappush(by_queue.setdefault(name, []), entry)
         return name
@@ -36,7 +36,7 @@ def reclaim(session: Session) -> None:
             session.starving.mark_tried(Reach.RECLAIM.value, candidate)
         else:
             push(candidate)
-    heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in by_queue]
+    heap = [(session.queue_order(session.cache.queues.named(name)), name) for name in by_queue]
     heapq.heapify(heap)
     while heap and not session.is_time_over():
         _, name = heapq.heappop(heap)
@@ -45,13 +45,13 @@ def reclaim(session: Session) -> None:
         if following is not None:
             push(following)
         if by_queue[name]:
-            heapq.heappush(heap, (session.queue_order(session.cache.queue_named(name)), name))
+            heapq.heappush(heap, (session.queue_order(session.cache.queues.named(name)), name))
 
 
 def _reclaim(session: Session, candidate: Candidate) -> Candidate | None:
     """Evict pods for a gang; returns the next one with equal demand, if that was possible."""
     try:
-        overused = session.overused(session.cache.queue_of(candidate.gang))
+        overused = session.overused(session.cache.queues.of(candidate.gang))
     except PluginError as error:
         session.reject_failed(candidate.gang, error)
         overused = True

@@ -21,7 +21,7 @@ from ..state.queue.waiting import Waits
 
 def remove_gates(session: Session) -> None:
     """Remove the gates of pods that are within the limits of their queue."""
-    queue_of = session.cache.queue_of
+    queue_of = session.cache.queues.of
 
     def order(candidate: Candidate) -> tuple[SortKey, SortKey]:
         gang = candidate.gang

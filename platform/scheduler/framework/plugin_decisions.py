@@ -157,7 +157,7 @@ class PluginDecisions:
         """Count what was freed for gangs of *queue* by evictions as allocated in the block: else
         others in the queue would use up its limit before."""
         reservations = self.cache.reservations
-        freed = reservations.freed_in(self.cache.queue_of, queue) if reservations else {}
+        freed = reservations.freed_in(self.cache.queues.of, queue) if reservations else {}
         add_amounts(queue.allocated, freed)
         try:
             yield

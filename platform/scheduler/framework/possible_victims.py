@@ -22,18 +22,18 @@ class PossibleVictims:
         """Return whether the queue of *gang* has pods of gangs with a lower priority."""
         if self._cache.reservations:
             return True  # it may take what is held for another gang
-        number = self._cache.task_table.queue_id(self._cache.queue_of(gang).name)
+        number = self._cache.task_table.queue_id(self._cache.queues.of(gang).name)
         return 0 <= number < len(self._lowest) and bool(self._lowest[number] < gang.priority)
 
     def may_reclaim(self, gang: Gang) -> bool:
         """Return whether another queue has pods that may be reclaimed."""
-        own = self._cache.queue_of(gang)
+        own = self._cache.queues.of(gang)
         return bool(self._cache.reservations) or any(
             queue is not own
             and queue.object is not None
             and queue.object.spec.reclaimable is not False
             and queue.allocated
-            for queue in self._cache.queues.values()
+            for queue in self._cache.queues.by_name.values()
         )
 
     def _lowest_priorities(self) -> IntVector:

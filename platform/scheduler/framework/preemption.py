@@ -71,7 +71,7 @@ def _outranks(session: Session, gang: Gang, reservation: Reservation) -> bool:
     return session.may_take(gang, reservation) or (
         reservation.purpose is Purpose.PREEMPTION
         and holder.priority < gang.priority
-        and session.cache.queue_of(holder) is session.cache.queue_of(gang)
+        and session.cache.queues.of(holder) is session.cache.queues.of(gang)
     )
 
 

@@ -47,7 +47,7 @@ class PreemptionAttempt:
         self._cache = session.cache
         self._statement = statement
         self._gang = gang
-        self._queue = session.cache.queue_of(gang)
+        self._queue = session.cache.queues.of(gang)
         self._reach = reach
         self._breaking = breaking
         self._search = session.starving.search(reach.value, gang)

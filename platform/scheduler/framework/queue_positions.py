@@ -34,7 +34,7 @@ class QueuePositions:
 
         *now* is a reading of a monotonic clock.
         """
-        order = self._order(session, self._cache.queue_of(gang).name, now)
+        order = self._order(session, self._cache.queues.of(gang).name, now)
         rank = bisect_left(order.keys, session.job_order(gang)) + 1
         return rank, max(len(order.keys), rank)
 
@@ -48,5 +48,5 @@ class QueuePositions:
     def _compute(self, session: Session, now: float) -> None:
         keys: dict[str, list[SortKey]] = {}
         for gang in self._cache.pending_gangs.values():
-            keys.setdefault(self._cache.queue_of(gang).name, []).append(session.job_order(gang))
+            keys.setdefault(self._cache.queues.of(gang).name, []).append(session.job_order(gang))
         self._orders = {queue: _Order(sorted(each), now) for queue, each in keys.items()}

@@ -29,7 +29,7 @@ def may_take(
     if gang.single:  # it has the priority of its pod, and a gang that of its class
         priorities = (task.priority for task in holder.tasks.values())
         return gang.priority > max(priorities, default=holder.priority)
-    queue, other = cache.queue_of(gang), cache.queue_of(holder)
+    queue, other = cache.queues.of(gang), cache.queues.of(holder)
     if queue is other:
         return gang.priority > holder.priority
     return queue_order(queue) < queue_order(other)

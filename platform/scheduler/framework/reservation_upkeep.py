@@ -74,7 +74,7 @@ def _wake(cache: SchedulerCache, gang: Gang) -> None:
     """Let *gang* be tried again."""
     if gang.key in cache.pending_gangs:
         cache.waiting.activate(gang)
-        cache.mark_changed(gang)
+        cache.changes.mark(gang)
 
 
 def longest_grace(cache: SchedulerCache, node_indexes: Collection[int]) -> float:

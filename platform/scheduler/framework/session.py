@@ -269,7 +269,7 @@ class Session(PluginDecisions):
 
     def statement(self, gang: Gang) -> Statement:
         """Return a new statement for *gang*."""
-        return Statement(self, gang, self.cache.queue_of(gang))
+        return Statement(self, gang, self.cache.queues.of(gang))
 
     # -- gangs to be tried ---------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class Session(PluginDecisions):
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
             undo_operation(self.cache, operation)
-            self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
+            self.cache.changes.mark(operation.change.gang)  # its tasks are pending again
         for hold in self._pending_holds:
             hold()
         self.cache.refresh()
@@ -458,12 +458,12 @@ class Session(PluginDecisions):
         if rejection.stage in (Stage.GANG, Stage.POD):
             return OWN
         if rejection.stage is Stage.QUEUE:
-            return self.limit_events(self.cache.queue_of(gang))
+            return self.limit_events(self.cache.queues.of(gang))
         return frozenset({ANY})
 
     def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
         """Return what may raise the limits of *queue*."""
-        path = self.cache.with_ancestors(queue.name)
+        path = self.cache.queues.with_ancestors(queue.name)
         return frozenset({QUEUES, TOTAL, *map(queue_gained, path)})
 
     def reject(
@@ -486,7 +486,7 @@ class Session(PluginDecisions):
         self.rejected += 1
         if gang.diagnosis != diagnosis:
             gang.diagnosis = diagnosis
-            self.cache.mark_changed(gang)
+            self.cache.changes.mark(gang)
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -530,7 +530,7 @@ class Session(PluginDecisions):
         capacity.keep(waiting.needed_classes())
         self.starving.keep_untried()
         unfinished = self.is_stopped or waiting.starving.has_untried
-        self.cache.mark_cycle_end(unfinished=unfinished)
+        self.cache.changes.mark_cycle_end(unfinished=unfinished)
 
     def _retry_failed(self, gang: Gang) -> None:
         """Let *gang*, for which a plugin failed, be tried in the next cycle; if this was stopped,
@@ -554,7 +554,7 @@ class Session(PluginDecisions):
     def _waits_of(self, rejected: RejectedGang) -> Waits:
         gang, found = rejected.gang, rejected.waits
         if rejected.attempt is not None:
-            queue = self.cache.queue_of(gang)
+            queue = self.cache.queues.of(gang)
             found = [*found, waits_of(gang, queue.name, rejected.attempt, self._capacity_of)]
         waits = found[0]
         for other in found[1:]:

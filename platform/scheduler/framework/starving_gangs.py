@@ -1,16 +1,29 @@
 """The gangs for which the actions of one session may evict pods."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ..plugins.extension_points import Rejection
+from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang
 from ..state.planning.reservations import Purpose
 from ..state.queue.starving_groups import VictimSearch
 from ..state.queue.waiting import WaitGroup
 from .candidate import Candidate
 
-if TYPE_CHECKING:
-    from .session import Session
+
+class _Session(Protocol):
+    """What is needed of the session, which contains the starving gangs."""
+
+    cache: SchedulerCache
+
+    def starving_gangs(self) -> list[Gang]: ...
+
+    def is_rejected(self, gang: Gang) -> bool: ...
+
+    def job_valid(self, gang: Gang) -> Rejection | None: ...
+
+    def sort(self, group: WaitGroup) -> None: ...
 
 
 class SearchInterruptedError(Exception):
@@ -24,7 +37,7 @@ class StarvingGangs:
     action has yet to try since they were rejected before, or since something else has changed.
     """
 
-    def __init__(self, session: "Session", interrupted: Callable[[], bool]) -> None:
+    def __init__(self, session: _Session, interrupted: Callable[[], bool]) -> None:
         """Start a session in which no gang has been tried; *interrupted* is whether its time is
         over."""
         self._session = session

@@ -379,7 +379,7 @@ class Statement:
 
     def _allocation(self, tasks: Sequence[Task], node_indexes: Sequence[int]) -> Allocation:
         gang, eq_class = tasks[0].gang or self._gang, tasks[0].eq_class
-        queue = self._queue if gang is self._gang else self._cache.queue_of(gang)
+        queue = self._queue if gang is self._gang else self._cache.queues.of(gang)
         return Allocation(gang, queue, eq_class, tasks, node_indexes)
 
     def _apply(self, operation: Operation) -> None:

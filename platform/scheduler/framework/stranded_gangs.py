@@ -83,7 +83,7 @@ class StrandedGangs:
         *now* is a reading of a monotonic clock.
         """
         self.evicted = []
-        for gang in list(session.cache.changed_gangs()):
+        for gang in list(session.cache.changes.gangs()):
             self._observe(session, gang, now)
         for gang in self._in_order(session, self._stranded):
             self._allocate_or_evict(session, gang, now)

@@ -36,7 +36,7 @@ class VictimCandidates:
         self._session = session
         self._cache = session.cache
         self._gang = gang
-        self._queue = session.cache.queue_of(gang)
+        self._queue = session.cache.queues.of(gang)
         self._reach = reach
         self._breaking = breaking
 
@@ -143,7 +143,7 @@ class VictimCandidates:
             return own
         others = [
             table.queue_id(queue.name)
-            for queue in self._cache.queues.values()
+            for queue in self._cache.queues.by_name.values()
             if queue is not self._queue
             and queue.object is not None
             and queue.object.spec.reclaimable is not False
@@ -225,7 +225,7 @@ class VictimCandidates:
     def _queue_of(self, task: Task) -> QueueInfo:
         if task.gang is None:
             return self._queue
-        return self._cache.queue_of(task.gang)
+        return self._cache.queues.of(task.gang)
 
 
 def uses_port_of(task: Task, eq_class: EquivalenceClass) -> bool:

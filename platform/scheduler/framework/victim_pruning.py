@@ -32,7 +32,7 @@ class VictimPruning:
         self._cache = session.cache
         self._statement = statement
         self._gang = gang
-        self._queue = session.cache.queue_of(gang)
+        self._queue = session.cache.queues.of(gang)
         self._candidates = candidates
         self._fit = FutureFit(session)
         self._groups: list[_Group] = []

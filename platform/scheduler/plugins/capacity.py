@@ -69,7 +69,7 @@ class CapacityPlugin:
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the limits again if a queue or the cluster has changed."""
         self._cache = cache
-        versions = (cache.queue_version, cache.node_matrix.total_version)
+        versions = (cache.queues.version, cache.node_matrix.total_version)
         if versions == self._versions:
             return
         self._versions = versions
@@ -88,7 +88,7 @@ class CapacityPlugin:
         """Reject a gang whose minimum exceeds the limit of a level."""
         if gang.single or self._cache is None:
             return None
-        queue = self._cache.queue_of(gang)
+        queue = self._cache.queues.of(gang)
         if rejection := queue_state_rejection(queue) or self.problem(queue):
             return rejection
         if not gang.min_resources:
@@ -165,7 +165,7 @@ class CapacityPlugin:
         for task in candidates:
             if task.gang is None:
                 continue
-            queue = cache.queue_of(task.gang)
+            queue = cache.queues.of(task.gang)
             levels = self.losing_levels(queue, preemptor.queue)
             request = dict(compared(task.eq_class.request))
             if not levels or wanted.isdisjoint(request):
@@ -216,7 +216,7 @@ class CapacityPlugin:
 
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
-        queue = self._cache.queues.get(name) if self._cache else None
+        queue = self._cache.queues.by_name.get(name) if self._cache else None
         limits = self._limits.get(name)
         return free_of_limit(queue, limits.real_capability) if queue and limits else {}
 
@@ -234,13 +234,13 @@ class CapacityPlugin:
 
 
 def _specs(cache: SchedulerCache) -> Iterator[tuple[str, QueueSpec]]:
-    for queue in cache.queues.values():
+    for queue in cache.queues.by_name.values():
         if queue.object is not None:
             yield queue.name, queue.object.spec
 
 
 def _has_object(cache: SchedulerCache, name: str) -> bool:
-    queue = cache.queues.get(name)
+    queue = cache.queues.by_name.get(name)
     return queue is not None and queue.object is not None
 
 

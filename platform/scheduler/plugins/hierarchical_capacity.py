@@ -60,9 +60,9 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute limits and sums of what has changed."""
         super().on_session_open(cache)
-        changed = cache.queue_changes.since(self._position)
-        self._position = cache.queue_changes.position
-        self._stale.update(cache.queues if changed is None else changed)
+        changed = cache.queues.log.since(self._position)
+        self._position = cache.queues.log.position
+        self._stale.update(cache.queues.by_name if changed is None else changed)
         self._add_up()
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
@@ -192,7 +192,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         cache = self._cache
         while self._stale and cache is not None:
             name = self._stale.pop()
-            queue, path = cache.queues.get(name), self._paths.get(name, ())
+            queue, path = cache.queues.by_name.get(name), self._paths.get(name, ())
             before = self._counted.get(name, _NOTHING)
             now = (queue.allocated, queue.reserved, queue.elastic) if queue else _NOTHING
             if now == before:

@@ -124,16 +124,16 @@ class HierarchicalDrfPlugin(DrfPlugin):
             self._total_version = cache.node_matrix.total_version
             self._totals = cache.node_matrix.allocatable.sum(axis=1)
             self._usages.clear()
-        rebuild = cache.queue_version != self._version and self._update_tree(cache)
+        rebuild = cache.queues.version != self._version and self._update_tree(cache)
         rebuild = rebuild or self._is_new
-        self._version = cache.queue_version
+        self._version = cache.queues.version
         if rebuild:
             self._is_new = False
             self._usages.clear()
             self._gangs.clear()
             self._path_of_gang.clear()
-        for gang in cache.gangs.values() if rebuild else cache.changed_gangs():
-            self._update_gang(gang, cache.queue_of(gang).name)
+        for gang in cache.gangs.values() if rebuild else cache.changes.gangs():
+            self._update_gang(gang, cache.queues.of(gang).name)
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
         """Return a pair of numbers for each level below the root."""
@@ -167,14 +167,14 @@ class HierarchicalDrfPlugin(DrfPlugin):
             for each, sign in moves:
                 add_amounts(moved.setdefault(each.key, {}), task.eq_class.request, sign)
                 self._set_gang(each, sum_amounts((each.allocated, moved[each.key])), index)
-            if self.queue_order(preemptor.queue) < self.queue_order(cache.queue_of(gang)):
+            if self.queue_order(preemptor.queue) < self.queue_order(cache.queues.of(gang)):
                 victims.append(task)
                 continue
             for each, sign in moves:
                 add_amounts(moved[each.key], task.eq_class.request, -sign)
                 self._set_gang(each, sum_amounts((each.allocated, moved[each.key])), index)
         for gang in changed.values():
-            self._update_gang(gang, cache.queue_of(gang).name)
+            self._update_gang(gang, cache.queues.of(gang).name)
         return victims
 
     def allocated(self, change: Allocation) -> None:
@@ -194,7 +194,7 @@ class HierarchicalDrfPlugin(DrfPlugin):
                 queue.object.metadata.annotations.get(HIERARCHY, ""),
                 queue.object.metadata.annotations.get(WEIGHTS, ""),
             )
-            for name, queue in cache.queues.items()
+            for name, queue in cache.queues.by_name.items()
             if queue.object is not None
         }
         if annotations == self._annotations:

@@ -41,7 +41,7 @@ class NodeGroupPlugin:
         """Reject gangs of queues with limits for node groups, which are not supported."""
         if gang.single or self._cache is None:
             return None
-        queue = self._cache.queue_of(gang)
+        queue = self._cache.queues.of(gang)
         if queue.object is None or LIMITS_ANNOTATION not in queue.object.metadata.annotations:
             return None
         message = f'queue "{queue.name}": annotation {LIMITS_ANNOTATION} is not supported'

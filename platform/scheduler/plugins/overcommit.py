@@ -72,7 +72,7 @@ class OvercommitPlugin:
         idle = dict(self._limit)
         if self._cache is not None:
             add_amounts(idle, self._cache.node_matrix.used(), -1)
-            add_amounts(idle, self._cache.reserved, -1)
+            add_amounts(idle, self._cache.queues.reserved, -1)
         return idle
 
     def _used(self, name: str) -> int:

@@ -54,7 +54,7 @@ class ProportionPlugin:
         """Reject a gang whose minimum exceeds the real capability of its queue."""
         if gang.single or self._cache is None:
             return None
-        queue = self._cache.queue_of(gang)
+        queue = self._cache.queues.of(gang)
         if rejection := queue_state_rejection(queue):
             return rejection
         limit = self._division.real_capability(queue.name)
@@ -73,7 +73,7 @@ class ProportionPlugin:
 
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
-        queue = self._cache.queues.get(name) if self._cache else None
+        queue = self._cache.queues.by_name.get(name) if self._cache else None
         limit = self._division.real_capability(name)
         return free_of_limit(queue, limit) if queue and limit else {}
 
@@ -125,7 +125,7 @@ class ProportionPlugin:
     def _queue_of(self, task: Task) -> QueueInfo | None:
         if self._cache is None or task.gang is None:
             return None
-        return self._cache.queue_of(task.gang)
+        return self._cache.queues.of(task.gang)
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether all that the queue deserves is allocated."""
@@ -178,9 +178,9 @@ class Division:
 
     def update(self, cache: SchedulerCache) -> None:
         """Update for what has changed, and publish which queues deserve more than before."""
-        versions = (cache.node_matrix.total_version, cache.queue_version)
-        changed = cache.queue_changes.since(self._position)
-        self._position = cache.queue_changes.position
+        versions = (cache.node_matrix.total_version, cache.queues.version)
+        changed = cache.queues.log.since(self._position)
+        self._position = cache.queues.log.position
         if versions != self._versions or changed is None:
             self._versions = versions
             self._rebuild(cache)
@@ -191,13 +191,13 @@ class Division:
         before = self._deserved
         self._divide()
         if before.shape != self._deserved.shape:
-            cache.wake(QUEUES)
+            cache.waiting.publish(QUEUES)
             return
         for row in np.flatnonzero((self._deserved > before).any(axis=1)).tolist():
-            cache.wake(queue_gained(self._names[row]))
+            cache.waiting.publish(queue_gained(self._names[row]))
 
     def _rebuild(self, cache: SchedulerCache) -> None:
-        by_name = sorted(cache.queues.values(), key=lambda each: each.name)
+        by_name = sorted(cache.queues.by_name.values(), key=lambda each: each.name)
         queues = [(queue, queue.object.spec) for queue in by_name if queue.object]
         total = cache.node_matrix.total()
         guarantees = [guarantee_of(spec) for _, spec in queues]
@@ -221,7 +221,7 @@ class Division:
         """Update the requests of queues; returns whether all of their resources are known."""
         known = set(self._resources)
         for name in names:
-            row, queue = self._rows.get(name, -1), cache.queues.get(name)
+            row, queue = self._rows.get(name, -1), cache.queues.by_name.get(name)
             if row < 0 or queue is None:
                 continue
             if not queue.requested.keys() <= known:

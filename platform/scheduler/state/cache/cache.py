@@ -8,11 +8,12 @@ waits for (:mod:`..queue.waiting`).
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import assert_never
 
 from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
-from ....model.queue import Queue as QueueObject
+from ....model.queue import Queue
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
@@ -20,35 +21,51 @@ from ..gangs.gang import (
     Gang,
     Task,
     TaskStatus,
-    add_amounts,
     task_role,
     task_status,
 )
 from ..gangs.pod_classes import ClassifiedPod, PodClasses
 from ..gangs.role_counts import RoleCounts
+from ..gangs.task_table import TaskTable
 from ..gangs.task_updates import is_stale_update, is_status_update, keep_evicting
+from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
+from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsages
 from ..planning.described_podgroups import DescribedPodGroups
-from ..planning.member_tasks import MemberTasks
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
 from ..planning.reservations import Reservations
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from ..podinfo.victim_traits import VictimTraits, restarted_traits
-from ..queue.waiting import (
-    PODGROUP,
-    QUEUES,
-    VICTIMS,
-    queue_gained,
+from ..queue.admission_rounds import AdmissionRounds
+from ..queue.waiting import ANY, PODGROUP, VICTIMS, WaitingGangs, queue_gained
+from .change_record import ChangeRecord
+from .events import (
+    CacheEvent,
+    CSINodeEvent,
+    EvictionForgotten,
+    NamespaceEvent,
+    NodeEvent,
+    NodesMeasured,
+    PlacementForgotten,
+    PodDisruptionBudgetEvent,
+    PodEvent,
+    PodGroupEvent,
+    PriorityClassEvent,
+    PVCEvent,
+    PVEvent,
+    QueueEvent,
+    Recheck,
+    ResourceQuotaEvent,
+    StorageClassEvent,
 )
-from .event_dispatch import apply_event
-from .events import CacheEvent
+from .queues import Queues
 from .resource_quotas import NamespaceQuotas
 
 
-class SchedulerCache(MemberTasks):
+class SchedulerCache:
     """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
@@ -66,7 +83,13 @@ class SchedulerCache(MemberTasks):
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
         queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
-        super().__init__(default_queue=default_queue)
+        self.node_matrix = NodeMatrix()
+        self.task_table = TaskTable(self.node_matrix.resource_index)
+        add_victim_columns(self.task_table)
+        self.waiting = WaitingGangs()
+        self.admission_rounds = AdmissionRounds()
+        self.changes = ChangeRecord(self.node_matrix, self.waiting)
+        self.queues = Queues(self.task_table, self.waiting, default_name=default_queue)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -106,7 +129,7 @@ class SchedulerCache(MemberTasks):
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:
+    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912 - a case for each event
         """Apply *event*.
 
         Raises:
@@ -114,7 +137,48 @@ class SchedulerCache(MemberTasks):
         """
         if self._in_cycle:
             raise RuntimeError("cannot change the scheduler cache: a cycle is running")
-        apply_event(self, event)
+        match event:
+            case PodEvent(old, new):
+                self.described.update_pod(old, new)
+            case NodeEvent(old, new):
+                self.update_node(old, new)
+            case PodGroupEvent(old, new):
+                self.described.update_podgroup(old, new)
+            case QueueEvent(old, new):
+                self.update_queue(old, new)
+            case PlacementForgotten(uid):
+                self.forget(uid)
+            case EvictionForgotten(uid, until):
+                self.refused_evictions[uid] = until
+                self.forget_eviction(uid)
+            case Recheck(key):
+                self.recheck(key)
+            case PriorityClassEvent(old, new):
+                self.update_priority_class(old, new)
+            case PVCEvent(old, new):
+                self.update_pvc(old, new)
+            case NamespaceEvent(old, new):
+                self._wake_all_if(self.pod_classes.update_namespace(old, new))
+            case PVEvent(old, new):
+                self.update_volume(old, new)
+            case StorageClassEvent(old, new):
+                self.pod_classes.pvcs.update_class(old, new)
+            case CSINodeEvent(old, new):
+                self._wake_all_if(self.pod_classes.update_csi_node(old, new))
+            case ResourceQuotaEvent(old, new):
+                self._wake_all_if(self.resource_quotas.update(old, new))
+            case PodDisruptionBudgetEvent(old, new):
+                self._wake_all_if(self.disruption_budgets.update(old, new))
+            case NodesMeasured(by_node, amounts):
+                self.node_usage.update(by_node, amounts, self.node_matrix)
+                self.waiting.publish(ANY)
+            case _:
+                assert_never(event)
+
+    def _wake_all_if(self, has_changed: bool) -> None:
+        """Let every rejected gang be tried again, if that may help."""
+        if has_changed:
+            self.waiting.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -197,7 +261,7 @@ class SchedulerCache(MemberTasks):
             known = self._tasks.get(uid)
             if known is not None:
                 known[0].version += 1
-                self.mark_changed(known[0])
+                self.changes.mark(known[0])
 
     def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """Add, update or delete a PodGroup."""
@@ -213,50 +277,54 @@ class SchedulerCache(MemberTasks):
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
-    def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
+    def update_queue(self, old: Queue | None, new: Queue | None) -> None:
         """Add, update or delete a queue."""
-        name = (new or old or QueueObject()).metadata.name
-        queue = self.queue_named(name)
-        known = queue.object
-        queue.object = new
-        if new is None and not queue.gangs:
-            del self.queues[name]
-        if (
-            known is None
-            or new is None
-            or (known.spec, known.status.state) != (new.spec, new.status.state)
-            or known.metadata.annotations != new.metadata.annotations
-        ):
-            self.queue_version += 1
-            self.queue_changes.add(name)
-            self.waiting.publish(queue_gained(name))
-            if known is None or new is None or known.spec != new.spec:
-                self.waiting.publish(QUEUES)
-        if new is not None and known is None:
-            self._changed_queues.add(name)
+        name, known = self.queues.update(old, new)
         if self._queue_affinities.update(name, known, new):
             for gang in self.gangs.values():
                 self._reclassify(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
-        self._priority_classes.update(old, new)
+        self.queues.priority_classes.update(old, new)
         for gang in self.gangs.values():
-            priority = self._priority_classes.priority_of(gang)
+            priority = self.queues.priority_classes.priority_of(gang)
             if priority != gang.priority:
                 gang.priority = priority
                 gang.version += 1
-                self.task_table.update_gang(gang, self.queue_of(gang).name)
-                self._dirty_gangs[gang.key] = gang
+                self.task_table.update_gang(gang, self.queues.of(gang).name)
+                self.changes.mark_stale(gang)
                 self.waiting.publish(VICTIMS)
 
     def recheck(self, key: str) -> None:
         """Let the gang with *key* be reported again."""
         gang = self.gangs.get(key)
         if gang is not None:
-            self.mark_changed(gang)
+            self.changes.mark(gang)
+
+    # -- members without a pod ------------------------------------------------------------------
+
+    def add_member(self, gang: Gang, pod: Pod, *, like: Task | None = None) -> Task:
+        """Add a member of *gang* that is to become *pod*; returns its task, which is pending.
+
+        *like* is that of another member with the same spec.
+        """
+        if like is None:
+            eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+        else:
+            eq_class = self.pod_classes.register_like(pod, like.eq_class)
+        task = Task(pod, eq_class, planned=True)
+        self._add_task(gang, task)
+        return task
+
+    def allocate_member(self, gang: Gang, task: Task, node: str) -> None:
+        """Assume that a pending member is created on *node*."""
+        task.node_index = self._add_to_node(node, task.eq_class, releasing=False)
+        task.node = node
+        self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
 
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
         """Replace *member* on its node by its *pod*; returns whether it can.
@@ -279,8 +347,27 @@ class SchedulerCache(MemberTasks):
         del self._tasks[member.uid]
         self._tasks[task.uid] = (gang, task)
         self._check_node(task.node_index, eq_class, arrived=True)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
         return True
+
+    def remove_member(self, task: Task) -> None:
+        """Remove a member that has become a pod, or will not."""
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+        self._remove_pod(task.uid)
+
+    def classify_member(self, gang: Gang, pod: Pod) -> EquivalenceClass:
+        """Return the class that *pod*, which is not known, has as a member of *gang*."""
+        return self.pod_classes.get(pod, self._traits(pod, gang))
+
+    def add_possible_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
+        """Charge *node* for a pod that may be created there."""
+        node_index = self._add_to_node(node, eq_class, releasing=False)
+        self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
+
+    def remove_possible_pod(self, uid: str) -> None:
+        """Undo :meth:`add_possible_pod`."""
+        self._remove_pod(uid)
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -289,7 +376,8 @@ class SchedulerCache(MemberTasks):
         class."""
         self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
         self._mark_allocation_changed(gang)
-        self.capacity_generation += tasks[0].eq_class.is_awaited if tasks else False
+        if tasks and tasks[0].eq_class.is_awaited:
+            self.waiting.publish(ANY)
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -332,10 +420,7 @@ class SchedulerCache(MemberTasks):
         its queue and the task table."""
         delta = gang.update_task_statuses(tasks, status)
         self.task_table.update(tasks)
-        share = self._queue_shares.get(gang.key)
-        if delta and share is not None:
-            add_amounts(share.allocated, delta)
-            add_amounts(self.queue_named(share.queue_name).allocated, delta)
+        self.queues.add_allocated(gang, delta)
 
     def forget(self, uid: str) -> Gang | None:
         """Forget an assumed placement, so that its resources are free again.
@@ -356,16 +441,20 @@ class SchedulerCache(MemberTasks):
         """Record that the queue gate of *tasks* is removed."""
         for task in tasks:
             gang.mark_ungated(task)
-        self._update_queue_sums(gang)
+        self.queues.update_sums(gang)
 
     def mark_enqueued(self, gang: Gang) -> None:
         """Record that *gang* is admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
         self.waiting.activate(gang)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
         self.refresh()
 
     # -- lookups -------------------------------------------------------------------------------
+
+    def has_changes(self) -> bool:
+        """Return whether anything has changed since the last call that needs a cycle."""
+        return self.changes.need_cycle(has_changed_queues=self.queues.has_changed)
 
     def is_of_gang_scheduler(self, pod: Pod) -> bool:
         """Return whether this scheduler schedules *pod* with its PodGroup."""
@@ -379,11 +468,10 @@ class SchedulerCache(MemberTasks):
 
     def refresh(self) -> None:
         """Update the queue sums and the pending gangs for gangs that changed."""
-        while self._dirty_gangs:
-            gang = self._dirty_gangs.popitem()[1]
-            self._update_queue_sums(gang)
+        for gang in self.changes.pop_stale():
+            self.queues.update_sums(gang)
             is_new = gang.is_pending and gang.podgroup is not None
-            self.admission_rounds.observe(gang, self.queue_of(gang).name if is_new else None)
+            self.admission_rounds.observe(gang, self.queues.of(gang).name if is_new else None)
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
                 if gang.wait_group is None or gang.version != gang.parked_version:
@@ -395,6 +483,10 @@ class SchedulerCache(MemberTasks):
                 self.gangs.pop(gang.key, None)
 
     # -- private -------------------------------------------------------------------------------
+
+    def _mark_allocation_changed(self, gang: Gang) -> None:
+        self.queues.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _gang_of(self, pod: Pod) -> Gang | None:
         meta, name = pod.metadata, pod.spec.scheduler_name
@@ -478,7 +570,7 @@ class SchedulerCache(MemberTasks):
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
-            path = self.with_ancestors(self.queue_of(gang).name)
+            path = self.queues.with_ancestors(self.queues.of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
         return traits.with_topology(gang.podgroup, (gang.key, role))
 
@@ -492,7 +584,7 @@ class SchedulerCache(MemberTasks):
                 task.eq_class = task.eq_class.variant(traits=traits)
                 self.role_counts.observe(task.eq_class, on_node, 1)
                 gang.version += 1
-                self.mark_changed(gang)
+                self.changes.mark(gang)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
@@ -506,9 +598,9 @@ class SchedulerCache(MemberTasks):
                 task.node, task.eq_class, releasing=releasing, arrived=arrived
             )
         gang.add_task(task)
-        self.task_table.add(task, gang, self.queue_of(gang).name)
+        self.task_table.add(task, gang, self.queues.of(gang).name)
         self._tasks[task.uid] = (gang, task)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _waiting_task(self, uid: str) -> Task | None:
         """Return the task that resources may be reserved for."""
@@ -524,10 +616,10 @@ class SchedulerCache(MemberTasks):
         self.reservations.reclassify(pod)
         if pod.gang is not None and pod.status is TaskStatus.PENDING:
             pod.gang.version += 1
-            self._dirty_gangs[pod.gang.key] = pod.gang
+            self.changes.mark_stale(pod.gang)
 
     def _on_reservation_end(self, gang: Gang) -> None:
-        self.waiting.publish(queue_gained(self.queue_of(gang).name))
+        self.waiting.publish(queue_gained(self.queues.of(gang).name))
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
@@ -543,7 +635,7 @@ class SchedulerCache(MemberTasks):
             releasing = task.status is TaskStatus.RELEASING
             self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
         gang.remove_task(task)
-        self.mark_changed(gang)
+        self.changes.mark(gang)
 
     def _node_of(self, uid: str) -> str:
         """Return the name of the node on which the pod with *uid* is counted, or an empty one."""
@@ -555,7 +647,8 @@ class SchedulerCache(MemberTasks):
     ) -> int:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
-        self.capacity_generation += eq_class.is_awaited
+        if eq_class.is_awaited:
+            self.waiting.publish(ANY)
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
         else:
@@ -566,7 +659,7 @@ class SchedulerCache(MemberTasks):
         """Note whether a node with a pod that has *arrived*, or has changed, is overcommitted."""
         if self.node_matrix.is_overcommitted(node_index):
             self.planned.node_filled(node_index)
-            if arrived and self._has_run:
+            if arrived and self.changes.has_run:
                 self.arrivals.observe(node_index, eq_class)
 
     def _remove_from_node(

@@ -5,7 +5,7 @@ that describes it. Its status is kept in memory: a pod with a node has a running
 nominated node an admitted one. Where one replaces the other, the status continues.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ....model import names
 from ....model.described_podgroup import podgroup_of
@@ -13,9 +13,7 @@ from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ..core_types import Pod
 from ..gangs.gang import Gang
-
-if TYPE_CHECKING:
-    from ..cache.cache import SchedulerCache
+from .cache_protocol import PlanningCache
 
 
 class _Described(NamedTuple):
@@ -29,7 +27,7 @@ class _Described(NamedTuple):
 class DescribedPodGroups:
     """The described PodGroups of a scheduler cache; applies the events of pods and PodGroups."""
 
-    def __init__(self, cache: "SchedulerCache") -> None:
+    def __init__(self, cache: PlanningCache) -> None:
         """Start without any."""
         self._cache = cache
         self._by_gang: dict[str, _Described] = {}

@@ -16,7 +16,6 @@ node alone if the gang has that member no more, or elsewhere.
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,13 +33,11 @@ from ....model.podgroup import PodGroup
 from ..core_types import Pod
 from ..gangs.gang import Gang, Task, TaskStatus
 from ..resources import IntVector
+from .cache_protocol import PlanningCache
 from .described_members import Key, members_of, members_text, pods_of
 from .planned_gang import FormerNode, PlannedGang, PlanNote
 from .possible_pods import PossiblePods
 from .reservations import Purpose
-
-if TYPE_CHECKING:
-    from ..cache.cache import SchedulerCache
 
 _EXTENSION_SECONDS = PLAN_SECONDS / 2
 """A plan with less time left is extended when pods have arrived."""
@@ -55,7 +52,7 @@ _MAX_PLANNING_SECONDS = 5.0
 class PlannedMembers:
     """All gangs with planned members, and the possible pods."""
 
-    def __init__(self, cache: "SchedulerCache", *, enabled: bool) -> None:
+    def __init__(self, cache: PlanningCache, *, enabled: bool) -> None:
         """Start without any; nothing is planned unless *enabled*."""
         self._cache = cache
         self._enabled = enabled
@@ -304,7 +301,7 @@ class PlannedMembers:
             known.until = float(int(self._now + PLAN_SECONDS))
             heapq.heappush(self._due, (known.until + GRACE_SECONDS, known.gang.key))
         self._encode(known, plan_id or known.plan.id)
-        self._cache.mark_changed(known.gang)
+        self._cache.changes.mark(known.gang)
 
     def _expire(self, key: str) -> None:
         """End the plan of a gang, unless it was extended."""
@@ -316,7 +313,7 @@ class PlannedMembers:
         self._progressed.pop(key, None)
         for task in known.unseen.values():
             self._cache.remove_member(task)
-        self._cache.mark_changed(known.gang)
+        self._cache.changes.mark(known.gang)
 
     # -- nodes that cannot take their members any more -----------------------------------------
 
@@ -480,7 +477,7 @@ class PlannedMembers:
                 del self._gangs[key]
             else:
                 heapq.heappush(self._due, (known.until + GRACE_SECONDS, key))
-            self._cache.mark_changed(known.gang)
+            self._cache.changes.mark(known.gang)
 
     def _drop(self, known: PlannedGang, task: Task) -> None:
         """Remove a member that no plan has named."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..podinfo.equivalence import EquivalenceClass
-from .member_tasks import MemberTasks
+from .cache_protocol import PlanningCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _PossiblePod:
 class PossiblePods:
     """All possible pods."""
 
-    def __init__(self, cache: MemberTasks) -> None:
+    def __init__(self, cache: PlanningCache) -> None:
         """Start without any."""
         self._cache = cache
         self._by_uid: dict[str, _PossiblePod] = {}

@@ -1,0 +1,150 @@
+"""The queues, and the sums of what the gangs of each have and ask for."""
+
+from collections.abc import Collection
+
+from ....model import names
+from ....model.queue import Queue
+from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference
+from ..gangs.priority_classes import PriorityClasses
+from ..gangs.task_table import TaskTable
+from ..nodes.node_matrix import ChangeLog
+from ..queue.waiting import QUEUES, RESERVED, VICTIMS, WaitingGangs, queue_gained
+from ..resources import Amounts
+from .queue_share import QueueShare
+
+
+class Queues:
+    """All queues with their sums, updated by the contribution of one gang at a time."""
+
+    def __init__(self, task_table: TaskTable, waiting: WaitingGangs, *, default_name: str) -> None:
+        """Start without queues; gangs that name none are in the queue *default_name*."""
+        self.by_name: dict[str, QueueInfo] = {}
+        self.log: ChangeLog[str] = ChangeLog()
+        """Names of queues whose object or sums changed."""
+        self.version = 0
+        """Grows when the object of a queue is added, changed or deleted."""
+        self.reserved: Amounts = {}
+        """What admitted gangs of all queues still need for their minimum."""
+        self.priority_classes = PriorityClasses()
+        self._task_table = task_table
+        self._waiting = waiting
+        self._default_name = default_name
+        self._changed: set[str] = set()
+        """Queues whose status may be outdated."""
+        self._shares: dict[str, QueueShare] = {}
+
+    def named(self, name: str) -> QueueInfo:
+        """Return queue *name*; one that is not known yet has no ``object``."""
+        queue = self.by_name.get(name)
+        if queue is None:
+            queue = self.by_name[name] = QueueInfo(name)
+        return queue
+
+    def of(self, gang: Gang) -> QueueInfo:
+        """Return the queue of *gang*."""
+        return self.named("" if gang.single else gang.queue_name or self._default_name)
+
+    def update(self, old: Queue | None, new: Queue | None) -> tuple[str, Queue | None]:
+        """Add, update or delete the object of a queue; returns its name and the former object."""
+        name = (new or old or Queue()).metadata.name
+        queue = self.named(name)
+        known, queue.object = queue.object, new
+        if new is None and not queue.gangs:
+            del self.by_name[name]
+        if (
+            known is None
+            or new is None
+            or (known.spec, known.status.state) != (new.spec, new.status.state)
+            or known.metadata.annotations != new.metadata.annotations
+        ):
+            self.version += 1
+            self.log.add(name)
+            self._waiting.publish(queue_gained(name))
+            if known is None or new is None or known.spec != new.spec:
+                self._waiting.publish(QUEUES)
+        if new is not None and known is None:
+            self._changed.add(name)
+        return name, known
+
+    def mark_changed(self, gang: Gang) -> None:
+        """Record that what is allocated in the queue of *gang* may have changed."""
+        self._changed.update({self.of(gang).name} - {""})
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether :meth:`pop_changed` would return a queue."""
+        return bool(self._changed)
+
+    def pop_changed(self) -> set[str]:
+        """Return queues whose allocation may have changed since the last call, with ancestors."""
+        changed = {each for name in self._changed for each in self.with_ancestors(name)}
+        self._changed.clear()
+        return changed
+
+    def subtrees_allocated(self, names: Collection[str]) -> dict[str, Amounts]:
+        """Return what is allocated in each of the queues *names* and in all queues below it."""
+        sums: dict[str, Amounts] = {name: {} for name in names}
+        for queue in self.by_name.values():
+            if queue.allocated:
+                for name in sums.keys() & self.with_ancestors(queue.name):
+                    add_amounts(sums[name], queue.allocated)
+        return sums
+
+    def with_ancestors(self, name: str) -> list[str]:
+        """Return *name* and its ancestors, each once even if they form a loop."""
+        path: list[str] = []
+        while name and name not in path:
+            path.append(name)
+            queue = self.by_name.get(name)
+            parent = queue.object.spec.parent if queue and queue.object else ""
+            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
+        return path
+
+    def add_allocated(self, gang: Gang, delta: Amounts) -> None:
+        """Add what was allocated to tasks of *gang* to the sums of its queue."""
+        share = self._shares.get(gang.key)
+        if delta and share is not None:
+            add_amounts(share.allocated, delta)
+            add_amounts(self.named(share.queue_name).allocated, delta)
+
+    def update_sums(self, gang: Gang) -> None:
+        """Replace the contribution of *gang* to the sums of its queue."""
+        before, after = self._shares.get(gang.key), None
+        if gang.podgroup is not None or gang.tasks:
+            priority, gang.priority = gang.priority, self.priority_classes.priority_of(gang)
+            queue = self.of(gang)
+            after = QueueShare.of(gang, queue.name)
+            if after == before and gang.priority == priority:
+                return
+            self._task_table.update_gang(gang, queue.name)
+            self._waiting.publish(VICTIMS)
+        if before is not None:
+            former = self.named(before.queue_name)
+            before.add_to(former, -1)
+            if after is None or after.queue_name != before.queue_name:
+                former.gangs.discard(gang.key)
+        if after is None:
+            self._shares.pop(gang.key, None)
+        else:
+            self._shares[gang.key] = after
+            after.add_to(queue)
+            queue.gangs.add(gang.key)
+        self._record_changes(before or QueueShare(""), after or QueueShare(""))
+
+    def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
+        """Record and publish how the sums of queues have changed."""
+        names_of_queues = {before.queue_name, after.queue_name} - {""}
+        for name in names_of_queues:
+            self.log.add(name)
+        if (before.queue_name, before.settled) != (after.queue_name, after.settled):
+            self._changed.update(names_of_queues)
+        if before.reserved != after.reserved:
+            add_amounts(self.reserved, before.reserved, -1)
+            add_amounts(self.reserved, after.reserved)
+        if before.demand() == after.demand() and before.queue_name == after.queue_name:
+            return
+        if positive_difference(before.admitted(), after.admitted()):
+            self._waiting.publish(RESERVED)
+        if before.queue_name and before.is_reduced_to(after):
+            for name in self.with_ancestors(before.queue_name):
+                self._waiting.publish(queue_gained(name))
