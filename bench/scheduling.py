@@ -253,10 +253,13 @@ def queues(count: int) -> list[str]:
 def changed_queues(count: int) -> list[str]:
     """A cycle in which the allocation of each of *count* queues has changed."""
     cluster = Cluster(queues=count)
+    _until_settled(cluster)
     for number in range(count):
         name = f"running-{number}"
         members = [pod(f"{name}-0", name, "1", node_name=f"node-{number:05d}")]
         cluster.gang(name, members, 1, queue_number=number, phase="Running")
+    gc.collect()
+    gc.freeze()
     cluster.cycle()
     return _row(f"a change of each of {count:,} queues", cluster.cycle_seconds, "")
 

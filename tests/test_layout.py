@@ -15,7 +15,7 @@ PLATFORM = ROOT / "platform"
 LONG_MODULES = {
     "scheduler/state/cache/cache.py": "each event changes tasks, nodes, gangs and queues together",
 }
-"""Modules of more than 600 lines, and why they make sense only as a whole."""
+"""Modules of more than 600 lines, and why they are not divided."""
 
 
 def test_platform_directory_is_not_a_package() -> None:

@@ -1,7 +1,9 @@
 """The work of cycles with many waiting gangs, in numbers of gangs that are tried and reported."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import TypeVar
 
 import msgspec
@@ -227,3 +229,32 @@ def test_gangs_of_other_sizes_are_not_tried_once_others_have_what_was_freed() ->
         assert world.decision().rejected == 0
     assert allocated == sorted(allocated)
     assert len(world.cluster.waiting) == GANGS - len(allocated)
+
+
+def _calls_for_changed_queues(count: int) -> int:
+    """Return how many Python functions a cycle calls in which a gang of each queue has started."""
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=count), *(queue(f"q{number}") for number in range(count)))
+    world.decision()
+    for number in range(count):
+        running = pod(f"r{number}-t-0", f"r{number}", node_name="a", phase="Running")
+        group = podgroup(f"r{number}", 1, phase="Running", queue=f"q{number}")
+        world.upsert(group, running)
+    calls = 0
+
+    def observe(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(observe)
+    try:
+        decision = world.decision()
+    finally:
+        sys.setprofile(None)
+    assert len(decision.queue_allocations) >= count
+    return calls
+
+
+def test_change_of_a_queue_costs_a_hundred_calls_however_many_others_change() -> None:
+    some, many = (_calls_for_changed_queues(count) for count in (200, 400))
+    assert (many - some) / 200 < 100

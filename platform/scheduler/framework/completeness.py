@@ -15,9 +15,10 @@ def is_complete(gang: Gang) -> bool:
     count."""
     if gang.counts.bound < gang.min_member:
         return False
-    return all(
-        gang.role_counts(role).bound >= minimum for role, minimum in gang.role_minima.items()
-    )
+    for role, minimum in gang.role_minima.items():
+        if gang.role_counts(role).bound < minimum:
+            return False
+    return True
 
 
 def was_complete(gang: Gang) -> bool:

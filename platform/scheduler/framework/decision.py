@@ -6,6 +6,8 @@ scheduler cache, so the loop can read it while the next cycle changes the cache.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
@@ -115,16 +117,14 @@ class UngatedPod:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueAllocation:
+class QueueAllocation(NamedTuple):
     """What is allocated in a queue and in the queues below it."""
 
     queue: Queue
     allocated: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
+class QueueStats(NamedTuple):
     """The sums over the gangs of one queue."""
 
     name: str
@@ -133,12 +133,11 @@ class QueueStats:
     requested: Mapping[str, int]
     inqueue: Mapping[str, int]
     """What its admitted gangs still need to start."""
-    capability: Mapping[str, int] = field(default_factory=dict)
+    capability: Mapping[str, int] = MappingProxyType({})
     """Its limits, as configured."""
 
 
-@dataclass(frozen=True, slots=True)
-class GangStats:
+class GangStats(NamedTuple):
     """A gang that was rejected, and how many of its pods are pending."""
 
     name: str

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
@@ -53,8 +54,7 @@ class PodScheduledCondition:
     """Reason and message of the condition that the pod has, if any."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodGroupReport:
+class PodGroupReport(NamedTuple):
     """Desired status of one gang."""
 
     key: str
@@ -104,12 +104,13 @@ def build_report(
     if diagnosis is not None:
         impossible = _why_impossible(gang, diagnosis, queue, total)
         message = unschedulable_message(gang, diagnosis, impossible)
+    counts = gang.counts.by_status
     status = PodGroupStatus(
         phase=gang.phase,
         conditions=_podgroup_conditions(gang, diagnosis, message),
-        running=gang.counts[TaskStatus.RUNNING],
-        succeeded=gang.counts[TaskStatus.SUCCEEDED],
-        failed=gang.counts[TaskStatus.FAILED],
+        running=counts[TaskStatus.RUNNING],
+        succeeded=counts[TaskStatus.SUCCEEDED],
+        failed=counts[TaskStatus.FAILED],
     )
     gang.last_status = status
     pod_conditions: tuple[PodScheduledCondition, ...] = ()
@@ -157,7 +158,7 @@ def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> floa
     That is at least *grace_period* after the arrival of the last member.
     """
     if gang.is_pending or not _is_missing_members(gang.diagnosis):
-        gang.member_arrival = MemberArrival()
+        gang.member_arrival = _NO_ARRIVAL
         return 0.0
     arrival = gang.member_arrival
     if arrival.next_count <= gang.counts.valid:
@@ -170,6 +171,9 @@ def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> floa
     return max(grace_period - (now - arrival.last_arrival), 0.0)
 
 
+_NO_ARRIVAL = MemberArrival()
+
+
 def next_phase(gang: Gang) -> str:
     """Return the next phase of *gang*.
 
@@ -178,9 +182,13 @@ def next_phase(gang: Gang) -> str:
     """
     counts = gang.counts
     is_started = gang.phase in STARTED_PHASES
-    has_missing = not gang.is_ready() and not gang.is_terminating()
     # A gang that never was complete has not started: policies of its job do not react to it.
-    if counts[TaskStatus.RUNNING] and has_missing and (is_started or was_complete(gang)):
+    if (
+        counts[TaskStatus.RUNNING]
+        and not gang.is_ready()
+        and not gang.is_terminating()
+        and (is_started or was_complete(gang))
+    ):
         return PodGroupPhase.UNKNOWN
     count = counts.bound + counts[TaskStatus.FAILED] - gang.rejected
     count += counts[TaskStatus.BINDING] if is_started else 0

@@ -26,6 +26,7 @@ from .queue_limits import (
     over_limit,
     real_capability,
     share,
+    unguaranteed,
 )
 from .queue_state import queue_state_rejection
 
@@ -246,7 +247,7 @@ def _has_object(cache: SchedulerCache, name: str) -> bool:
 
 def _limits(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> QueueLimits:
     guarantee = guarantee_of(spec)
-    capability = real_capability(spec, available=available, guaranteed=guaranteed)
+    capability = real_capability(spec, guarantee, unguaranteed(available, guaranteed))
     deserved = {
         name: min(units, capability.get(name, units))
         for name, units in amounts(spec.deserved).items()

@@ -17,7 +17,7 @@ from ..state.queue.waiting import Wake
 from ..state.resources import Amounts, amounts
 from .capacity import CapacityPlugin, QueueLevel
 from .extension_points import Allocation, Rejection
-from .queue_limits import QueueLimits, guarantee_of, real_capability
+from .queue_limits import QueueLimits, guarantee_of, real_capability, unguaranteed
 
 INVALID_QUEUE = "InvalidQueue"
 
@@ -148,9 +148,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         """Set the limits from the root downwards."""
         guaranteed = self._guaranteed(root)
         deserved = sum_amounts(amounts(self._specs[child.name].deserved) for child in root.children)
-        capability = real_capability(
-            QueueSpec(capability=spec.capability), available=self._total, guaranteed={}
-        )
+        capability = real_capability(spec, {}, self._total)
         root.limits = QueueLimits(guaranteed, deserved, capability, spec.priority)
         level = [root]
         while level:
@@ -171,8 +169,8 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         deserved = amounts(spec.deserved)
         for name, units in guarantee.items():
             deserved[name] = max(deserved.get(name, 0), units)
-        available = parent.limits.real_capability
-        capability = real_capability(spec, available=available, guaranteed=guaranteed)
+        left = unguaranteed(parent.limits.real_capability, guaranteed)
+        capability = real_capability(spec, guarantee, left)
         return QueueLimits(guarantee, deserved, capability, spec.priority)
 
     def _reject_unreachable(self) -> None:

@@ -27,6 +27,7 @@ from .queue_limits import (
     over_limit,
     real_capability,
     share,
+    unguaranteed,
 )
 from .queue_state import queue_state_rejection
 
@@ -201,19 +202,20 @@ class Division:
         queues = [(queue, queue.object.spec) for queue in by_name if queue.object]
         total = cache.node_matrix.total()
         guarantees = [guarantee_of(spec) for _, spec in queues]
-        guaranteed = sum_amounts(guarantees)
+        left = unguaranteed(total, sum_amounts(guarantees))
         self._names = [queue.name for queue, _ in queues]
         self._rows = {name: row for row, name in enumerate(self._names)}
         self._capabilities = [
-            real_capability(spec, available=total, guaranteed=guaranteed) for _, spec in queues
+            real_capability(spec, guarantee, left)
+            for (_, spec), guarantee in zip(queues, guarantees, strict=True)
         ]
-        every = (total, *guarantees, *(queue.requested for queue, _ in queues))
-        self._resources = sorted({name for each in every for name in each})
+        requested = [queue.requested for queue, _ in queues]
+        self._resources = sorted(set().union(total, *guarantees, *requested))
         self._weights = np.array([max(spec.weight, 1) for _, spec in queues], np.int64)
         self._total = self._vector(total)
         self._guarantee = self._matrix(guarantees)
         self._limit = self._matrix(self._capabilities, missing=UNLIMITED)
-        self._requested = self._matrix([queue.requested for queue, _ in queues])
+        self._requested = self._matrix(requested)
         self._active = np.array([bool(queue.gangs) for queue, _ in queues], np.bool_)
         self._deserved = np.zeros((0, 0), np.int64)
 
@@ -242,10 +244,12 @@ class Division:
             self._total,
         )
 
-    def _vector(self, units: Amounts, missing: int = 0) -> IntVector:
-        return np.array([units.get(name, missing) for name in self._resources], np.int64)
+    def _vector(self, units: Amounts) -> IntVector:
+        return np.array([units.get(name, 0) for name in self._resources], np.int64)
 
     def _matrix(self, rows: list[Amounts], missing: int = 0) -> Matrix:
         if not rows:
             return np.zeros((0, len(self._resources)), np.int64)
-        return np.array([self._vector(row, missing) for row in rows], np.int64)
+        return np.array(
+            [[row.get(name, missing) for name in self._resources] for row in rows], np.int64
+        )

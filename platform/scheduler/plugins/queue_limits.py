@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ...model.queue import QueueSpec
 from ..state.gangs.diagnosis import Shortage
-from ..state.gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
+from ..state.gangs.gang import Gang, QueueInfo, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
@@ -68,15 +68,21 @@ def guarantee_of(spec: QueueSpec) -> Amounts:
     return amounts(spec.guarantee.resource)
 
 
-def real_capability(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Amounts:
-    """Return what a queue may have at most: its guarantee and what of *available* is not
-    *guaranteed* to any queue, limited by its capability.
+def unguaranteed(available: Amounts, guaranteed: Amounts) -> Amounts:
+    """Return what of *available* is not *guaranteed* to any queue, with zero for a resource of
+    which all is."""
+    return {name: max(units - guaranteed.get(name, 0), 0) for name, units in available.items()}
+
+
+def real_capability(spec: QueueSpec, guarantee: Amounts, left: Amounts) -> Amounts:
+    """Return what a queue may have at most: its *guarantee* and what is *left* to all queues,
+    limited by its capability.
 
     A capability of zero CPU or memory limits nothing.
     """
-    own = guarantee_of(spec)
-    left = positive_difference(available, guaranteed)
-    limit = {name: left.get(name, 0) + own.get(name, 0) for name in available.keys() | own.keys()}
+    if not guarantee and not spec.capability:
+        return left
+    limit = left | {name: left.get(name, 0) + units for name, units in guarantee.items()}
     for name, units in amounts(spec.capability).items():
         if units > 0 or name not in ("cpu", "memory"):
             limit[name] = min(limit.get(name, units), units)

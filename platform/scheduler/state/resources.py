@@ -85,10 +85,10 @@ def amount(name: str, quantity: str | int | float) -> int:
 
 def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
     """Return the counted entries of a resource list as amounts."""
+    if not quantities:
+        return {}
     return {
-        name: amount(name, quantity)
-        for name, quantity in (quantities or {}).items()
-        if is_counted(name)
+        name: amount(name, quantity) for name, quantity in quantities.items() if is_counted(name)
     }
 
 

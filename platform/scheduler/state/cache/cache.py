@@ -129,7 +129,7 @@ class SchedulerCache:
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912 - a case for each event
+    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912 - a branch per event
         """Apply *event*.
 
         Raises:
@@ -471,7 +471,8 @@ class SchedulerCache:
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
             is_new = gang.is_pending and gang.podgroup is not None
-            self.admission_rounds.observe(gang, self.queues.of(gang).name if is_new else None)
+            queue_name = self.queues.of(gang).name if is_new else None
+            self.admission_rounds.observe(gang, queue_name)
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
                 if gang.wait_group is None or gang.version != gang.parked_version:

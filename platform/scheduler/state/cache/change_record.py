@@ -76,7 +76,7 @@ class ChangeRecord:
         return changed
 
     def pop_stale(self) -> Iterator[Gang]:
-        """Yield the gangs whose sums are to be updated, with those that become so meanwhile."""
+        """Yield the gangs whose sums are to be updated, also those that are marked during that."""
         while self._stale:
             yield self._stale.popitem()[1]
 

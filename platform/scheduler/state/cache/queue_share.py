@@ -18,7 +18,7 @@ class QueueShare:
     elastic: Amounts = field(default_factory=dict)
     ungated: Amounts = field(default_factory=dict)
     settled: Amounts = field(default_factory=dict)
-    """What was allocated at the last refresh."""
+    """What was allocated at the last refresh: *allocated* itself while nothing was since."""
 
     def demand(self) -> tuple[Amounts, ...]:
         """Return all that counts against a limit of the queue."""
@@ -41,14 +41,11 @@ class QueueShare:
     @classmethod
     def of(cls, gang: Gang, queue_name: str) -> "QueueShare":
         """Return what the queue with *queue_name* contains of *gang* now."""
-        return cls(
-            queue_name,
-            gang.allocated.copy(),
-            gang.requested.copy(),
-            *_reserved_and_elastic(gang),
-            gang.ungated_request.copy(),
-            settled=gang.allocated.copy(),
-        )
+        allocated = gang.allocated.copy()
+        reserved, elastic = _reserved_and_elastic(gang)
+        ungated = gang.ungated_request.copy()
+        requested = gang.requested.copy()
+        return cls(queue_name, allocated, requested, reserved, elastic, ungated, allocated)
 
     def add_to(self, queue: QueueInfo, sign: int = 1) -> None:
         """Add this to the sums of *queue*, or subtract it with *sign* -1."""

@@ -32,6 +32,8 @@ class Queues:
         self._changed: set[str] = set()
         """Queues whose status may be outdated."""
         self._shares: dict[str, QueueShare] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
+        """Queues with their ancestors, as long as no object of a queue changes."""
 
     def named(self, name: str) -> QueueInfo:
         """Return queue *name*; one that is not known yet has no ``object``."""
@@ -58,6 +60,7 @@ class Queues:
             or known.metadata.annotations != new.metadata.annotations
         ):
             self.version += 1
+            self._paths.clear()
             self.log.add(name)
             self._waiting.publish(queue_gained(name))
             if known is None or new is None or known.spec != new.spec:
@@ -86,24 +89,43 @@ class Queues:
         sums: dict[str, Amounts] = {name: {} for name in names}
         for queue in self.by_name.values():
             if queue.allocated:
-                for name in sums.keys() & self.with_ancestors(queue.name):
-                    add_amounts(sums[name], queue.allocated)
+                for name in self.with_ancestors(queue.name):
+                    total = sums.get(name)
+                    if total:
+                        add_amounts(total, queue.allocated)
+                    elif total is not None:
+                        total.update(queue.allocated)
         return sums
 
-    def with_ancestors(self, name: str) -> list[str]:
+    def with_ancestors(self, name: str) -> tuple[str, ...]:
         """Return *name* and its ancestors, each once even if they form a loop."""
+        known = self._paths.get(name)
+        if known is None:
+            known = self._paths[name] = self._find_path(name)
+        return known
+
+    def _find_path(self, name: str) -> tuple[str, ...]:
+        parent = self._parent(name)
+        above = self._paths.get(parent)
+        if above is not None and name and name not in above:
+            return name, *above
         path: list[str] = []
         while name and name not in path:
             path.append(name)
-            queue = self.by_name.get(name)
-            parent = queue.object.spec.parent if queue and queue.object else ""
-            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
-        return path
+            name = self._parent(name)
+        return tuple(path)
+
+    def _parent(self, name: str) -> str:
+        queue = self.by_name.get(name)
+        parent = queue.object.spec.parent if queue and queue.object else ""
+        return parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
 
     def add_allocated(self, gang: Gang, delta: Amounts) -> None:
         """Add what was allocated to tasks of *gang* to the sums of its queue."""
         share = self._shares.get(gang.key)
         if delta and share is not None:
+            if share.allocated is share.settled:
+                share.allocated = share.settled.copy()
             add_amounts(share.allocated, delta)
             add_amounts(self.named(share.queue_name).allocated, delta)
 
@@ -129,7 +151,7 @@ class Queues:
             self._shares[gang.key] = after
             after.add_to(queue)
             queue.gangs.add(gang.key)
-        self._record_changes(before or QueueShare(""), after or QueueShare(""))
+        self._record_changes(before or _NOTHING, after or _NOTHING)
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
@@ -141,6 +163,8 @@ class Queues:
         if before.reserved != after.reserved:
             add_amounts(self.reserved, before.reserved, -1)
             add_amounts(self.reserved, after.reserved)
+        if before is _NOTHING:
+            return  # a gang that is new leaves nothing to others
         if before.demand() == after.demand() and before.queue_name == after.queue_name:
             return
         if positive_difference(before.admitted(), after.admitted()):
@@ -148,3 +172,6 @@ class Queues:
         if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
                 self._waiting.publish(queue_gained(name))
+
+
+_NOTHING = QueueShare("")
