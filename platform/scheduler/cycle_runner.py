@@ -13,7 +13,6 @@ from .framework.decision import (
     QueueStats,
     SchedulerStats,
 )
-from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import PodGroupReport, build_report
@@ -25,6 +24,7 @@ from .framework.reservation_upkeep import (
     update_reservations,
 )
 from .framework.session import Session
+from .framework.session_caches import SessionCaches
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache.cache import SchedulerCache
 from .state.gangs.gang import Gang
@@ -62,7 +62,7 @@ class CycleRunner:
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
-        self._derived = Derived(cache, framework)
+        self._caches = SessionCaches(cache, framework)
         self._set_actions(actions)
         self._positions = QueuePositions(cache)
         self._unschedulable: dict[str, GangStats] = {}
@@ -72,26 +72,27 @@ class CycleRunner:
     def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
         """Use other plugins and actions from the next cycle on; every gang is tried again."""
         self._framework = framework
-        self._derived = Derived(self._cache, framework)
+        self._caches = SessionCaches(self._cache, framework)
         self._set_actions(actions)
         self._cache.changes.try_all()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
         names = [name for name, _ in self._actions if name in EVICTING]
-        self._cache.waiting.starving.set_actions(names)
+        self._cache.scheduling_queue.starving.set_actions(names)
 
     def tasks_to_try(self, *, time: float, at_most: int) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.
 
-        If it may evict pods, it compares all tasks that exist. *time* is that of the next cycle.
+        A cycle that may evict pods counts all existing tasks, as it compares them. *time* is that
+        of the next cycle.
         """
         self._prepare(time)
-        waiting = self._cache.waiting
+        waiting = self._cache.scheduling_queue
         total = waiting.to_try(at_most)
         if waiting.starving.has_untried or (total and waiting.starving.actions):
             total += len(self._cache.task_table)
-        for gang in self._cache.waiting.active.values():
+        for gang in self._cache.scheduling_queue.active.values():
             if total > at_most:
                 break
             total += self._cache.planned.members_to_add(gang)
@@ -161,14 +162,14 @@ class CycleRunner:
         self._cache.planned.update()
         self._cache.refresh()
         update_reservations(self._cache)
-        self._cache.waiting.wake_due(time)
-        self._derived.wake()
-        self._cache.waiting.wake_published()
-        self._cache.waiting.starving.start_due_retry(time)
+        self._cache.scheduling_queue.wake_due(time)
+        self._caches.wake()
+        self._cache.scheduling_queue.wake_published()
+        self._cache.scheduling_queue.starving.start_due_retry(time)
 
     def _pop_retries(self) -> tuple[tuple[str, int], ...]:
-        retries = tuple(self._cache.waiting.retries.items())
-        self._cache.waiting.retries.clear()
+        retries = tuple(self._cache.scheduling_queue.retries.items())
+        self._cache.scheduling_queue.retries.clear()
         return retries
 
     def open_session(self, interrupted: Callable[[], bool] | None = None) -> Session:
@@ -178,7 +179,7 @@ class CycleRunner:
         return Session(
             self._cache,
             self._framework,
-            self._derived,
+            self._caches,
             has_enqueue_action=has_enqueue_action,
             interrupted=interrupted or _never,
         )
@@ -189,8 +190,8 @@ class CycleRunner:
         self._overcommitted.run(session, now=now)
         allocate_leaving(session)
         self._stranded.run(session, now=now)
-        self._derived.wake(own_usage=False)  # what was held may be free
-        self._cache.waiting.wake_published()
+        self._caches.wake(own_usage=False)  # what was held may be free
+        self._cache.scheduling_queue.wake_published()
         for name, action in self._actions:
             session.start_action()
             with self.action_timer(name):
@@ -202,8 +203,8 @@ class CycleRunner:
         return session
 
     def _plan(self, session: Session) -> None:
-        """Decide on members that were tried, take those off their nodes that cannot stay there, and
-        add those of gangs that were admitted.
+        """Decide on the members that were tried, take members off nodes where they cannot stay, and
+        add the members of gangs that were admitted.
 
         They are tried in the next cycle, by plugins that have counted them.
         """
@@ -214,7 +215,8 @@ class CycleRunner:
             planned.begin(gang)
 
     def _pop_changed_gangs(self) -> list[Gang]:
-        """Return the gangs to report on: not yet those whose members are to be tried."""
+        """Return the gangs to report on. Those whose members are still to be tried are reported
+        later."""
         changed, planned = self._cache.changes.pop_gangs(), self._cache.planned
         for gang in planned.planning_gangs():
             self._cache.changes.mark(gang)

@@ -6,10 +6,9 @@ from ..machinery.clock import Clock
 
 
 class CycleTimeLimit:
-    """The time of a cycle: a maximum, but each action tries gangs as long as it ordered them.
-
-    Else a cycle that has more gangs to order than it has time for would try one of them, and a
-    thousand cycles would order the rest again.
+    """The time of a cycle: a maximum, but each action may try gangs for as long as it took to put
+    them in order. Otherwise, if ordering all gangs took the whole time, a cycle would try one of
+    them, and the next cycle would order the others again.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:

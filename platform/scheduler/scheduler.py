@@ -74,7 +74,7 @@ from .state.core_types import (
     StorageClass,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
-from .state.queue.waiting import ANY
+from .state.queue.scheduling_queue import ANY
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.nominator import Nominator
@@ -381,7 +381,7 @@ class Scheduler:
             self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
             self._node_metrics.set_source(_metrics_source(loaded))
             self._set_disabled_plugins(loaded)
-            self._scheduler_cache.waiting.publish(ANY)
+            self._scheduler_cache.scheduling_queue.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -501,7 +501,7 @@ class Scheduler:
     def _next_due(self) -> float | None:
         """Return when a gang is to be tried again, or a plan ends, in Unix time."""
         cache = self._scheduler_cache
-        due = (cache.waiting.next_due(), cache.planned.next_due())
+        due = (cache.scheduling_queue.next_due(), cache.planned.next_due())
         return min((each for each in due if each is not None), default=None)
 
     def _schedule_retries(self) -> None:

@@ -233,7 +233,7 @@ def test_all_gangs_with_equal_demand_preempt_after_the_cooldown_of_their_victims
         world.gang(f"two{number}", 1, priority="mid")
     world.run(time=20.0)
     assert world.evicted == []
-    assert world.cluster.waiting.next_due() == 70.0
+    assert world.cluster.scheduling_queue.next_due() == 70.0
     world.run(time=70.0)
     assert len(world.evicted) == 3
 
@@ -246,7 +246,7 @@ def test_pod_whose_eviction_was_refused_is_chosen_again_after_a_time() -> None:
     world.cluster.apply(EvictionForgotten("uid-one-t-0", 100.0))
     world.run(time=0.0)
     assert world.evicted == []
-    assert world.cluster.waiting.next_due() == 100.0
+    assert world.cluster.scheduling_queue.next_due() == 100.0
     world.run(time=100.0)
     assert world.evicted == ["one-t-0"]
 
@@ -258,7 +258,7 @@ def test_gangs_without_victims_are_tried_once_a_second_at_most() -> None:
     for number in range(3):
         world.upsert(node(f"b{number}", cpu=1, cordoned=True))
         world.run(time=10.0)
-    assert world.cluster.waiting.next_due() == 10.0 + RETRY_INTERVAL
+    assert world.cluster.scheduling_queue.next_due() == 10.0 + RETRY_INTERVAL
     world.upsert(podgroup("one", 1, phase="Running", priority_class="low"))
     world.run(time=10.1)
     assert world.evicted == []
@@ -315,11 +315,11 @@ def test_reservation_expires_although_its_gang_was_tried_in_the_meantime() -> No
     world = EvictingWorld()
     _one_queue(world)
     world.run(time=0.0)
-    until = world.cluster.waiting.next_due()
+    until = world.cluster.scheduling_queue.next_due()
     world.upsert(node("b", cpu=1, cordoned=True), node("c", cpu="500m"))
     world.run(time=1.0)
     world.run(time=2.0)
-    assert world.cluster.waiting.next_due() == until
+    assert world.cluster.scheduling_queue.next_due() == until
 
 
 def test_what_was_held_for_a_gang_goes_to_the_first_gang_in_order() -> None:
@@ -366,7 +366,7 @@ class TwoWorlds:
         is_quiet = False
         while not is_quiet:
             for gang in list(self.eager.cluster.pending_gangs.values()):
-                self.eager.cluster.waiting.activate(gang)
+                self.eager.cluster.scheduling_queue.activate(gang)
             states = []
             for world in (self.ours, self.eager):
                 world.run(time=world.time + RETRY_INTERVAL)
@@ -376,7 +376,7 @@ class TwoWorlds:
         assert self._state(self.ours) == self._state(self.eager)
 
     def _has_work(self, world: EvictingWorld) -> bool:
-        due = world.cluster.waiting.starving.next_due()
+        due = world.cluster.scheduling_queue.starving.next_due()
         return world.cluster.has_changes() or (due is not None and due <= world.time + 1)
 
     def _state(self, world: EvictingWorld) -> object:

@@ -216,7 +216,7 @@ def test_cycle_in_which_nothing_waits_is_no_work_for_a_thread() -> None:
 
 def test_gangs_do_not_wait_for_evictions_without_an_action_for_them() -> None:
     world = SchedulerWorld()
-    assert not world.cluster.waiting.starving.actions
+    assert not world.cluster.scheduling_queue.starving.actions
 
 
 @pytest.mark.parametrize("calls", [0, 5])

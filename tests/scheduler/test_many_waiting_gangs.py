@@ -16,7 +16,7 @@ from batholith.scheduler.cycle_time_limit import CycleTimeLimit
 from batholith.scheduler.framework.session import Session
 from batholith.scheduler.state.core_types import PodStatus
 from batholith.scheduler.state.gangs.gang import Gang
-from batholith.scheduler.state.queue.waiting import RESYNC_SECONDS
+from batholith.scheduler.state.queue.scheduling_queue import RESYNC_SECONDS
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def test_gangs_wait_until_the_cluster_has_enough_left_for_them() -> None:
     assert ([each.key for each in decision.enqueued], decision.rejected) == (["ns/w1"], 1)
 
 
-def test_gangs_parked_together_are_tried_again_in_several_cycles() -> None:
+def test_gangs_rejected_together_are_tried_again_in_several_cycles() -> None:
     world = _world()
     tried, cycles, now = 0, 0, RESYNC_SECONDS
     while tried < GANGS:
@@ -148,7 +148,7 @@ def test_gangs_parked_together_are_tried_again_in_several_cycles() -> None:
 
 def test_gangs_without_pods_count_as_work_for_a_thread() -> None:
     world = _world()
-    world.cluster.waiting.wake_due(RESYNC_SECONDS)
+    world.cluster.scheduling_queue.wake_due(RESYNC_SECONDS)
     assert world.core.tasks_to_try(time=RESYNC_SECONDS, at_most=10) > 10
 
 
@@ -197,7 +197,7 @@ def test_gangs_that_take_longer_to_order_than_a_cycle_lasts_need_few_cycles(
         limit.start_cycle()
         world.core.run_once(now=clock.monotonic(), interrupted=limit.is_reached)
         cycles += 1
-    assert len(world.cluster.waiting) == GANGS
+    assert len(world.cluster.scheduling_queue) == GANGS
     assert cycles <= 5
 
 
@@ -228,7 +228,7 @@ def test_gangs_of_other_sizes_are_not_tried_once_others_have_what_was_freed() ->
             )
         assert world.decision().rejected == 0
     assert allocated == sorted(allocated)
-    assert len(world.cluster.waiting) == GANGS - len(allocated)
+    assert len(world.cluster.scheduling_queue) == GANGS - len(allocated)
 
 
 def _calls_for_changed_queues(count: int) -> int:

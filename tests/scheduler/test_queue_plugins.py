@@ -20,7 +20,7 @@ from batholith.scheduler.plugins.usage import MAX_AGE
 from batholith.scheduler.state.cache.events import NodesMeasured, ResourceQuotaEvent
 from batholith.scheduler.state.cache.resource_quotas import ResourceQuota, ResourceQuotaStatus
 from batholith.scheduler.state.nodes.node_usage import NodeUsage
-from batholith.scheduler.state.queue.waiting import ANY
+from batholith.scheduler.state.queue.scheduling_queue import ANY
 
 CREATED = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
 
@@ -309,7 +309,7 @@ def test_gangs_are_admitted_within_the_quota_of_their_namespace(name: str) -> No
         'resource quota "compute" insufficient: insufficient cpu (requested 2, free 1 of 5)'
     )
     # The pods of the first gang do not exist yet, so its quota is still taken.
-    world.cluster.waiting.publish(ANY)
+    world.cluster.scheduling_queue.publish(ANY)
     world.schedule()
     assert phase(world, "two") == "Pending"
     world.cluster.apply(ResourceQuotaEvent(None, quota({name: "9"}, {name: "2"})))
@@ -532,5 +532,5 @@ def test_the_time_of_a_deadline_is_when_a_gang_is_tried_again() -> None:
     world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}))
     world.schedule()
     waiting = timedelta(minutes=30).total_seconds()
-    at = world.cluster.waiting.next_due()
+    at = world.cluster.scheduling_queue.next_due()
     assert at is not None and CREATED + waiting < at < CREATED + waiting + 1

@@ -11,7 +11,7 @@ from batholith.model.meta import ObjectMeta
 from batholith.scheduler.state.cache.events import EvictionForgotten
 from batholith.scheduler.state.core_types import Pod, PriorityClass
 from batholith.scheduler.state.planning.reservations import Purpose, Reservations
-from batholith.scheduler.state.queue.waiting import ANY
+from batholith.scheduler.state.queue.scheduling_queue import ANY
 
 NOW = 1_000_000.0
 
@@ -46,7 +46,7 @@ def test_released_resources_are_for_the_preemptor_quirk_3(world: EvictingWorld) 
 
 def test_preemptor_waits_without_further_evictions(world: EvictingWorld) -> None:
     for second in range(1, 5):
-        world.cluster.waiting.publish(ANY)
+        world.cluster.scheduling_queue.publish(ANY)
         assert world.run(time=NOW + second).evictions == ()
     assert len(world.evicted) == 2
     diagnosis = world.cluster.gangs["ns/high"].diagnosis
@@ -59,7 +59,7 @@ def test_reservation_expires_after_grace_period_and_margin(world: EvictingWorld)
     world.gang("greedy", 1, priority="high", policy="Never")
     world.run(time=NOW + 39)
     assert world.node_of("greedy-t-0") == ""
-    world.cluster.waiting.publish(ANY)
+    world.cluster.scheduling_queue.publish(ANY)
     world.run(time=NOW + 40)
     assert world.node_of("greedy-t-0")
 

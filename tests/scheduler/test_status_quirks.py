@@ -17,7 +17,7 @@ from batholith.scheduler.framework.podgroup_status import (
     MEMBER_GRACE_PERIOD,
     PodGroupReport,
 )
-from batholith.scheduler.state.queue.waiting import ANY
+from batholith.scheduler.state.queue.scheduling_queue import ANY
 from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
 
 
@@ -207,7 +207,7 @@ def test_quirk_56_the_origin_reason_is_that_of_the_first_unfit_pod() -> None:
         world.upsert(*(pods[number] for number in order))
         for _ in range(2):
             messages.add(conditions(world.report_after())["Unschedulable"].message)
-            world.cluster.waiting.publish(ANY)
+            world.cluster.scheduling_queue.publish(ANY)
     (message,) = messages
     assert "j-a-0: " in message
 

@@ -17,7 +17,7 @@ from batholith.scheduler.state.gangs.disruption_budgets import (
     PodDisruptionBudgetStatus,
 )
 from batholith.scheduler.state.gangs.gang import Gang, Task
-from batholith.scheduler.state.queue.waiting import ANY
+from batholith.scheduler.state.queue.scheduling_queue import ANY
 
 
 class Voter:
@@ -375,6 +375,6 @@ def test_cdp_protects_pods_during_their_cooldown_time() -> None:
     start = 1767225600.0
     world.run(time=start + 599)
     assert world.evicted == []
-    world.cluster.waiting.publish(ANY)
+    world.cluster.scheduling_queue.publish(ANY)
     world.run(time=start + 600)
     assert world.evicted == ["run-t-0"]

@@ -62,7 +62,7 @@ class TwoWorlds:
     def schedule(self, time: float) -> None:
         """Run a cycle in both, bind the pods, and compare."""
         for gang in self.eager.cluster.pending_gangs.values():
-            self.eager.cluster.waiting.activate(gang)
+            self.eager.cluster.scheduling_queue.activate(gang)
         decisions = [world.core.run_once(now=time, time=time) for world in (self.ours, self.eager)]
         placements, expected = (
             sorted((each.name, each.node) for each in decision.placements) for decision in decisions
@@ -368,10 +368,10 @@ def test_woken_gang_with_lost_pods_precedes_the_others() -> None:
 def test_everything_is_tried_again_after_five_minutes_one_by_one() -> None:
     world = _waiting_world()
     assert world.core.run_once(now=299.0).rejected == 0
-    assert world.cluster.waiting.next_due() == 300.0
+    assert world.cluster.scheduling_queue.next_due() == 300.0
     decision = world.core.run_once(now=300.0)
     assert (dict(decision.retries), decision.rejected) == ({"resync": 6}, 6)
-    assert world.cluster.waiting.next_due() == 600.0
+    assert world.cluster.scheduling_queue.next_due() == 600.0
     assert world.core.run_once(now=301.0).rejected == 0
 
 
@@ -402,7 +402,7 @@ def test_timer_of_a_rejection_wakes_the_gang(monkeypatch: pytest.MonkeyPatch) ->
     )
     world.upsert(node("a"), podgroup("one0", 1), pod("one0-t-0", "one0"))
     assert world.schedule() == {}
-    assert world.cluster.waiting.next_due() == 10.0
+    assert world.cluster.scheduling_queue.next_due() == 10.0
     world.upsert(node("b"))
     assert world.core.run_once(now=9.0).rejected == 0
     decision = world.core.run_once(now=10.0)

@@ -14,14 +14,14 @@
 import heapq
 from dataclasses import dataclass, field, replace
 
-from ..framework.attempt import Attempt
 from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
+from ..framework.queueing_hints import limit_hints, required_tasks
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
+from ..framework.unfit_tasks import UnfitTasks
 from ..framework.victim_plan import pods_fitting
-from ..framework.waits import limit_waits, required_tasks
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.gangs.diagnosis import Diagnosis, FitError
 from ..state.gangs.gang import Gang, QueueInfo, Task
@@ -46,7 +46,7 @@ class PendingGang:
     fit_errors: dict[str, FitError] = field(default_factory=dict)
     """By role."""
 
-    attempt: Attempt = field(default_factory=Attempt)
+    unfit: UnfitTasks = field(default_factory=UnfitTasks)
     is_new: bool = True
     """Whether it has not been tried yet."""
 
@@ -149,14 +149,14 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
     events = session.limit_events(queue)
     for gang in gangs:
         eq_class = session.tasks(gang)[0].eq_class
-        waits = limit_waits(gang, queue.name, events)
+        hints = limit_hints(gang, queue.name, events)
         try:
             rejection = session.queue_rejection(queue, eq_class)
         except PluginError as error:
             session.reject_failed(gang, error)
             continue
         message = rejection.message if rejection else f'queue "{queue.name}" is overused'
-        session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), waits)
+        session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), hints)
 
 
 def _push(
@@ -188,9 +188,9 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
         statement.allocate_minimum(pending_gang.tasks, missing)
         if not missing.satisfied:
             diagnosis = statement.diagnosis()
-            if _exceeds_nodes(session, pending_gang.gang, statement.attempt):
+            if _exceeds_nodes(session, pending_gang.gang, statement.unfit):
                 diagnosis = replace(diagnosis, exceeds_nodes=True)
-            session.reject(pending_gang.gang, diagnosis, statement.attempt)
+            session.reject(pending_gang.gang, diagnosis, statement.unfit)
             return False
         allocated_uids = statement.allocated_uids()
         session.commit(pending_gang.gang, statement)
@@ -202,17 +202,17 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
     return bool(pending_gang.tasks)
 
 
-def _exceeds_nodes(session: Session, gang: Gang, attempt: Attempt) -> bool:
+def _exceeds_nodes(session: Session, gang: Gang, unfit: UnfitTasks) -> bool:
     """Return whether the nodes could not take what *gang* needs even if nothing else ran there.
 
-    *attempt* is one in which it did not fit.
+    *unfit* are the tasks that did not fit.
 
     Raises:
         PluginError: a filter raised.
     """
     node_matrix = session.cache.node_matrix
     for eq_class, count in required_tasks(list(gang.pending_tasks.values()), MissingMembers(gang)):
-        if eq_class in attempt.failed:
+        if eq_class in unfit.failed:
             request = eq_class.request_vector(node_matrix.resource_index)
             fitting = pods_fitting(request, node_matrix.allocatable)
             if fitting[session.feasible(eq_class)].sum() < count:
@@ -240,12 +240,12 @@ def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: boo
         diagnosis = statement.diagnosis()
         pending_gang.reason = diagnosis.reason
         pending_gang.fit_errors.update(diagnosis.fit_errors)
-        pending_gang.attempt.update(statement.attempt)
+        pending_gang.unfit.update(statement.unfit)
         remaining = [] if is_last else pending_gang.tasks
         pending_gang.tasks = [
             t for t in remaining if t.uid not in allocated_uids and not statement.has_failed(t)
         ]
     if not pending_gang.tasks and pending_gang.fit_errors:
         diagnosis = Diagnosis(pending_gang.reason, "", dict(pending_gang.fit_errors))
-        session.reject(pending_gang.gang, diagnosis, pending_gang.attempt)
+        session.reject(pending_gang.gang, diagnosis, pending_gang.unfit)
     return bool(pending_gang.tasks)

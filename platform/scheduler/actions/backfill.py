@@ -62,6 +62,6 @@ def _backfill_gang(session: Session, gang: Gang) -> None:
     if not diagnosis.fit_errors:
         return
     if gang.has_requesting_tasks():
-        session.wait(gang, statement.attempt)
+        session.wait(gang, statement.unfit)
     else:
-        session.reject(gang, diagnosis, statement.attempt)
+        session.reject(gang, diagnosis, statement.unfit)

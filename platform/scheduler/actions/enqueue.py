@@ -1,8 +1,9 @@
 """The ``enqueue`` action: admit pending gangs to their queues.
 
 1. Pending gangs are taken round-robin: queues in queue order, gangs of each in job order.
-2. A gang is admitted or rejected; a rejected gang does not block those behind it, but is
-   the one of its queue in that round. So is a gang that is not tried: it would be rejected again.
+2. A gang is admitted or rejected. A rejected gang does not block those behind it, but counts as the
+   one gang that its queue has in that round. A gang that is not tried, since it would be rejected
+   again, counts likewise.
 """
 
 import heapq

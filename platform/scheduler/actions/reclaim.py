@@ -1,8 +1,8 @@
 """The ``reclaim`` action: evict pods of queues that have more than they deserve for other queues.
 
 1. The first queue in queue order takes resources for its first starving gang in job order; an
-   overused queue is skipped. The order is that after the evictions before. Gangs that former
-   cycles had no time for are among them.
+   overused queue is skipped. The order takes account of what was evicted just before. Gangs that
+   former cycles had no time for are tried, too.
 2. A gang gets the resources of tasks of other queues, regardless of priority, if all its missing
    members fit then; otherwise nothing is evicted. Queues that are not reclaimable lose nothing, and
    no queue loses what it is guaranteed.

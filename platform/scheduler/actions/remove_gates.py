@@ -16,7 +16,7 @@ from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts
-from ..state.queue.waiting import Waits
+from ..state.queue.scheduling_queue import QueueingHints
 
 
 def remove_gates(session: Session) -> None:
@@ -53,7 +53,7 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
         fitting, rejection = _tasks_within_limits(session, queue, tasks)
     finally:
         add_amounts(queue.allocated, ungated_request, -1)
-    waits = Waits(session.limit_events(queue))
+    hints = QueueingHints(session.limit_events(queue))
     missing = MissingMembers(gang)
     for task in (*gang.pending_tasks.values(), *gang.gated_by_queue.values()):
         if not task.gates or task.ungated:
@@ -63,9 +63,9 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
     if fitting and missing.satisfied:
         session.remove_gates(gang, fitting)
     elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
-        session.reject(gang, rejection.diagnosis(), waits)
+        session.reject(gang, rejection.diagnosis(), hints)
     if rejection:
-        session.wait(gang, waits)
+        session.wait(gang, hints)
 
 
 def _tasks_within_limits(

@@ -36,7 +36,8 @@ def _rank(
     needed: dict[EquivalenceClass, list[EquivalenceClass]],
     ranks: dict[EquivalenceClass, int],
 ) -> int:
-    """Set and return how long the longest chain of needs is; a loop ends it."""
+    """Set and return the length of the longest chain of tasks that need each other; a loop ends a
+    chain."""
     if eq_class not in ranks:
         ranks[eq_class] = 0
         ranks[eq_class] = max(

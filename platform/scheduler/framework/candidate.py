@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..state.gangs.gang import Gang
-from ..state.queue.waiting import WaitGroup
+from ..state.queue.scheduling_queue import UnschedulableGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,5 +11,5 @@ class Candidate:
     """A gang to be tried."""
 
     gang: Gang
-    group: WaitGroup | None = None
+    group: UnschedulableGroup | None = None
     """The gangs with equal demand of which it is the first."""

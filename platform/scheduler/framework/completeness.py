@@ -22,8 +22,8 @@ def is_complete(gang: Gang) -> bool:
 
 
 def was_complete(gang: Gang) -> bool:
-    """Return whether the minimum is bound or was once, by the status of the PodGroup: that outlives
-    this process."""
+    """Return whether the minimum is bound or was bound once. The latter is read from the status of
+    the PodGroup, as that outlives this process."""
     status = gang.last_status
     scheduled = any((each.type, each.status) == (SCHEDULED, "True") for each in status.conditions)
     return scheduled or status.phase in STARTED_PHASES or is_complete(gang)

@@ -1,5 +1,5 @@
-"""Feasible nodes without regard to amounts: one mask for all equivalence classes with equal
-constraints.
+"""Nodes that are feasible apart from amounts. All equivalence classes with equal constraints share
+a mask.
 
 A mask is computed once and updated only for nodes that changed in a way that filters see;
 a heartbeat or a pod costs nothing here.

@@ -9,7 +9,8 @@ from .victim_plan import pods_fitting
 
 
 class FutureFit:
-    """Compares pods with what nodes will have, as operations of open statements leave it."""
+    """Compares pods with what nodes will have after the operations of statements that are not
+    committed yet."""
 
     def __init__(self, session: Session) -> None:
         """Compare with the nodes of *session*."""
@@ -17,7 +18,7 @@ class FutureFit:
         self._node_matrix = session.cache.node_matrix
 
     def request(self, eq_class: EquivalenceClass) -> tuple[IntVector, IntVector]:
-        """Return the request in the rows that count, and these rows."""
+        """Return the rows of resources that have to be compared, and the request in these rows."""
         request = eq_class.request_vector(self._node_matrix.resource_index)
         rows = np.union1d(np.flatnonzero(request), (CPU, MEMORY))
         return request[rows], rows

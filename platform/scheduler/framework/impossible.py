@@ -1,4 +1,5 @@
-"""Why a gang can never run as queue and nodes are: it needs more than there is of a resource."""
+"""Why a gang can never run with the queue and the nodes as they are: it needs more of a resource
+than exists."""
 
 from dataclasses import dataclass
 

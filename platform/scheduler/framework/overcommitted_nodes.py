@@ -64,8 +64,9 @@ class OvercommittedNodes:
 
 
 def _victims(session: Session, node_index: int) -> list[Task]:
-    """Return the pods of this scheduler that have to leave a node: the youngest of those that use
-    what is lacking, without those that are unnecessary because of older ones."""
+    """Return the pods of this scheduler that have to leave a node. They are chosen from the
+    youngest on among those that use what is lacking; then those are left out without which the
+    others suffice."""
     resource_index = session.cache.node_matrix.resource_index
     lacking = session.cache.arrivals.lacking(node_index)
     rows = np.flatnonzero(lacking)

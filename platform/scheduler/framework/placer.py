@@ -271,9 +271,10 @@ class Placer:
             self._keys[where] = keys
 
     def _normalize(self, candidates: IntVector, *, drop_equal: bool = False) -> bool:
-        """Normalize scores over *candidates*; returns whether one of theirs is different now.
+        """Normalize scores over *candidates*; returns whether the score of one of them has changed.
 
-        With *drop_equal* scores of which all are equal are dropped: they are so for any nodes.
+        With *drop_equal* a score that is equal for all candidates is dropped, as it will be equal
+        for any of them later.
         """
         if not len(candidates):
             return False
@@ -427,7 +428,7 @@ def _as_slice(node_indexes: IntVector) -> IntVector | slice:
 
 
 def _checked(scores: Scores, count: int) -> Scores:
-    """Return *scores*, which are to be *count* finite numbers."""
+    """Return *scores* after a check that they are *count* finite numbers."""
     if scores.shape != (count,) or not np.isfinite(scores).all():
         raise ValueError(f"{count} finite numbers expected")
     return scores

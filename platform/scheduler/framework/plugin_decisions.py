@@ -154,8 +154,8 @@ class PluginDecisions:
 
     @contextmanager
     def _with_freed(self, queue: QueueInfo) -> Iterator[None]:
-        """Count what was freed for gangs of *queue* by evictions as allocated in the block: else
-        others in the queue would use up its limit before."""
+        """Count in the block what evictions have freed for gangs of *queue* as allocated. Otherwise
+        other gangs of the queue would use up its limit before those can start."""
         reservations = self.cache.reservations
         freed = reservations.freed_in(self.cache.queues.of, queue) if reservations else {}
         add_amounts(queue.allocated, freed)
@@ -189,8 +189,8 @@ class PluginDecisions:
                 raise
 
     def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
-        """Call the listeners for an operation that is undone, so that *change* is allocated or
-        not."""
+        """Call the listeners for an operation that is undone: *change* is allocated again, or not
+        any more."""
         self._call_listeners(self._listeners, change, allocated=allocated)
 
     def _call_listeners(

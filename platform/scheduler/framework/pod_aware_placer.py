@@ -136,7 +136,8 @@ class PodAwarePlacer:
         )
 
     def _allocate_next(self, count: int) -> list[int]:
-        """Allocate one pod, or up to *count* if none of them changes what the next one sees."""
+        """Allocate one pod, or up to *count* if none of them affects the filters and scores of the
+        next one."""
         keys = self._placer.keys()
         rejected = self._rejected()
         candidates = np.flatnonzero((keys >= 0) & ~rejected)

@@ -1,21 +1,21 @@
-"""Pipeline a gang on resources of other pods, which are evicted for it: for two actions.
+"""Evict pods for a gang, which then waits for their resources; used by ``preempt`` and ``reclaim``.
 
-All or nothing: the statement is committed only if the gang is ready once its tasks need not wait
-any more. Gangs are left below their minimum in a second attempt only, if the first one fails.
+The statement is committed only if the gang is ready once the evicted pods are deleted.
+Victims that their gangs need for the minimum are considered only if it fails without them.
 """
 
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.gangs.diagnosis import Diagnosis
 from ..state.gangs.gang import Gang, Task
 from ..state.planning.reservations import EXPIRY_MARGIN, Purpose, Reservation
-from ..state.queue.waiting import Waits
+from ..state.queue.scheduling_queue import QueueingHints
 from .decision import Eviction, GangRef
 from .preemption_attempt import PreemptionAttempt
+from .queueing_hints import ANY_NODE_CHANGE
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
 from .session import Session
 from .statement import OperationKind, Statement
 from .victims import Reach
-from .waits import ANY_NODE_CHANGE
 
 
 def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
@@ -51,12 +51,12 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         if not candidates.breaks_gangs:
             break
     if retry_at:
-        session.cache.waiting.starving.retry_at(min(retry_at))
+        session.cache.scheduling_queue.starving.retry_at(min(retry_at))
     return False
 
 
 def _is_waiting(session: Session, reservation: Reservation) -> bool:
-    """Return whether enough is held for a gang, which only waits until it is free."""
+    """Return whether enough is held for a gang, so that it only waits until that is free."""
     gang = reservation.gang
     return (
         reservation.purpose is Purpose.PREEMPTION
@@ -123,7 +123,7 @@ def _reject_waiting(session: Session, gang: Gang, *, until: float) -> None:
     """Let *gang* wait until the evicted pods have terminated, or until it fits elsewhere."""
     message = "waits until the pods that are evicted for it have terminated"
     diagnosis = Diagnosis(NOT_ENOUGH_RESOURCES, message)
-    session.reject(gang, diagnosis, Waits(ANY_NODE_CHANGE), retry_at=until)
+    session.reject(gang, diagnosis, QueueingHints(ANY_NODE_CHANGE), retry_at=until)
 
 
 def _described(gang: Gang) -> str:

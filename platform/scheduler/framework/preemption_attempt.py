@@ -126,8 +126,9 @@ class PreemptionAttempt:
         return self._cheaper(start, done, lambda: self._pipeline_on_cleared_node(task))
 
     def _cheaper(self, start: int, done: bool, other: Callable[[], bool]) -> bool:
-        """Keep what was *done* since savepoint *start*, or do *other*, if that succeeds and evicts
-        tasks of lower levels, or fewer; returns whether one of both is done."""
+        """Compare two ways and keep the cheaper one: what was *done* since savepoint *start*, or
+        *other*, if that succeeds and evicts tasks of lower levels or fewer tasks. Returns whether
+        one of the two succeeded."""
         first = tuple(self._statement.operations[start:])
         self._statement.rollback_to(start)
         succeeds = other()
@@ -232,8 +233,8 @@ class PreemptionAttempt:
     def _needed(
         self, eq_class: EquivalenceClass, option: NodeOption, victims: list[Task]
     ) -> list[Task]:
-        """Return *victims* without those that are unnecessary on their node, the preferred ones
-        first."""
+        """Return the *victims* that are necessary on their node, those to be evicted first at the
+        front."""
         if len({task.eq_class for task in victims}) == 1:
             return victims  # the last one of equal victims is needed
         request, rows = self._fit.request(eq_class)

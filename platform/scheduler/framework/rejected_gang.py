@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from ..state.gangs.gang import Gang
-from ..state.queue.waiting import Waits
-from .attempt import Attempt
+from ..state.queue.scheduling_queue import QueueingHints
+from .unfit_tasks import UnfitTasks
 
 
 @dataclass(slots=True)
@@ -13,8 +13,8 @@ class RejectedGang:
 
     gang: Gang
     version: int
-    waits: list[Waits] = field(default_factory=list)
-    attempt: Attempt | None = None
+    hints: list[QueueingHints] = field(default_factory=list)
+    unfit: UnfitTasks | None = None
     retry_at: float | None = None
     is_rejected: bool = False
     """Whether no other action of the session tries it."""

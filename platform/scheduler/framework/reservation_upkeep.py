@@ -73,7 +73,7 @@ def clear_nominations_of(session: Session, reservation: Reservation) -> None:
 def _wake(cache: SchedulerCache, gang: Gang) -> None:
     """Let *gang* be tried again."""
     if gang.key in cache.pending_gangs:
-        cache.waiting.activate(gang)
+        cache.scheduling_queue.activate(gang)
         cache.changes.mark(gang)
 
 

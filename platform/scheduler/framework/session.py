@@ -17,23 +17,21 @@ from ..state.gangs.gang import Gang, QueueInfo, Task
 from ..state.planning.reservations import Purpose, Reservation
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.admission_rounds import AdmissionRounds
-from ..state.queue.waiting import (
+from ..state.queue.scheduling_queue import (
     ANY,
     CYCLE,
     OWN,
     QUEUES,
     TOTAL,
     USAGE,
-    WaitGroup,
-    Waits,
-    Wake,
+    ClusterEvent,
+    QueueingHints,
+    UnschedulableGroup,
     queue_gained,
 )
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
-from .attempt import Attempt, ClassCapacity
 from .candidate import Candidate
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
-from .derived import Derived
 from .explain import explain
 from .feasibility import pod_masks
 from .framework import Framework
@@ -42,15 +40,17 @@ from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .plugin_decisions import PluginDecisions, SortKey
 from .pod_aware_placer import PodAwarePlacer
+from .queueing_hints import ANY_NODE_CHANGE, queueing_hints_of
 from .rejected_gang import RejectedGang
 from .reservation_order import may_take
+from .session_caches import SessionCaches
 from .starving_gangs import StarvingGangs
 from .statement import Operation, Statement, undo_operation
+from .unfit_tasks import ClassCapacity, UnfitTasks
 from .victims import VictimVotes
-from .waits import ANY_NODE_CHANGE, waits_of
 
-ANY_EVENT = Waits(frozenset({ANY}))
-OWN_CHANGES = Waits(OWN)
+ANY_EVENT = QueueingHints(frozenset({ANY}))
+OWN_CHANGES = QueueingHints(OWN)
 
 
 class Session(PluginDecisions):
@@ -60,7 +60,7 @@ class Session(PluginDecisions):
         self,
         cache: SchedulerCache,
         framework: Framework,
-        derived: Derived,
+        caches: SessionCaches,
         *,
         has_enqueue_action: bool,
         interrupted: Callable[[], bool],
@@ -84,8 +84,8 @@ class Session(PluginDecisions):
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
         self.rejected = 0
-        self._derived = derived
-        self._feasibility = derived.feasibility
+        self._caches = caches
+        self._feasibility = caches.feasibility
         self._interrupted = interrupted
         self.is_stopped = False
         """Whether gangs that were to be admitted or allocated are left to the next cycle."""
@@ -106,10 +106,10 @@ class Session(PluginDecisions):
         super().__init__(framework, calls)
         self.votes = VictimVotes(framework, calls, self)
         self._pending_holds: list[Callable[[], object]] = []
-        derived.check_generations()
-        cache.waiting.wake_published()
-        cache.waiting.starving.drop_needless_retry()
-        self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else derived.placers
+        caches.check_generations()
+        cache.scheduling_queue.wake_published()
+        cache.scheduling_queue.starving.drop_needless_retry()
+        self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else caches.placers
         self._pipelined: list[Operation] = []
 
     # -- placement -----------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Session(PluginDecisions):
         Of a group of gangs with equal demand only the first; if it is scheduled,
         :meth:`next_candidate` returns the next one.
         """
-        waiting = self.cache.waiting
+        waiting = self.cache.scheduling_queue
         found = [
             Candidate(gang)
             for gang in waiting.active.values()
@@ -302,25 +302,25 @@ class Session(PluginDecisions):
         following = self._first_of(group) if group is not None else None
         return None if following is None or following.gang is candidate.gang else following
 
-    def _first_of(self, group: WaitGroup) -> Candidate | None:
+    def _first_of(self, group: UnschedulableGroup) -> Candidate | None:
         if not group:
             return None
         gang = group.first()[1]
         return None if self.is_rejected(gang) else Candidate(gang, group)
 
-    def sort(self, group: WaitGroup) -> None:
+    def sort(self, group: UnschedulableGroup) -> None:
         """Put the gangs of *group* in order."""
-        group.sort(self.order_of, self._derived.order_version)
+        group.sort(self.order_of, self._caches.order_version)
 
     def skip_hopeless(self, candidate: Candidate) -> bool:
         """Return whether *candidate* would be rejected again, since others have taken what it was
-        woken for; then it stays parked."""
+        woken for; then it stays unschedulable."""
         group = candidate.group
         if group is None or not group.is_woken_by_nodes:
             return False
-        if not self._derived.lacks_capacity(group.waits, self.scheduled):
+        if not self._caches.lacks_capacity(group.hints, self.scheduled):
             return False
-        self.cache.waiting.woken.pop(group.demand, None)
+        self.cache.scheduling_queue.woken.pop(group.demand, None)
         return True
 
     def is_rejected(self, gang: Gang) -> bool:
@@ -333,13 +333,14 @@ class Session(PluginDecisions):
         return self.job_order(gang)
 
     def update_rounds(self) -> AdmissionRounds:
-        """Return the rounds in which gangs are admitted, those of now until the next call."""
-        self.cache.admission_rounds.update(self.order_of, self._derived.order_version)
+        """Return the rounds in which gangs are admitted; they are not updated before the next
+        call."""
+        self.cache.admission_rounds.update(self.order_of, self._caches.order_version)
         return self.cache.admission_rounds
 
     def can_skip(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected and no relevant event has been applied since."""
-        return self.is_rejected(gang) or not self.cache.waiting.is_to_be_tried(gang)
+        return self.is_rejected(gang) or not self.cache.scheduling_queue.is_to_be_tried(gang)
 
     def starving_gangs(self) -> list[Gang]:
         """Return the gangs that were tried and rejected in this session."""
@@ -354,12 +355,12 @@ class Session(PluginDecisions):
         self._decisions += 1
 
     def is_time_over(self) -> bool:
-        """Return whether the current action is to leave the rest to the next cycle: not before it
-        has tried one gang."""
+        """Return whether the current action is to leave the rest to the next cycle, which it may
+        not do before it has tried one gang."""
         return self._decisions > self._decisions_before and self._interrupted()
 
     def should_stop(self) -> bool:
-        """Return :meth:`is_time_over`; if so, the gangs that were not tried are not parked."""
+        """Return :meth:`is_time_over`; if it is, gangs that were not tried stay in the queue."""
         is_over = self.is_time_over()
         self.is_stopped |= is_over
         return is_over
@@ -370,7 +371,7 @@ class Session(PluginDecisions):
         gang.diagnosis = None
         self.scheduled += 1
         self.count_decision()
-        self.cache.waiting.activate(gang)
+        self.cache.scheduling_queue.activate(gang)
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
@@ -411,7 +412,7 @@ class Session(PluginDecisions):
         for hold in self._pending_holds:
             hold()
         self.cache.refresh()
-        self._park_gangs()
+        self._add_rejected_gangs()
 
     # -- results -------------------------------------------------------------------------------
 
@@ -433,7 +434,7 @@ class Session(PluginDecisions):
         """Remove the queue gate of *tasks* of *gang*."""
         gang.diagnosis = None
         self.count_decision()
-        self.cache.waiting.activate(gang)
+        self.cache.scheduling_queue.activate(gang)
         self.cache.mark_ungated(gang, tasks)
         self.ungated += [UngatedPod(task.namespace, task.name, task.uid) for task in tasks]
         self.ungated_gangs.append(gang)
@@ -444,14 +445,14 @@ class Session(PluginDecisions):
 
     def reject_for(self, gang: Gang, rejection: Rejection, demand: Hashable = None) -> None:
         """Record *rejection* of *gang*; with *demand*, of all gangs with equal demand."""
-        waits = Waits(
+        hints = QueueingHints(
             self._events(gang, rejection),
             demand=demand if rejection.shared else None,
             limit_need=rejection.limit_need,
         )
-        self.reject(gang, rejection.diagnosis(), waits, retry_at=rejection.retry_at)
+        self.reject(gang, rejection.diagnosis(), hints, retry_at=rejection.retry_at)
 
-    def _events(self, gang: Gang, rejection: Rejection) -> frozenset[Wake]:
+    def _events(self, gang: Gang, rejection: Rejection) -> frozenset[ClusterEvent]:
         """Return what may end *rejection*."""
         if rejection.wake_on is not None:
             return rejection.wake_on
@@ -461,7 +462,7 @@ class Session(PluginDecisions):
             return self.limit_events(self.cache.queues.of(gang))
         return frozenset({ANY})
 
-    def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
+    def limit_events(self, queue: QueueInfo) -> frozenset[ClusterEvent]:
         """Return what may raise the limits of *queue*."""
         path = self.cache.queues.with_ancestors(queue.name)
         return frozenset({QUEUES, TOTAL, *map(queue_gained, path)})
@@ -470,7 +471,7 @@ class Session(PluginDecisions):
         self,
         gang: Gang,
         diagnosis: Diagnosis,
-        waits: Waits | Attempt = ANY_EVENT,
+        hints: QueueingHints | UnfitTasks = ANY_EVENT,
         *,
         retry_at: float | None = None,
     ) -> None:
@@ -481,7 +482,7 @@ class Session(PluginDecisions):
         """
         if diagnosis.reason == PLUGIN_ERROR:
             self._failed.add(gang.key)
-        self.wait(gang, waits, retry_at=retry_at)
+        self.wait(gang, hints, retry_at=retry_at)
         self._rejections[gang.key].is_rejected = True
         self.rejected += 1
         if gang.diagnosis != diagnosis:
@@ -491,7 +492,11 @@ class Session(PluginDecisions):
     # -- waiting -------------------------------------------------------------------------------
 
     def wait(
-        self, gang: Gang, waits: Waits | Attempt = OWN_CHANGES, *, retry_at: float | None = None
+        self,
+        gang: Gang,
+        hints: QueueingHints | UnfitTasks = OWN_CHANGES,
+        *,
+        retry_at: float | None = None,
     ) -> None:
         """Skip *gang* until something happens that it waits for, or has waited for before in this
         session."""
@@ -502,21 +507,22 @@ class Session(PluginDecisions):
         known.scheduled = self.scheduled
         if retry_at is not None:
             known.retry_at = min(retry_at, known.retry_at or retry_at)
-        if isinstance(waits, Waits):
-            known.waits.append(waits)
-        elif known.attempt is None:
-            known.attempt = waits
+        if isinstance(hints, QueueingHints):
+            known.hints.append(hints)
+        elif known.unfit is None:
+            known.unfit = hints
         else:
-            known.attempt.update(waits)
+            known.unfit.update(hints)
 
-    def _park_gangs(self) -> None:
-        """Park the rejected gangs; the others remain to be tried if the session was stopped."""
-        waiting, capacity = self.cache.waiting, self._derived.capacity
+    def _add_rejected_gangs(self) -> None:
+        """Add the rejected gangs to the unschedulable ones. If the session was stopped, gangs that
+        it has not tried are tried in the next one."""
+        waiting, capacity = self.cache.scheduling_queue, self._caches.capacity
         if not self.is_stopped:
             waiting.woken.clear()
             if waiting.is_awaited(CYCLE):
                 waiting.publish(CYCLE)
-        self._derived.wake(own_usage=self.scheduled > 0)
+        self._caches.wake(own_usage=self.scheduled > 0)
         for each in self._rejections.values():
             if each.gang.key in self._failed:
                 self._retry_failed(each.gang)
@@ -526,46 +532,47 @@ class Session(PluginDecisions):
             for gang in list(waiting.active.values()):
                 # Limits for gates depend on more than is published: those gangs stay active.
                 if gang.key not in self._failed and not gang.gated_by_queue:
-                    self._park(gang, OWN_CHANGES, None)
+                    self._add_unschedulable(gang, OWN_CHANGES, None)
         capacity.keep(waiting.needed_classes())
         self.starving.keep_untried()
         unfinished = self.is_stopped or waiting.starving.has_untried
         self.cache.changes.mark_cycle_end(unfinished=unfinished)
 
     def _retry_failed(self, gang: Gang) -> None:
-        """Let *gang*, for which a plugin failed, be tried in the next cycle; if this was stopped,
-        after all others, which it would precede again and again."""
+        """Let *gang*, for which a plugin failed, be tried in the next cycle. If this cycle was
+        stopped, the gang is tried after all others: it would be the first again each time, and
+        others would never be tried."""
         if self.is_stopped:
-            self._park(gang, Waits(frozenset({CYCLE})), None)
+            self._add_unschedulable(gang, QueueingHints(frozenset({CYCLE})), None)
         else:
-            self.cache.waiting.activate(gang)
+            self.cache.scheduling_queue.activate(gang)
 
     def _park_rejected(self, rejected: RejectedGang) -> None:
         if rejected.gang.gated_by_queue:
-            self.cache.waiting.activate(rejected.gang)
+            self.cache.scheduling_queue.activate(rejected.gang)
             return
-        waits = self._waits_of(rejected)
-        self._park(rejected.gang, waits, rejected.retry_at)
-        for need in waits.needs:
-            self._derived.capacity.set_capacity(need.eq_class, need.capacity)
-        if USAGE in waits.events and rejected.scheduled != self.scheduled:
-            self.cache.waiting.publish(USAGE)  # pods were allocated after the attempt
+        hints = self._hints_of(rejected)
+        self._add_unschedulable(rejected.gang, hints, rejected.retry_at)
+        for need in hints.needs:
+            self._caches.capacity.set_capacity(need.eq_class, need.capacity)
+        if USAGE in hints.events and rejected.scheduled != self.scheduled:
+            self.cache.scheduling_queue.publish(USAGE)  # pods were allocated after the attempt
 
-    def _waits_of(self, rejected: RejectedGang) -> Waits:
-        gang, found = rejected.gang, rejected.waits
-        if rejected.attempt is not None:
+    def _hints_of(self, rejected: RejectedGang) -> QueueingHints:
+        gang, found = rejected.gang, rejected.hints
+        if rejected.unfit is not None:
             queue = self.cache.queues.of(gang)
-            found = [*found, waits_of(gang, queue.name, rejected.attempt, self._capacity_of)]
-        waits = found[0]
+            found = [*found, queueing_hints_of(gang, queue.name, rejected.unfit, self._capacity_of)]
+        hints = found[0]
         for other in found[1:]:
-            waits = waits | other
-        if self.cache.node_matrix.has_pipelined and waits.needs:
+            hints = hints | other
+        if self.cache.node_matrix.has_pipelined and hints.needs:
             # Reserved amounts count for some gangs and not for others.
-            waits = waits | Waits(ANY_NODE_CHANGE)
-        return waits
+            hints = hints | QueueingHints(ANY_NODE_CHANGE)
+        return hints
 
-    def _capacity_of(self, eq_class: EquivalenceClass, attempt: Attempt) -> ClassCapacity | None:
-        known = attempt.capacities.get(eq_class)
+    def _capacity_of(self, eq_class: EquivalenceClass, unfit: UnfitTasks) -> ClassCapacity | None:
+        known = unfit.capacities.get(eq_class)
         placer = self._placers.peek(eq_class)
         if placer is None or eq_class.sees_pods:
             return known
@@ -575,7 +582,7 @@ class Session(PluginDecisions):
             self.calls.record(error)
             return known
 
-    def _park(self, gang: Gang, waits: Waits, retry_at: float | None) -> None:
+    def _add_unschedulable(self, gang: Gang, hints: QueueingHints, retry_at: float | None) -> None:
         cache = self.cache
         for plugin in self._framework.retry_times:
             try:
@@ -585,11 +592,11 @@ class Session(PluginDecisions):
                 continue
             if at is not None:
                 retry_at = at if retry_at is None else min(at, retry_at)
-        cache.waiting.park(
+        cache.scheduling_queue.add_unschedulable(
             gang,
-            waits,
+            hints,
             self.order_of(gang),
-            order_version=self._derived.order_version,
+            order_version=self._caches.order_version,
             now=cache.cycle_time,
             retry_at=retry_at,
         )

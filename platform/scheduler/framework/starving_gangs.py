@@ -7,8 +7,8 @@ from ..plugins.extension_points import Rejection
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang
 from ..state.planning.reservations import Purpose
+from ..state.queue.scheduling_queue import UnschedulableGroup
 from ..state.queue.starving_groups import VictimSearch
-from ..state.queue.waiting import WaitGroup
 from .candidate import Candidate
 
 
@@ -23,7 +23,7 @@ class _Session(Protocol):
 
     def job_valid(self, gang: Gang) -> Rejection | None: ...
 
-    def sort(self, group: WaitGroup) -> None: ...
+    def sort(self, group: UnschedulableGroup) -> None: ...
 
 
 class SearchInterruptedError(Exception):
@@ -42,8 +42,8 @@ class StarvingGangs:
         over."""
         self._session = session
         self._interrupted = interrupted
-        self._waiting = session.cache.waiting
-        self._groups = session.cache.waiting.starving
+        self._waiting = session.cache.scheduling_queue
+        self._groups = session.cache.scheduling_queue.starving
         self._tried: dict[str, set[str]] = {action: set() for action in self._groups.actions}
         """Keys of the gangs that each action has tried."""
 
@@ -54,12 +54,12 @@ class StarvingGangs:
         for gang in self._session.starving_gangs():
             if gang.key in self._tried[action]:
                 continue
-            candidate = Candidate(gang, gang.wait_group)
+            candidate = Candidate(gang, gang.unschedulable_group)
             if not self._may_start(gang):
                 self.mark_tried(action, candidate)
                 continue
             found[gang.key] = candidate
-            known.add(id(gang.wait_group))
+            known.add(id(gang.unschedulable_group))
         for demand in self._groups.untried(action):
             group = self._waiting.group(demand)
             if group is None or id(group) in known:
@@ -72,8 +72,8 @@ class StarvingGangs:
         return list(found.values())
 
     def mark_tried(self, action: str, candidate: Candidate) -> None:
-        """Record that *action* need not try *candidate* again in this session, nor in others
-        without an event."""
+        """Record that *action* need not try *candidate* again in this session, nor in a later one
+        before something has happened."""
         self._tried[action].add(candidate.gang.key)
         if candidate.group is not None:
             self._groups.mark_tried(action, candidate.group.demand)
@@ -97,18 +97,18 @@ class StarvingGangs:
     def keep_untried(self) -> None:
         """Leave the gangs that were rejected and not tried to the next session."""
         for gang in self._session.starving_gangs():
-            group = gang.wait_group
+            group = gang.unschedulable_group
             for action, tried in self._tried.items():
                 if group is not None and gang.key not in tried:
                     self._groups.add(action, group.demand)
 
     def is_exhausted(self, gang: Gang) -> bool:
-        """Return whether *gang* was tried in this session in vain, and no action has yet to try
-        it."""
+        """Return whether *gang* was tried in vain in this session and no other action is left to
+        try it."""
         tried = [gang.key in each for each in self._tried.values()]
         if self._session.is_rejected(gang):
             return all(tried)
-        group = gang.wait_group
+        group = gang.unschedulable_group
         return any(tried) and group is not None and not self._groups.is_untried(group.demand)
 
     # -- searches ------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class StarvingGangs:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _first(self, group: WaitGroup) -> Candidate | None:
+    def _first(self, group: UnschedulableGroup) -> Candidate | None:
         self._session.sort(group)
         for gang in group:
             if not self._session.is_rejected(gang) and self._may_start(gang):
@@ -141,8 +141,8 @@ class StarvingGangs:
     def _may_start(self, gang: Gang) -> bool:
         """Return whether *gang* could start if there were resources.
 
-        One whose pods do not exist yet follows once these are created, and one for which pods were
-        evicted already once these have terminated.
+        A gang whose pods do not exist yet is tried after they are created. One for which pods were
+        evicted already is tried after these have terminated.
         """
         cache = self._session.cache
         reservation = cache.reservations.get(gang.key)

@@ -17,12 +17,12 @@ from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import Wake
+from ..state.queue.scheduling_queue import ClusterEvent
 from .affinity_order import in_affinity_order
-from .attempt import Attempt, ClassCapacity
 from .placer import Placer
 from .plugin_calls import PluginError
 from .pod_aware_placer import PodAwarePlacer
+from .unfit_tasks import ClassCapacity, UnfitTasks
 
 
 class SessionView(Protocol):
@@ -50,7 +50,7 @@ class SessionView(Protocol):
         """Return why the queue allocates no more pods of *eq_class*, or ``None`` if it does."""
         ...
 
-    def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
+    def limit_events(self, queue: QueueInfo) -> frozenset[ClusterEvent]:
         """Return what may raise the limits of *queue*."""
         ...
 
@@ -146,7 +146,7 @@ class Statement:
     def __init__(self, session: SessionView, gang: Gang, queue: QueueInfo) -> None:
         """Start without operations."""
         self.fit_errors: dict[str, FitError] = {}
-        self.attempt = Attempt()
+        self.unfit = UnfitTasks()
         self._failed: set[str | EquivalenceClass] = set()
         self._reason = NOT_ENOUGH_RESOURCES
         self._session = session
@@ -268,7 +268,8 @@ class Statement:
         """Keep the operations; called by the session only.
 
         Evicted pods are still on their nodes from now on. Waiting pods count there, too, until the
-        session is closed: no other pod gets a node on which it does not go with them.
+        session is closed: so no other pod gets a node on which filters would exclude it because of
+        them.
         """
         operations, self._operations = self._operations, []
         by_kind: dict[OperationKind, list[Operation]] = {kind: [] for kind in OperationKind}
@@ -288,7 +289,7 @@ class Statement:
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
         """Allocate tasks in order until *missing* is satisfied or cannot be satisfied."""
         tasks = self._unblocked(tasks)
-        if self.attempt.blocked and not missing.is_satisfiable(tasks):
+        if self.unfit.blocked and not missing.is_satisfiable(tasks):
             return
         order = in_affinity_order(grouped(tasks) if missing.total >= len(tasks) else tasks)
         done = 0
@@ -315,11 +316,11 @@ class Statement:
         return allocated
 
     def has_failed(self, task: Task) -> bool:
-        """Return whether *task* is blocked on its own, or a task of its role did not fit.
+        """Return whether *task* is blocked, or another task of its role did not fit.
 
         Tasks without a role are compared by equivalence class.
         """
-        return task.uid in self.attempt.blocked or (task.role or task.eq_class) in self._failed
+        return task.uid in self.unfit.blocked or (task.role or task.eq_class) in self._failed
 
     def diagnosis(self) -> Diagnosis:
         """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
@@ -354,11 +355,11 @@ class Statement:
         capacity = placer.capacity(len(tasks))
         possible = min(allowed, capacity)
         if not self._operations:
-            self.attempt.capacities[eq_class] = _class_capacity(placer, eq_class, capacity)
+            self.unfit.capacities[eq_class] = _class_capacity(placer, eq_class, capacity)
         if possible < len(tasks):
-            self.attempt.failed.add(eq_class)
+            self.unfit.failed.add(eq_class)
             if allowed < len(tasks):
-                self.attempt.limits[eq_class] = self._session.limit_events(self._queue)
+                self.unfit.limits[eq_class] = self._session.limit_events(self._queue)
             # The fit error is computed with the fitting tasks counted as allocated.
             add_amounts(self._queue.allocated, eq_class.request, possible)
             try:
@@ -427,7 +428,7 @@ class Statement:
             fit = self._session.explain(eq_class)
             fit_error = FitError(task.name, task.uid, fit.message, nodes=fit)
         if rejection and rejection.wake_on is not None:
-            self.attempt.limits[eq_class] = rejection.wake_on
+            self.unfit.limits[eq_class] = rejection.wake_on
         self._failed.add(task.role or task.eq_class)
         self.fit_errors.setdefault(task.role, fit_error)
 
@@ -444,7 +445,7 @@ class Statement:
             if unsupported:
                 self._reason = UNSUPPORTED_FIELD
             if message := unsupported or self._session.pvc_rejection(task):
-                self.attempt.blocked.add(task.uid)
+                self.unfit.blocked.add(task.uid)
                 fit_error = FitError(task.name, task.uid, message, Stage.POD)
                 self.fit_errors.setdefault(task.role, fit_error)
             else:

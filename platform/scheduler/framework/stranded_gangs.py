@@ -7,8 +7,8 @@ it bound, which uses resources without running. Such a gang was never complete: 
 2. After a timeout their bound members are evicted, and the gang is allocated again as a whole. The
    pods are marked as replaced, so that the job controller counts no retry and applies no policy.
    The timeout is not reset while bindings are in progress: they may be refused repeatedly.
-3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved
-   for a time, once until the gang is ready again.
+3. A gang that was complete once keeps its members. If it loses some, what their replacements lack
+   is reserved for a limited time, and not a second time before the gang was ready again.
 
 A reservation does not precede gangs of a higher priority, nor those of queues that are first
 (:mod:`.reservation_order`).
@@ -25,7 +25,7 @@ import numpy as np
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, Task, TaskStatus
 from ..state.planning.reservations import Purpose, Reservation
-from ..state.queue.waiting import RESYNC_SECONDS
+from ..state.queue.scheduling_queue import RESYNC_SECONDS
 from ..state.resources import BoolVector
 from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
@@ -102,7 +102,7 @@ class StrandedGangs:
         key = gang.key
         is_known = key in self._stranded or key in self._replacing
         if not is_known and (gang.is_ready() or not has_bound_tasks(gang)):
-            return  # as most gangs that changed
+            return  # most gangs that have changed are complete, or have no bound task
         if not _is_incomplete(gang):
             self._stranded.pop(key, None)
         elif key in self._stranded or not gang.is_ready():
@@ -181,11 +181,13 @@ def _needs_replacements(gang: Gang) -> bool:
 
 
 def _allocate(session: Session, gang: Gang, *, until: float | None) -> bool:
-    """Allocate what *gang* lacks, or reserve it *until* then, in Unix time; returns whether it is
-    allocated."""
+    """Allocate what *gang* lacks; where that is not possible, reserve it until the Unix time
+    *until*. Returns whether it is allocated."""
     if session.can_skip(gang):
         return False
-    session.cache.waiting.activate(gang)  # on its own: the others of a woken group are tried, too
+    session.cache.scheduling_queue.activate(
+        gang
+    )  # on its own: the others of a woken group are tried, too
     rejection = session.job_valid(gang)
     if rejection:
         session.reject(gang, rejection.diagnosis())
@@ -237,8 +239,8 @@ def _allocate_missing(session: Session, gang: Gang, until: float | None) -> bool
 
 
 def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Task]) -> bool:
-    """Return whether *reservation* is for *tasks*, on nodes that could take them if empty, and was
-    chosen recently: in the long run other nodes may lack less."""
+    """Return whether *reservation* is for *tasks*, is on nodes that could take them if they were
+    empty, and is recent. An old one is chosen again, as other nodes may lack less by now."""
     holds = reservation.holds
     is_recent = session.cache.cycle_time < reservation.chosen_at + RESYNC_SECONDS
     return (

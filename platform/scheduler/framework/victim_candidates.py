@@ -152,7 +152,8 @@ class VictimCandidates:
         return np.isin(table.queue, [number for number in others if number >= 0])
 
     def _priority(self) -> int:
-        """Return below which pod priority a pod of a gang with a lower priority may be evicted."""
+        """Return the pod priority below which pods may be evicted, if their gang has a lower
+        priority."""
         pods = (task.priority for task in self._gang.pending_tasks.values())
         return max(self._gang.priority, min(pods, default=0))
 
@@ -167,7 +168,7 @@ class VictimCandidates:
         return slots[~np.isin(slots, list(excluded))] if excluded else slots
 
     def _note_protected(self, slots: IntVector) -> None:
-        """Note when the first of *slots* that is protected for a time may be evicted."""
+        """Note the earliest time at which one of the tasks in *slots* is not protected any more."""
         until = PROTECTED_UNTIL.values(self._cache.task_table, slots)
         until = until[until > self._cache.cycle_time]
         if len(until):
@@ -188,7 +189,8 @@ class VictimCandidates:
         return ranks
 
     def _breaking_mask(self, slots: IntVector, ranks: IntVector) -> BoolVector:
-        """Return which tasks their gangs need for the minimum, if those before are evicted."""
+        """Return which tasks their gangs need for the minimum, supposed that the tasks before them
+        are evicted."""
         breaking = np.zeros(len(slots), np.bool_)
         if not self._breaking:
             return breaking

@@ -175,9 +175,8 @@ def _costs(candidates: Candidates, order: IntVector, first: IntVector) -> IntVec
 
 
 def _weights(levels: IntVector, victim: int) -> IntVector:
-    """Return what a victim of each of *levels* costs, one of the lowest *victim*.
-
-    The lowest levels are not distinguished if the sum of all would be too large otherwise.
+    """Return what a victim of each of *levels* costs, where one of the lowest level costs *victim*.
+    If the sum of all would be too large, the lowest levels are treated as one.
     """
     _, of_level, numbers = np.unique(levels, return_inverse=True, return_counts=True)
     counts = [int(number) for number in numbers]

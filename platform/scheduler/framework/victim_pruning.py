@@ -22,7 +22,7 @@ _Group = tuple[EquivalenceClass, int, list[Task]]
 
 
 class VictimPruning:
-    """Takes back evictions of one statement by which a gang waits for resources."""
+    """Undoes evictions of a statement that has let a gang wait for resources."""
 
     def __init__(
         self, session: Session, statement: Statement, gang: Gang, candidates: VictimCandidates

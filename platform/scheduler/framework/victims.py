@@ -60,7 +60,7 @@ class VictimVotes:
         return False
 
     def job_pipelined(self, gang: Gang) -> bool:
-        """Return whether *gang* is ready once its tasks need not wait any more."""
+        """Return whether *gang* is ready once the resources that its tasks wait for are free."""
         for tier in self._framework.job_pipelined:
             votes = [
                 self._calls.call(each, "job_pipelined", partial(each.job_pipelined, gang))
@@ -107,7 +107,8 @@ class VictimVotes:
     def mask(
         self, reach: Reach, preemptor: Preemptor, table: TaskTable, slots: IntVector
     ) -> BoolVector:
-        """Return which tasks of *slots* may be permitted by :meth:`victims`; more than are."""
+        """Return which tasks of *slots* :meth:`victims` may permit. It may then permit fewer, never
+        others."""
         mask = np.ones(len(slots), np.bool_)
         for tier in self._voters(reach):
             for plugin, _ in tier:

@@ -11,7 +11,7 @@ from ...model.queue import QueueSpec
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, Wake, queue_gained
+from ..state.queue.scheduling_queue import QUEUES, TOTAL, ClusterEvent, LimitNeed, queue_gained
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
 from .arguments import integer
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
@@ -192,7 +192,9 @@ class CapacityPlugin:
             return ()
         return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
 
-    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> LimitNeed | None:
+    def limit_need(
+        self, gang: Gang, queue: QueueInfo, gained: frozenset[ClusterEvent]
+    ) -> LimitNeed | None:
         """Return what must be free in *queue* after the events *gained* to admit *gang*, if that
         is known before the next session."""
         return LimitNeed(gained, tuple(compared(gang.min_request)), self._free, queue.name)

@@ -19,7 +19,7 @@ from ..state.gangs.gang import Gang, QueueInfo, Task
 from ..state.gangs.task_table import TaskTable
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import LimitNeed, Wake
+from ..state.queue.scheduling_queue import ClusterEvent, LimitNeed
 from ..state.resources import BoolVector, IntVector, Matrix
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Rejection:
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of."""
 
-    wake_on: frozenset[Wake] | None = None
+    wake_on: frozenset[ClusterEvent] | None = None
     """What may end it, besides changes of the gang; ``None``: any event."""
 
     retry_at: float | None = None

@@ -13,7 +13,7 @@ from ...model.queue import QueueSpec
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, add_amounts, sum_amounts
-from ..state.queue.waiting import Wake
+from ..state.queue.scheduling_queue import ClusterEvent
 from ..state.resources import Amounts, amounts
 from .capacity import CapacityPlugin, QueueLevel
 from .extension_points import Allocation, Rejection
@@ -98,7 +98,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._stale.add(queue.name)  # it may change without another comparison
         return self._paths.get(queue.name, ())
 
-    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> None:
+    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[ClusterEvent]) -> None:
         """Return nothing: the sums of ancestors are added up in sessions only."""
 
     def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:

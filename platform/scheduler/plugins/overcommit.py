@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Shortage
 from ..state.gangs.gang import Gang, add_amounts
-from ..state.queue.waiting import FREED, RESERVED, TOTAL, LimitNeed
+from ..state.queue.scheduling_queue import FREED, RESERVED, TOTAL, LimitNeed
 from ..state.resources import Amounts, format_amount
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection

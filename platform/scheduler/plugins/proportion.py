@@ -14,7 +14,7 @@ from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.gangs.task_table import TaskTable
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
+from ..state.queue.scheduling_queue import QUEUES, TOTAL, LimitNeed, queue_gained
 from ..state.resources import Amounts, BoolVector, IntVector, Matrix
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
@@ -192,10 +192,10 @@ class Division:
         before = self._deserved
         self._divide()
         if before.shape != self._deserved.shape:
-            cache.waiting.publish(QUEUES)
+            cache.scheduling_queue.publish(QUEUES)
             return
         for row in np.flatnonzero((self._deserved > before).any(axis=1)).tolist():
-            cache.waiting.publish(queue_gained(self._names[row]))
+            cache.scheduling_queue.publish(queue_gained(self._names[row]))
 
     def _rebuild(self, cache: SchedulerCache) -> None:
         by_name = sorted(cache.queues.by_name.values(), key=lambda each: each.name)

@@ -102,11 +102,6 @@ def count_within(request: Amounts, used: Mapping[str, int], limit: Mapping[str, 
     return max(min(counts, default=MAX_AMOUNT), 0)
 
 
-def is_within(request: Amounts, used: Mapping[str, int], limit: Mapping[str, int]) -> bool:
-    """Return whether *request* fits between *used* and *limit*."""
-    return all(used.get(name, 0) + units <= limit.get(name, 0) for name, units in compared(request))
-
-
 def over_limit(
     request: Amounts, used: Mapping[str, int], limit: Mapping[str, int], *, of: str = ""
 ) -> Rejection | None:

@@ -3,7 +3,7 @@
 A pod becomes a task of its gang and uses resources of its node; a gang counts in its queue. Events
 are applied between cycles only (:meth:`SchedulerCache.apply` raises otherwise), so a cycle sees
 a consistent snapshot without a copy. A rejected gang is skipped until something happens that it
-waits for (:mod:`..queue.waiting`).
+waits for (:mod:`..queue.scheduling_queue`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from ..podinfo.victim_traits import VictimTraits, restarted_traits
 from ..queue.admission_rounds import AdmissionRounds
-from ..queue.waiting import ANY, PODGROUP, VICTIMS, WaitingGangs, queue_gained
+from ..queue.scheduling_queue import ANY, PODGROUP, VICTIMS, SchedulingQueue, queue_gained
 from .change_record import ChangeRecord
 from .events import (
     CacheEvent,
@@ -86,10 +86,10 @@ class SchedulerCache:
         self.node_matrix = NodeMatrix()
         self.task_table = TaskTable(self.node_matrix.resource_index)
         add_victim_columns(self.task_table)
-        self.waiting = WaitingGangs()
+        self.scheduling_queue = SchedulingQueue()
         self.admission_rounds = AdmissionRounds()
-        self.changes = ChangeRecord(self.node_matrix, self.waiting)
-        self.queues = Queues(self.task_table, self.waiting, default_name=default_queue)
+        self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
+        self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -171,14 +171,14 @@ class SchedulerCache:
                 self._wake_all_if(self.disruption_budgets.update(old, new))
             case NodesMeasured(by_node, amounts):
                 self.node_usage.update(by_node, amounts, self.node_matrix)
-                self.waiting.publish(ANY)
+                self.scheduling_queue.publish(ANY)
             case _:
                 assert_never(event)
 
     def _wake_all_if(self, has_changed: bool) -> None:
         """Let every rejected gang be tried again, if that may help."""
         if has_changed:
-            self.waiting.publish(ANY)
+            self.scheduling_queue.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         if gang.set_podgroup(new):
-            self.waiting.publish(PODGROUP)
+            self.scheduling_queue.publish(PODGROUP)
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
@@ -296,7 +296,7 @@ class SchedulerCache:
                 gang.version += 1
                 self.task_table.update_gang(gang, self.queues.of(gang).name)
                 self.changes.mark_stale(gang)
-                self.waiting.publish(VICTIMS)
+                self.scheduling_queue.publish(VICTIMS)
 
     def recheck(self, key: str) -> None:
         """Let the gang with *key* be reported again."""
@@ -360,13 +360,13 @@ class SchedulerCache:
         """Return the class that *pod*, which is not known, has as a member of *gang*."""
         return self.pod_classes.get(pod, self._traits(pod, gang))
 
-    def add_possible_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
+    def add_assumed_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
         """Charge *node* for a pod that may be created there."""
         node_index = self._add_to_node(node, eq_class, releasing=False)
         self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
 
-    def remove_possible_pod(self, uid: str) -> None:
-        """Undo :meth:`add_possible_pod`."""
+    def remove_assumed_pod(self, uid: str) -> None:
+        """Undo :meth:`add_assumed_pod`."""
         self._remove_pod(uid)
 
     # -- effects of a cycle --------------------------------------------------------------------
@@ -377,7 +377,7 @@ class SchedulerCache:
         self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
         self._mark_allocation_changed(gang)
         if tasks and tasks[0].eq_class.is_awaited:
-            self.waiting.publish(ANY)
+            self.scheduling_queue.publish(ANY)
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -446,7 +446,7 @@ class SchedulerCache:
     def mark_enqueued(self, gang: Gang) -> None:
         """Record that *gang* is admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
-        self.waiting.activate(gang)
+        self.scheduling_queue.activate(gang)
         self.changes.mark(gang)
         self.refresh()
 
@@ -475,11 +475,11 @@ class SchedulerCache:
             self.admission_rounds.observe(gang, queue_name)
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
-                if gang.wait_group is None or gang.version != gang.parked_version:
-                    self.waiting.activate(gang)
+                if gang.unschedulable_group is None or gang.version != gang.rejected_version:
+                    self.scheduling_queue.activate(gang)
             else:
                 self.pending_gangs.pop(gang.key, None)
-                self.waiting.discard(gang)
+                self.scheduling_queue.discard(gang)
             if gang.podgroup is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
 
@@ -539,7 +539,7 @@ class SchedulerCache:
         if task.traits != traits:
             task.traits = traits
             self.task_table.update_columns(task)
-            self.waiting.publish(VICTIMS)
+            self.scheduling_queue.publish(VICTIMS)
         status = TaskStatus.RELEASING if task.evicting else status
         if status is not task.status:
             self._update_status(gang, task, status)
@@ -548,7 +548,7 @@ class SchedulerCache:
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
         """Set the status of *task*, which stays on its node."""
-        self.waiting.publish(VICTIMS)
+        self.scheduling_queue.publish(VICTIMS)
         before = task.status is TaskStatus.RELEASING
         self.set_task_statuses(gang, (task,), status)
         after = status is TaskStatus.RELEASING
@@ -620,7 +620,7 @@ class SchedulerCache:
             self.changes.mark_stale(pod.gang)
 
     def _on_reservation_end(self, gang: Gang) -> None:
-        self.waiting.publish(queue_gained(self.queues.of(gang).name))
+        self.scheduling_queue.publish(queue_gained(self.queues.of(gang).name))
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
@@ -649,7 +649,7 @@ class SchedulerCache:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
         if eq_class.is_awaited:
-            self.waiting.publish(ANY)
+            self.scheduling_queue.publish(ANY)
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
         else:

@@ -4,16 +4,16 @@ from collections.abc import Collection, Iterator
 
 from ..gangs.gang import Gang
 from ..nodes.node_matrix import NodeMatrix
-from ..queue.waiting import WaitingGangs
+from ..queue.scheduling_queue import SchedulingQueue
 
 
 class ChangeRecord:
     """The changes that the next cycle has to see."""
 
-    def __init__(self, node_matrix: NodeMatrix, waiting: WaitingGangs) -> None:
+    def __init__(self, node_matrix: NodeMatrix, scheduling_queue: SchedulingQueue) -> None:
         """Start without changes."""
         self._node_matrix = node_matrix
-        self._waiting = waiting
+        self._scheduling_queue = scheduling_queue
         self._gangs: dict[str, Gang] = {}
         self._stale: dict[str, Gang] = {}
         """Gangs whose sums are to be updated."""
@@ -38,7 +38,7 @@ class ChangeRecord:
             or has_changed_queues
             or self._stale
             or self._unfinished
-            or self._waiting.has_work()
+            or self._scheduling_queue.has_work()
             or positions != self._seen_positions
         )
         self._seen_positions = positions
@@ -62,7 +62,7 @@ class ChangeRecord:
 
     def try_all(self) -> None:
         """Let the next cycle try every rejected gang on its own."""
-        self._waiting.activate_all()
+        self._scheduling_queue.activate_all()
         self._unfinished = True
 
     def gangs(self) -> Collection[Gang]:

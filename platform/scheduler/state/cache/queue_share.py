@@ -72,7 +72,7 @@ class QueueShare:
 def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
     """Return what an admitted *gang* still needs for its minimum, and has beyond it.
 
-    Nothing is kept from others for a gang that the nodes cannot take.
+    A gang that is too large for the nodes does not keep anything from others.
     """
     started = gang.counts.allocated >= gang.min_member
     is_reserving = gang.phase == PodGroupPhase.INQUEUE or (

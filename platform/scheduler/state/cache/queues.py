@@ -8,7 +8,7 @@ from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference
 from ..gangs.priority_classes import PriorityClasses
 from ..gangs.task_table import TaskTable
 from ..nodes.node_matrix import ChangeLog
-from ..queue.waiting import QUEUES, RESERVED, VICTIMS, WaitingGangs, queue_gained
+from ..queue.scheduling_queue import QUEUES, RESERVED, VICTIMS, SchedulingQueue, queue_gained
 from ..resources import Amounts
 from .queue_share import QueueShare
 
@@ -16,7 +16,9 @@ from .queue_share import QueueShare
 class Queues:
     """All queues with their sums, updated by the contribution of one gang at a time."""
 
-    def __init__(self, task_table: TaskTable, waiting: WaitingGangs, *, default_name: str) -> None:
+    def __init__(
+        self, task_table: TaskTable, scheduling_queue: SchedulingQueue, *, default_name: str
+    ) -> None:
         """Start without queues; gangs that name none are in the queue *default_name*."""
         self.by_name: dict[str, QueueInfo] = {}
         self.log: ChangeLog[str] = ChangeLog()
@@ -27,7 +29,7 @@ class Queues:
         """What admitted gangs of all queues still need for their minimum."""
         self.priority_classes = PriorityClasses()
         self._task_table = task_table
-        self._waiting = waiting
+        self._scheduling_queue = scheduling_queue
         self._default_name = default_name
         self._changed: set[str] = set()
         """Queues whose status may be outdated."""
@@ -62,9 +64,9 @@ class Queues:
             self.version += 1
             self._paths.clear()
             self.log.add(name)
-            self._waiting.publish(queue_gained(name))
+            self._scheduling_queue.publish(queue_gained(name))
             if known is None or new is None or known.spec != new.spec:
-                self._waiting.publish(QUEUES)
+                self._scheduling_queue.publish(QUEUES)
         if new is not None and known is None:
             self._changed.add(name)
         return name, known
@@ -139,7 +141,7 @@ class Queues:
             if after == before and gang.priority == priority:
                 return
             self._task_table.update_gang(gang, queue.name)
-            self._waiting.publish(VICTIMS)
+            self._scheduling_queue.publish(VICTIMS)
         if before is not None:
             former = self.named(before.queue_name)
             before.add_to(former, -1)
@@ -168,10 +170,10 @@ class Queues:
         if before.demand() == after.demand() and before.queue_name == after.queue_name:
             return
         if positive_difference(before.admitted(), after.admitted()):
-            self._waiting.publish(RESERVED)
+            self._scheduling_queue.publish(RESERVED)
         if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
-                self._waiting.publish(queue_gained(name))
+                self._scheduling_queue.publish(queue_gained(name))
 
 
 _NOTHING = QueueShare("")

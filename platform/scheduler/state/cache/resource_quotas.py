@@ -1,4 +1,4 @@
-"""The resource quotas of namespaces, as far as admission of gangs compares them."""
+"""The resource quotas of namespaces: the resources that are compared when gangs are admitted."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

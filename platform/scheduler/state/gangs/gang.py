@@ -259,12 +259,12 @@ class QueueInfo:
 class Gang:
     """Tasks that are scheduled together."""
 
-    wait_group: Any = None
-    """The group in which it is parked, if it was rejected (``state.waiting``)."""
-    wait_order: tuple[object, ...] = ()
+    unschedulable_group: Any = None
+    """The group in the scheduling queue that it is in, if it was rejected."""
+    group_order: tuple[object, ...] = ()
     """Its order in the group."""
-    parked_version = -1
-    """Version of this gang when it was parked."""
+    rejected_version = -1
+    """Version of this gang when it was rejected."""
 
     def __init__(self, key: str, *, single: bool = False) -> None:
         """Create a gang without tasks; a *single* one is a pod without a PodGroup."""
@@ -429,10 +429,6 @@ class Gang:
             counts[old.status] -= 1
             counts[new.status] += 1
         self.version += 1
-
-    def update_task_status(self, task: Task, status: TaskStatus) -> None:
-        """Set the status of *task*."""
-        self.update_task_statuses((task,), status)
 
     def update_task_statuses(self, tasks: Sequence[Task], status: TaskStatus) -> Amounts:
         """Set the status of *tasks*, which have one status and one equivalence class.

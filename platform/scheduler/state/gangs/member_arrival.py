@@ -1,11 +1,11 @@
-"""When the members of a gang arrive that is not complete yet."""
+"""When the members of an incomplete gang have arrived."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class MemberArrival:
-    """When members of a gang with missing members arrived, by a monotonic clock."""
+    """When members of an incomplete gang have arrived, by a monotonic clock."""
 
     next_count: int = 0
     """Number of members at the last arrival plus one; 0 if no member was missing."""

@@ -63,8 +63,8 @@ class PodClasses:
         return self._current(eq_class.variant(traits=traits), known)
 
     def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
-        """Do the same for a pod whose spec and traits are those of a registered pod of *eq_class*,
-        which has neither terms nor PVCs."""
+        """Register a pod whose spec and traits equal those of a registered pod of *eq_class*;
+        returns its class. The pod must have neither terms nor PVCs."""
         known = known_pod(pod)
         self.topology.add_pod(pod.metadata.uid, known)
         return self._current(eq_class, known)

@@ -68,7 +68,7 @@ class _Numbers:
 class TaskTable:
     """Columns over the tasks of all gangs, and the tasks on each node.
 
-    The arrays are read only, and replaced when the table grows: they are not to be kept.
+    Callers must neither change nor keep the arrays: they are replaced when the table grows.
     """
 
     def __init__(self, resource_index: ResourceIndex) -> None:

@@ -1,4 +1,4 @@
-"""How many pods of the classes that rejected gangs wait for the nodes could take.
+"""How many pods the nodes could take of each class that rejected gangs wait for.
 
 The numbers are updated for the columns of the node matrix that changed since, for all classes at
 once. They may be too large (then a gang is tried in vain), never too small.
@@ -57,7 +57,6 @@ class NeededCapacity:
         self._matrix = node_matrix
         self._seen: Matrix = node_matrix.available().copy()
         """The available amounts that the capacities are of."""
-        self._alive: BoolVector = node_matrix.alive.copy()
         self._usage_position = node_matrix.usage_changes.position
         self._node_position = node_matrix.node_changes.position
         self._classes: list[EquivalenceClass] = []

@@ -284,12 +284,6 @@ class NodeMatrix:
         """Return how many pods with *request* fit on each of *node_indexes* (default: all) now."""
         return pods_that_fit(request, self.available(node_indexes))
 
-    def future_capacity(
-        self, request: IntVector, node_indexes: IntVector | None = None
-    ) -> IntVector:
-        """Return how many pods with *request* fit once terminating pods are deleted."""
-        return pods_that_fit(request, self.future_idle(node_indexes))
-
     def add_missing_rows(self) -> None:
         """Extend the matrices to the rows of the resource index."""
         missing = len(self.resource_index) - self.allocatable.shape[0]

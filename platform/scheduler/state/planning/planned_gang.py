@@ -30,7 +30,7 @@ class FormerNode:
     """When the last plan that names it ends."""
 
     uid: str
-    """Of the possible pod."""
+    """Of the assumed pod."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ A member leaves a node that cannot take it any more. In the next cycle it is tri
 gangs; what fits gets another node by a plan with a new id, the rest leaves the plan.
 
 A plan has an end. A pod may still be created by it for :data:`GRACE_SECONDS` after that, and so
-long its request is charged: to the gang, or as a *possible pod* (:mod:`.possible_pods`) on the
+long its request is charged: to the gang, or as a *assumed pod* (:mod:`.assumed_pods`) on the
 node alone if the gang has that member no more, or elsewhere.
 """
 
@@ -33,10 +33,10 @@ from ....model.podgroup import PodGroup
 from ..core_types import Pod
 from ..gangs.gang import Gang, Task, TaskStatus
 from ..resources import IntVector
+from .assumed_pods import AssumedPods
 from .cache_protocol import PlanningCache
 from .described_members import Key, members_of, members_text, pods_of
 from .planned_gang import FormerNode, PlannedGang, PlanNote
-from .possible_pods import PossiblePods
 from .reservations import Purpose
 
 _EXTENSION_SECONDS = PLAN_SECONDS / 2
@@ -50,7 +50,7 @@ _MAX_PLANNING_SECONDS = 5.0
 
 
 class PlannedMembers:
-    """All gangs with planned members, and the possible pods."""
+    """All gangs with planned members, and the assumed pods."""
 
     def __init__(self, cache: PlanningCache, *, enabled: bool) -> None:
         """Start without any; nothing is planned unless *enabled*."""
@@ -68,12 +68,12 @@ class PlannedMembers:
         self._changed_nodes: set[int] = set()
         self._filled_nodes: set[int] = set()
         self._due: list[tuple[float, str]] = []
-        self._possible = PossiblePods(cache)
+        self._assumed = AssumedPods(cache)
         self._first_cycle: float | None = None
         self._last_id = 0
 
     def is_planning(self, key: str) -> bool:
-        """Return whether the members of a gang are to be tried, or have not been decided on."""
+        """Return whether members of a gang are still to be tried or decided on."""
         return key in self._planning
 
     def planning_gangs(self) -> list[Gang]:
@@ -87,16 +87,16 @@ class PlannedMembers:
 
     def next_due(self) -> float | None:
         """Return when :meth:`update` is to be called next, in Unix time."""
-        due = (self._due[0][0] if self._due else None, self._possible.next_due())
+        due = (self._due[0][0] if self._due else None, self._assumed.next_due())
         return min((each for each in due if each is not None), default=None)
 
     def members_to_add(self, gang: Gang) -> int:
-        """Return how many members will be added once *gang* is admitted, at least about."""
+        """Return about how many members will be added once *gang* is admitted."""
         return gang.min_member if self._enabled and gang.is_pending else 0
 
     def note(self, gang: Gang) -> PlanNote | None:
-        """Return what the annotation of the PodGroup of *gang* is to contain; ``None`` for what it
-        contains."""
+        """Return what the annotation of the PodGroup of *gang* is to contain; ``None`` if it is to
+        stay as it is."""
         if not self._enabled:
             return None
         known = self._gangs.get(gang.key)
@@ -157,7 +157,7 @@ class PlannedMembers:
         until = min(plan.until, self._now + PLAN_SECONDS) + GRACE_SECONDS
         for key, node in (*plan.nodes.items(), *plan.former):
             if key in missing:
-                self._add_possible(gang, missing[key], node, until)
+                self._add_assumed(gang, missing[key], node, until)
 
     def _adopt(
         self,
@@ -187,7 +187,7 @@ class PlannedMembers:
             known.indexes[members.pod_name(*key)] = key
             if key in missing:
                 pod = missing[key]
-                uid = self._add_possible(gang, pod, node, known.until + GRACE_SECONDS)
+                uid = self._add_assumed(gang, pod, node, known.until + GRACE_SECONDS)
                 former = FormerNode(node, known.until, uid)
                 known.former.setdefault(pod.metadata.name, []).append(former)
         for key, node in plan.nodes.items():
@@ -207,8 +207,8 @@ class PlannedMembers:
         if gang is None:
             return False
         name = pod.metadata.name
-        if self._possible:
-            self._possible.drop_of((gang.key, name))
+        if self._assumed:
+            self._assumed.drop_of((gang.key, name))
         known = self._gangs.get(gang.key)
         task = known.unseen.pop(name, None) if known is not None else None
         if known is None or task is None:
@@ -230,7 +230,7 @@ class PlannedMembers:
         known = self._gangs.get(gang.key)
         for node, until in known.promises(task.name) if known is not None else ():
             if self._now < until:
-                self._possible.add(
+                self._assumed.add(
                     (gang.key, task.name),
                     node,
                     task.eq_class,
@@ -262,10 +262,11 @@ class PlannedMembers:
         self._progressed.clear()
         while self._due and self._due[0][0] <= self._now:
             self._expire(heapq.heappop(self._due)[1])
-        self._possible.expire(self._now)
+        self._assumed.expire(self._now)
 
     def _begin(self) -> None:
-        """Limit what was found before the first cycle, when the time was not known."""
+        """Limit how long plans last that were read before the first cycle, when the time was not
+        known."""
         self._first_cycle = self._now
         for known in self._gangs.values():
             known.until = min(known.until, self._now + PLAN_SECONDS)
@@ -274,7 +275,7 @@ class PlannedMembers:
             heapq.heappush(self._due, (known.until + GRACE_SECONDS, known.gang.key))
             for nodes in known.former.values():
                 nodes[:] = (replace(each, until=min(each.until, known.until)) for each in nodes)
-        self._possible.limit(self._now + PLAN_SECONDS + GRACE_SECONDS)
+        self._assumed.limit(self._now + PLAN_SECONDS + GRACE_SECONDS)
 
     def _reserve_for_unplaced(self) -> None:
         """Reserve the nodes of members whose pods have arrived without a node."""
@@ -320,8 +321,8 @@ class PlannedMembers:
     def leave_nodes(self, suits: Callable[[Task], bool]) -> None:
         """Take members off nodes that cannot take them any more; they are pending then.
 
-        *suits* returns whether a task may be on its node, apart from what that has left. To be
-        called after the actions of a cycle: the next one tries the members.
+        *suits* returns whether a task may be on its node apart from amounts. To be called after the
+        actions of a cycle: the next one tries the members.
         """
         changed, filled = self._changed_nodes, self._filled_nodes
         if not changed and not filled:
@@ -335,12 +336,12 @@ class PlannedMembers:
             self._leave_filled(node_index)
 
     def _leave_filled(self, node_index: int) -> None:
-        """Take as many members off a node as it has too little for."""
+        """Take members off a node until it has enough for the others."""
         matrix = self._cache.node_matrix
         if not matrix.is_overcommitted(node_index):
             return
         lacking = matrix.idle[:, node_index].copy()
-        for eq_class in self._possible.on_node(matrix.names[node_index], left_only=True):
+        for eq_class in self._assumed.on_node(matrix.names[node_index], left_only=True):
             lacking += eq_class.request_vector(matrix.resource_index)
         staying = []
         for known, task in self._planned_on(node_index, lost=True):
@@ -360,7 +361,7 @@ class PlannedMembers:
         """Return what a node is charged for pods that do not exist."""
         matrix = self._cache.node_matrix
         charged = np.zeros(len(matrix.resource_index), np.int64)
-        for eq_class in self._possible.on_node(matrix.names[node_index]):
+        for eq_class in self._assumed.on_node(matrix.names[node_index]):
             charged += eq_class.request_vector(matrix.resource_index)
         for _, task in self._planned_on(node_index, lost=True):
             charged += task.eq_class.request_vector(matrix.resource_index)
@@ -382,7 +383,7 @@ class PlannedMembers:
         if known.plan is None or self._now >= known.until:
             known.lost.add(name)
             return
-        uid = self._possible.add(
+        uid = self._assumed.add(
             (known.gang.key, name), node, task.eq_class, until + GRACE_SECONDS, has_left=True
         )
         known.former.setdefault(name, []).append(FormerNode(node, until, uid))
@@ -391,8 +392,8 @@ class PlannedMembers:
         self._planning[known.gang.key] = known
 
     def _settle(self, known: PlannedGang) -> None:
-        """Build the plan for members that have left their nodes; those without another one are lost
-        to it."""
+        """Build the plan for members that have left their nodes. Those without another node are
+        lost: they are not in the plan any more."""
         leaving = [known.unseen[name] for name in known.leaving if name in known.unseen]
         known.leaving.clear()
         for task in leaving:
@@ -411,7 +412,7 @@ class PlannedMembers:
         """Charge a member where it was: it has left the plan, but its pod may be in flight."""
         self._cache.forget(task.uid)
         former = known.former[task.name].pop()
-        self._possible.drop(former.uid)
+        self._assumed.drop(former.uid)
         self._cache.allocate_member(known.gang, task, former.node)
         known.lost.add(task.name)
 
@@ -513,21 +514,21 @@ class PlannedMembers:
         self._planning.pop(key, None)
         self._progressed.pop(key, None)
         for name in known.promised:
-            self._possible.drop_of((key, name), seen_only=True)
+            self._assumed.drop_of((key, name), seen_only=True)
         for name, task in known.unseen.items():
             node, eq_class = task.node, task.eq_class
             is_placed = task.status is TaskStatus.BINDING
             self._cache.remove_member(task)
             if is_placed and known.plan is not None:
-                self._possible.add((key, name), node, eq_class, known.until + GRACE_SECONDS)
+                self._assumed.add((key, name), node, eq_class, known.until + GRACE_SECONDS)
 
     def _pods_of(self, gang: Gang, members: Members) -> list[tuple[Key, Pod]] | None:
         return pods_of(gang, members, is_wanted=self._cache.is_of_gang_scheduler)
 
-    def _add_possible(self, gang: Gang, pod: Pod, node: str, until: float) -> str:
+    def _add_assumed(self, gang: Gang, pod: Pod, node: str, until: float) -> str:
         """Charge *node* for a pod of *gang* that is not known."""
         eq_class = self._cache.classify_member(gang, pod)
-        return self._possible.add((gang.key, pod.metadata.name), node, eq_class, until)
+        return self._assumed.add((gang.key, pod.metadata.name), node, eq_class, until)
 
 
 _ENDED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)

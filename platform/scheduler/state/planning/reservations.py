@@ -113,7 +113,7 @@ class Reservations:
         """Hold resources for pending tasks of *gang*, instead of what was held for it.
 
         *nodes* are by uid of the task. If a node lacks the resources, what becomes free there is
-        held.
+        held until they suffice.
         """
         self.drop(gang.key)
         tasks = ((self._pending_task(uid), index) for uid, index in nodes.items())
@@ -210,9 +210,8 @@ class Reservations:
                     self.observe(uid)
 
     def recount(self, gang_keys: Iterable[str]) -> list[Reservation]:
-        """Hold again what is lent, as far as it is still there; ends and returns the others.
-
-        For a block of :meth:`lent` that has used some of it.
+        """Hold again what was lent, if it is still there; the other reservations end and are
+        returned. To be called at the end of a block of :meth:`lent` that may have used something.
         """
         dropped = []
         for key in gang_keys:

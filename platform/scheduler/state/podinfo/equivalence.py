@@ -123,7 +123,7 @@ class EquivalenceClass:
         matched_by: MatchedBy | None = None,
         volumes: PodVolumes | None = None,
     ) -> "EquivalenceClass":
-        """Return the class of pods that differ in what is given, and only in that."""
+        """Return the class of pods that differ from these only in the given properties."""
         base = self._base
         key = (
             self.traits if traits is None else traits,
@@ -153,7 +153,7 @@ class EquivalenceClass:
 
     @property
     def affects_itself(self) -> bool:
-        """Whether a pod on a node changes the filters of the next one."""
+        """Whether a pod on a node changes which nodes filters permit for the next such pod."""
         return bool(self.volumes.exclusive_claims) or not self.matched_by.isdisjoint(
             self.terms.selectors
         )

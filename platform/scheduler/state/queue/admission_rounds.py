@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from ..gangs.gang import Gang
-from .waiting import OrderKey
+from .scheduling_queue import OrderKey
 
 
 class AdmissionRounds:

@@ -2,8 +2,8 @@
 
 Each action that evicts pods has to try each group that is rejected, in any order of the
 actions and however many cycles it takes. Whether victims can be found depends on nearly
-everything in the cluster. So after any event all parked groups are tried again, but not more often
-than once in :data:`RETRY_INTERVAL`, and not before each of them was tried.
+everything in the cluster. So after any event all unschedulable groups are tried again, but
+not more often than once in :data:`RETRY_INTERVAL`, and not before each of them was tried.
 """
 
 from collections.abc import Collection, Hashable, Iterable
@@ -13,7 +13,7 @@ from ..gangs.gang import Gang, Task
 from ..podinfo.equivalence import EquivalenceClass
 
 RETRY_INTERVAL = 1.0
-"""Seconds after which all parked groups are tried again at the earliest."""
+"""Seconds after which all unschedulable groups are tried again at the earliest."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class VictimSearch:
 class StarvingGroups:
     """Which groups, by demand, each of the actions that evict pods has yet to try."""
 
-    def __init__(self, parked: Collection[Hashable]) -> None:
-        """Start without actions; *parked* are the demands of all groups at any time."""
+    def __init__(self, unschedulable: Collection[Hashable]) -> None:
+        """Start without actions; *unschedulable* are the demands of all groups at any time."""
         self.interrupted: dict[str, VictimSearch] = {}
         """By action, the search that is to be continued in the next cycle."""
-        self._parked = parked
+        self._unschedulable = unschedulable
         self._untried: dict[str, dict[Hashable, None]] = {}
         self._is_retry_needed = False
         self._retry_at: float | None = None
@@ -96,15 +96,15 @@ class StarvingGroups:
     # -- retries -------------------------------------------------------------------------------
 
     def retry(self) -> None:
-        """Let all parked groups be tried again."""
+        """Let all unschedulable groups be tried again."""
         self._is_retry_needed = True
 
     def retry_at(self, time: float) -> None:
-        """Let all parked groups be tried again at Unix time *time*."""
+        """Let all unschedulable groups be tried again at Unix time *time*."""
         self._retry_at = time if self._retry_at is None else min(time, self._retry_at)
 
     def start_due_retry(self, now: float) -> None:
-        """Let the actions try all parked groups, if that is due at Unix time *now*."""
+        """Let the actions try all unschedulable groups, if that is due at Unix time *now*."""
         if self._retry_at is not None and self._retry_at <= now:
             self._is_retry_needed, self._retry_at = True, None
         self.drop_needless_retry()
@@ -113,15 +113,15 @@ class StarvingGroups:
         if self._retried_at + RETRY_INTERVAL <= now or now < self._retried_at:
             self._is_retry_needed, self._retried_at = False, now
             for untried in self._untried.values():
-                untried.update(dict.fromkeys(self._parked))
+                untried.update(dict.fromkeys(self._unschedulable))
 
     def drop_needless_retry(self) -> None:
-        """Retry nothing if no group is parked: other gangs are tried anyway."""
-        self._is_retry_needed &= bool(self._parked)
+        """Retry nothing if no group is unschedulable: other gangs are tried anyway."""
+        self._is_retry_needed &= bool(self._unschedulable)
 
     def next_due(self) -> float | None:
         """Return when :meth:`start_due_retry` is to be called next, in Unix time."""
-        if not self._untried or not self._parked:
+        if not self._untried or not self._unschedulable:
             return None
         earliest = self._retried_at + RETRY_INTERVAL
         if self._is_retry_needed:

@@ -1,9 +1,9 @@
 """Which gangs are to be tried, and what the others wait for.
 
-A gang that was rejected is parked in a *group*: gangs with equal demand, which the same rejection
-concerns. A group wakes when one of the things that it waits for happens; then its first gang is
-tried, and the others only if that one is scheduled. A gang that itself has changed, whose timer
-is due, or that has not been tried for long, is tried on its own.
+A gang that was rejected is unschedulable. It is kept in a *group* of gangs with equal demand, which
+the same rejection concerns. A group wakes when one of the things that it waits for happens; then
+its first gang is tried, and the others only if that one is scheduled. A gang that itself has
+changed, whose timer is due, or that has not been tried for long, is tried on its own.
 """
 
 import heapq
@@ -25,58 +25,58 @@ RESYNC_SECONDS = 300.0
 """A gang is tried again after this time if nothing has woken it."""
 
 _RESYNC_BATCH = 100
-"""How many gangs a cycle tries for that reason: thousands may have been parked by one cycle."""
+"""How many gangs a cycle tries for that reason: one cycle may have rejected thousands."""
 
 
-class Wake(NamedTuple):
+class ClusterEvent(NamedTuple):
     """An event after which rejected gangs may be schedulable."""
 
     kind: str
     name: str = ""
 
 
-ANY = Wake("any")
+ANY = ClusterEvent("any")
 """Waited for: each of the others. Published: every gang is to be tried again."""
 
-FREED = Wake("freed")
+FREED = ClusterEvent("freed")
 """Resources of a node were freed, or a node was added or changed."""
 
-USAGE = Wake("usage")
+USAGE = ClusterEvent("usage")
 """A pod arrived at a node or left it."""
 
-RESERVED = Wake("reserved")
+RESERVED = ClusterEvent("reserved")
 """Admitted gangs need less than before."""
 
-PODGROUP = Wake("podgroup")
+PODGROUP = ClusterEvent("podgroup")
 """The spec of a PodGroup changed."""
 
-QUEUES = Wake("queues")
+QUEUES = ClusterEvent("queues")
 """The spec of a queue changed."""
 
-TOTAL = Wake("total")
+TOTAL = ClusterEvent("total")
 """What all nodes have in total changed."""
 
-VICTIMS = Wake("victims")
+VICTIMS = ClusterEvent("victims")
 """What decides about evictions changed: status, priority or traits of pods, sums of queues."""
 
-CYCLE = Wake("cycle")
+CYCLE = ClusterEvent("cycle")
 """A cycle has tried all gangs."""
 
-OWN: frozenset[Wake] = frozenset()
+OWN: frozenset[ClusterEvent] = frozenset()
 """Waited for by a gang that only its own changes can help."""
 
 RESYNC, TIMER, NODES = "resync", "timer", "nodes"
 """Other reasons of a retry."""
 
 
-def queue_gained(name: str) -> Wake:
+def queue_gained(name: str) -> ClusterEvent:
     """Return the event that queue *name* may allocate or admit more."""
-    return Wake("queue", name)
+    return ClusterEvent("queue", name)
 
 
-def plugin_event(name: str) -> Wake:
+def plugin_event(name: str) -> ClusterEvent:
     """Return an event that a plugin defines."""
-    return Wake("plugin", name)
+    return ClusterEvent("plugin", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class NodeNeed:
 class LimitNeed:
     """What a limit must leave free for gangs with equal demand to be admitted."""
 
-    events: frozenset[Wake]
+    events: frozenset[ClusterEvent]
     """Events of no use to the gangs while less than that is free."""
 
     request: tuple[tuple[str, int], ...]
@@ -108,10 +108,10 @@ class LimitNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class QueueingHints:
     """What a rejected gang waits for; any of it is enough."""
 
-    events: frozenset[Wake] = OWN
+    events: frozenset[ClusterEvent] = OWN
     needs: tuple[NodeNeed, ...] = ()
     demand: Hashable | None = None
     """Equal for gangs that the same rejection concerns; ``None`` if it concerns this one only."""
@@ -119,18 +119,18 @@ class Waits:
     limit_need: LimitNeed | None = None
     """What must be free, too, after some of the events."""
 
-    def __or__(self, other: "Waits") -> "Waits":
+    def __or__(self, other: "QueueingHints") -> "QueueingHints":
         """Return what a gang waits for that was rejected twice."""
-        return Waits(self.events | other.events, self.needs + other.needs)
+        return QueueingHints(self.events | other.events, self.needs + other.needs)
 
 
-class WaitGroup:
+class UnschedulableGroup:
     """Parked gangs with equal demand, in order."""
 
     def __init__(self, demand: Hashable) -> None:
         """Start without gangs."""
         self.demand = demand
-        self.waits = Waits()
+        self.hints = QueueingHints()
         self.order_version: object = None
         self.is_woken_by_nodes = False
         """Whether it was woken for no other reason than that its needs are met."""
@@ -155,11 +155,11 @@ class WaitGroup:
     def add(self, order: OrderKey, gang: Gang) -> None:
         """Add *gang*."""
         insort(self._members, (order, gang), key=_order)
-        gang.wait_order = order
+        gang.group_order = order
 
     def remove(self, gang: Gang) -> None:
         """Remove *gang*."""
-        index = bisect_left(self._members, gang.wait_order, key=_order)
+        index = bisect_left(self._members, gang.group_order, key=_order)
         if self._members[index][1] is not gang:
             raise ValueError(f"{gang.key} is not in the group")
         del self._members[index]
@@ -171,11 +171,11 @@ class WaitGroup:
         self.order_version = version
         self._members = sorted(((order(gang), gang) for gang in self.gangs), key=_order)
         for key, gang in self._members:
-            gang.wait_order = key
+            gang.group_order = key
 
 
 def _is_possible(
-    need: LimitNeed | None, event: Wake, known: dict[object, Mapping[str, int]]
+    need: LimitNeed | None, event: ClusterEvent, known: dict[object, Mapping[str, int]]
 ) -> bool:
     """Return whether *event* may help gangs with *need*; *known* is what is free of limits."""
     if need is None or event not in need.events:
@@ -195,77 +195,78 @@ def _order(member: tuple[OrderKey, Gang]) -> OrderKey:
 class _NeededClass:
     """The groups that wait for capacity for one class."""
 
-    counts: dict[WaitGroup, int] = field(default_factory=dict)
+    counts: dict[UnschedulableGroup, int] = field(default_factory=dict)
 
 
-class WaitingGangs:
-    """The pending gangs: those to be tried, and the parked ones."""
+class SchedulingQueue:
+    """The pending gangs: those to be tried, and the unschedulable ones."""
 
     def __init__(self) -> None:
         """Start without gangs."""
         self.active: dict[str, Gang] = {}
         """Gangs to be tried one by one."""
-        self.woken: dict[Hashable, WaitGroup] = {}
+        self.woken: dict[Hashable, UnschedulableGroup] = {}
         """Groups whose first gang is to be tried."""
         self.retries: Counter[str] = Counter()
-        """How often parked gangs and groups were to be tried again, by reason."""
-        self.published: set[Wake] = set()
+        """How often unschedulable gangs and groups were to be tried again, by reason."""
+        self.published: set[ClusterEvent] = set()
         """Events that have not woken the gangs yet."""
-        self._groups: dict[Hashable, WaitGroup] = {}
+        self._groups: dict[Hashable, UnschedulableGroup] = {}
         self.starving = StarvingGroups(self._groups)
         """For which groups pods may be evicted."""
-        self._by_event: dict[Wake, dict[Hashable, WaitGroup]] = {}
+        self._by_event: dict[ClusterEvent, dict[Hashable, UnschedulableGroup]] = {}
         self._by_class: dict[EquivalenceClass, _NeededClass] = {}
         self._tried_at: dict[str, tuple[float, Gang]] = {}
-        """When parked gangs were tried, in order."""
+        """When unschedulable gangs were tried, in order."""
         self._timers: list[tuple[float, str]] = []
         self._timer_of: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Return the number of parked gangs."""
+        """Return the number of unschedulable gangs."""
         return len(self._tried_at)
 
     # -- gangs ---------------------------------------------------------------------------------
 
-    def park(
+    def add_unschedulable(
         self,
         gang: Gang,
-        waits: Waits,
+        hints: QueueingHints,
         order: OrderKey,
         *,
         order_version: object,
         now: float,
         retry_at: float | None = None,
     ) -> None:
-        """Park *gang*, which was rejected at Unix time *now*, until something wakes it."""
+        """Add *gang*, which was rejected at Unix time *now*; it is not tried until something wakes
+        it."""
         self.discard(gang)
-        demand = waits.demand or ("gang", gang.key)
+        demand = hints.demand or ("gang", gang.key)
         group = self._groups.get(demand)
         if group is None:
-            group = self._groups[demand] = WaitGroup(demand)
+            group = self._groups[demand] = UnschedulableGroup(demand)
             group.order_version = order_version
         elif group.order_version != order_version:
             group.order_version = None  # to be sorted before it is used
         group.add(order, gang)
-        gang.wait_group, gang.parked_version = group, gang.version
+        gang.unschedulable_group, gang.rejected_version = group, gang.version
         self._tried_at[gang.key] = (now, gang)
         if retry_at is not None:
             self._timer_of[gang.key] = retry_at
             heapq.heappush(self._timers, (retry_at, gang.key))
         self.woken.pop(demand, None)
-        if waits != group.waits:
+        if hints != group.hints:
             self._remove_from_indexes(group)
-            group.waits = waits
+            group.hints = hints
             self._add_to_indexes(group)
 
     def activate_all(self) -> None:
-        """Let each parked gang be tried on its own."""
+        """Let each unschedulable gang be tried on its own."""
         for _, gang in list(self._tried_at.values()):
             self.activate(gang, ANY.kind)
 
     def activate(self, gang: Gang, reason: str = "") -> None:
         """Let *gang* be tried on its own; *reason* is that of a retry."""
-        if reason and gang.wait_group is not None:
+        if reason and gang.unschedulable_group is not None:
             self.retries[reason] += 1
         self.discard(gang)
         self.active[gang.key] = gang
@@ -275,10 +276,10 @@ class WaitingGangs:
         self.active.pop(gang.key, None)
         self._tried_at.pop(gang.key, None)
         self._timer_of.pop(gang.key, None)
-        group = gang.wait_group
+        group = gang.unschedulable_group
         if group is None:
             return
-        gang.wait_group = None
+        gang.unschedulable_group = None
         group.remove(gang)
         if not group:
             self._remove_from_indexes(group)
@@ -288,7 +289,7 @@ class WaitingGangs:
 
     # -- events --------------------------------------------------------------------------------
 
-    def publish(self, event: Wake) -> None:
+    def publish(self, event: ClusterEvent) -> None:
         """Record that *event* has happened."""
         self.published.add(event)
 
@@ -304,7 +305,7 @@ class WaitingGangs:
         free: dict[object, Mapping[str, int]] = {}
         for event in sorted(published):
             for group in self._by_event.get(event, {}).values():
-                if _is_possible(group.waits.limit_need, event, free):
+                if _is_possible(group.hints.limit_need, event, free):
                     self._wake(group, event.kind)
         if published:
             for group in self._by_event.get(ANY, {}).values():
@@ -344,7 +345,7 @@ class WaitingGangs:
         evictions_due = self.starving.next_due()
         return min(due if evictions_due is None else [*due, evictions_due], default=None)
 
-    def group(self, demand: Hashable) -> WaitGroup | None:
+    def group(self, demand: Hashable) -> UnschedulableGroup | None:
         """Return the group with *demand*."""
         return self._groups.get(demand)
 
@@ -352,13 +353,13 @@ class WaitingGangs:
         """Return whether the group with *demand* is to be tried again."""
         return demand in self.woken
 
-    def is_awaited(self, event: Wake) -> bool:
+    def is_awaited(self, event: ClusterEvent) -> bool:
         """Return whether a group waits for *event* itself."""
         return event in self._by_event
 
     def is_to_be_tried(self, gang: Gang) -> bool:
         """Return whether *gang* is to be tried on its own or is in a group that was woken."""
-        group = gang.wait_group
+        group = gang.unschedulable_group
         return gang.key in self.active or (group is not None and group.demand in self.woken)
 
     def has_work(self) -> bool:
@@ -387,27 +388,27 @@ class WaitingGangs:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _wake(self, group: WaitGroup, reason: str) -> None:
+    def _wake(self, group: UnschedulableGroup, reason: str) -> None:
         is_new = group.demand not in self.woken
         group.is_woken_by_nodes = reason == NODES and (is_new or group.is_woken_by_nodes)
         if is_new:
             self.woken[group.demand] = group
             self.retries[reason] += 1
 
-    def _add_to_indexes(self, group: WaitGroup) -> None:
-        for event in group.waits.events:
+    def _add_to_indexes(self, group: UnschedulableGroup) -> None:
+        for event in group.hints.events:
             self._by_event.setdefault(event, {})[group.demand] = group
-        for need in group.waits.needs:
+        for need in group.hints.needs:
             counts = self._by_class.setdefault(need.eq_class, _NeededClass()).counts
             counts[group] = min(need.count, counts.get(group, need.count))
 
-    def _remove_from_indexes(self, group: WaitGroup) -> None:
-        for event in group.waits.events:
+    def _remove_from_indexes(self, group: UnschedulableGroup) -> None:
+        for event in group.hints.events:
             groups = self._by_event[event]
             groups.pop(group.demand, None)
             if not groups:
                 del self._by_event[event]
-        for need in group.waits.needs:
+        for need in group.hints.needs:
             needed = self._by_class.get(need.eq_class)
             if needed is not None:
                 needed.counts.pop(group, None)

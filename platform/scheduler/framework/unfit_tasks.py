@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import Wake
+from ..state.queue.scheduling_queue import ClusterEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ClassCapacity:
 
 
 @dataclass(slots=True)
-class Attempt:
+class UnfitTasks:
     """What a statement has learned about the tasks that it tried."""
 
     capacities: dict[EquivalenceClass, ClassCapacity] = field(default_factory=dict)
@@ -28,13 +28,13 @@ class Attempt:
     failed: set[EquivalenceClass] = field(default_factory=set)
     """Classes of which a task did not fit."""
 
-    limits: dict[EquivalenceClass, frozenset[Wake]] = field(default_factory=dict)
+    limits: dict[EquivalenceClass, frozenset[ClusterEvent]] = field(default_factory=dict)
     """What may raise the limit of the queue, for classes that it excludes."""
 
     blocked: set[str] = field(default_factory=set)
     """Uids of tasks that only their own changes can help."""
 
-    def update(self, other: "Attempt") -> None:
+    def update(self, other: "UnfitTasks") -> None:
         """Add what a later statement for the same gang has learned."""
         self.capacities |= other.capacities
         self.failed |= other.failed

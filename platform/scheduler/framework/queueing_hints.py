@@ -11,72 +11,82 @@ from collections.abc import Callable, Hashable, Iterable
 from ..state.gangs.gang import Gang, Task
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import is_preemptable_gang
-from ..state.queue.waiting import ANY, FREED, OWN, USAGE, NodeNeed, Waits, Wake
-from .attempt import Attempt, ClassCapacity
+from ..state.queue.scheduling_queue import (
+    ANY,
+    FREED,
+    OWN,
+    USAGE,
+    ClusterEvent,
+    NodeNeed,
+    QueueingHints,
+)
 from .statement import MissingMembers
+from .unfit_tasks import ClassCapacity, UnfitTasks
 
 ANY_NODE_CHANGE = frozenset({FREED, USAGE})
 
 
-CapacityOf = Callable[[EquivalenceClass, Attempt], ClassCapacity | None]
+CapacityOf = Callable[[EquivalenceClass, UnfitTasks], ClassCapacity | None]
 
 
-def limit_waits(gang: Gang, queue_name: str, events: frozenset[Wake]) -> Waits:
+def limit_hints(gang: Gang, queue_name: str, events: frozenset[ClusterEvent]) -> QueueingHints:
     """Return what *gang* waits for if no pod of its size is within the limits of its queue."""
     tasks = list(gang.pending_tasks.values())
-    return Waits(events, demand=_demand(gang, queue_name, tasks, MissingMembers(gang)))
+    return QueueingHints(events, demand=_demand(gang, queue_name, tasks, MissingMembers(gang)))
 
 
-def waits_of(gang: Gang, queue_name: str, attempt: Attempt, capacity_of: CapacityOf) -> Waits:
-    """Return what *gang* of queue *queue_name* waits for after *attempt*."""
-    tasks = [task for task in gang.pending_tasks.values() if task.uid not in attempt.blocked]
+def queueing_hints_of(
+    gang: Gang, queue_name: str, unfit: UnfitTasks, capacity_of: CapacityOf
+) -> QueueingHints:
+    """Return what *gang* of queue *queue_name* waits for, given which of its tasks did not fit."""
+    tasks = [task for task in gang.pending_tasks.values() if task.uid not in unfit.blocked]
     missing = MissingMembers(gang)
     if missing.satisfied:
-        return _waits_of_extra_tasks(gang, queue_name, tasks, attempt, capacity_of)
-    if attempt.blocked and not missing.is_satisfiable(tasks):
-        return Waits(OWN)
+        return _hints_of_extra_tasks(gang, queue_name, tasks, unfit, capacity_of)
+    if unfit.blocked and not missing.is_satisfiable(tasks):
+        return QueueingHints(OWN)
     required = dict(required_tasks(tasks, missing))
-    events: frozenset[Wake] = frozenset()
+    events: frozenset[ClusterEvent] = frozenset()
     for eq_class, count in required.items():
-        capacity = capacity_of(eq_class, attempt)
+        capacity = capacity_of(eq_class, unfit)
         if capacity is None or capacity.count >= count:
             continue
         if capacity.is_exact:
             need = NodeNeed(eq_class, count, capacity.count)
-            return Waits(needs=(need,), demand=_demand(gang, queue_name, tasks, missing))
+            return QueueingHints(needs=(need,), demand=_demand(gang, queue_name, tasks, missing))
         events = frozenset({FREED, USAGE} if capacity.sees_pods else {FREED})
-        events |= attempt.limits.get(eq_class, OWN)
+        events |= unfit.limits.get(eq_class, OWN)
     if events:
-        return Waits(events, demand=_demand(gang, queue_name, tasks, missing))
-    if attempt.limits and len(required) == len({task.eq_class for task in tasks}):
-        limits = frozenset().union(*attempt.limits.values())
+        return QueueingHints(events, demand=_demand(gang, queue_name, tasks, missing))
+    if unfit.limits and len(required) == len({task.eq_class for task in tasks}):
+        limits = frozenset().union(*unfit.limits.values())
         if missing.total >= len(tasks) or len(required) == 1:
-            return Waits(limits, demand=_demand(gang, queue_name, tasks, missing))
+            return QueueingHints(limits, demand=_demand(gang, queue_name, tasks, missing))
     # The first tasks may have taken what later ones need. Lower limits may prevent that, too.
-    return Waits(ANY_NODE_CHANGE | {ANY})
+    return QueueingHints(ANY_NODE_CHANGE | {ANY})
 
 
-def _waits_of_extra_tasks(
-    gang: Gang, queue_name: str, tasks: list[Task], attempt: Attempt, capacity_of: CapacityOf
-) -> Waits:
+def _hints_of_extra_tasks(
+    gang: Gang, queue_name: str, tasks: list[Task], unfit: UnfitTasks, capacity_of: CapacityOf
+) -> QueueingHints:
     """Return what a ready gang waits for: that a task of one of the failed classes fits."""
-    events: frozenset[Wake] = frozenset()
+    events: frozenset[ClusterEvent] = frozenset()
     needs: list[NodeNeed] = []
-    for eq_class in attempt.failed:
-        capacity = capacity_of(eq_class, attempt)
+    for eq_class in unfit.failed:
+        capacity = capacity_of(eq_class, unfit)
         if capacity is not None and capacity.count < 1:
             if capacity.is_exact:
                 needs.append(NodeNeed(eq_class, 1, capacity.count))
             else:
                 events |= {FREED, USAGE} if capacity.sees_pods else {FREED}
-        elif eq_class in attempt.limits:
-            events |= attempt.limits[eq_class]
+        elif eq_class in unfit.limits:
+            events |= unfit.limits[eq_class]
         else:
             events |= ANY_NODE_CHANGE
     if not needs and not events:
-        return Waits(OWN)
+        return QueueingHints(OWN)
     demand = _demand(gang, queue_name, tasks, MissingMembers(gang))
-    return Waits(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
+    return QueueingHints(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
 
 
 def required_tasks(

@@ -1,4 +1,4 @@
-"""Pods that may still be created on a node by a plan that names it no more, or was deleted.
+"""Pods that are assumed on a node, as a former or deleted plan may still create them there.
 
 Each is charged on its node until no request can create it any more.
 """
@@ -12,7 +12,7 @@ from .cache_protocol import PlanningCache
 
 
 @dataclass(frozen=True, slots=True)
-class _PossiblePod:
+class _AssumedPod:
     """A pod that may still be created on a node by a plan."""
 
     until: float
@@ -28,19 +28,19 @@ class _PossiblePod:
     """Whether its member has left this node, which could not take it."""
 
 
-class PossiblePods:
-    """All possible pods."""
+class AssumedPods:
+    """All assumed pods."""
 
     def __init__(self, cache: PlanningCache) -> None:
         """Start without any."""
         self._cache = cache
-        self._by_uid: dict[str, _PossiblePod] = {}
+        self._by_uid: dict[str, _AssumedPod] = {}
         self._by_owner: dict[tuple[str, str], set[str]] = {}
         self._due: list[tuple[float, str]] = []
         self._last_id = 0
 
     def __len__(self) -> int:
-        """Return the number of possible pods."""
+        """Return the number of assumed pods."""
         return len(self._by_uid)
 
     def add(
@@ -59,9 +59,9 @@ class PossiblePods:
         """
         self._last_id += 1
         uid = f"plan:{self._last_id}"
-        self._by_uid[uid] = _PossiblePod(until, owner, node, eq_class, was_seen, has_left)
+        self._by_uid[uid] = _AssumedPod(until, owner, node, eq_class, was_seen, has_left)
         self._by_owner.setdefault(owner, set()).add(uid)
-        self._cache.add_possible_pod(uid, node, eq_class)
+        self._cache.add_assumed_pod(uid, node, eq_class)
         heapq.heappush(self._due, (until, uid))
         return uid
 
@@ -74,10 +74,11 @@ class PossiblePods:
         uids.discard(uid)
         if not uids:
             del self._by_owner[possible.owner]
-        self._cache.remove_possible_pod(uid)
+        self._cache.remove_assumed_pod(uid)
 
     def drop_of(self, owner: tuple[str, str], *, seen_only: bool = False) -> None:
-        """End the charges for a pod; with *seen_only* those since it was deleted."""
+        """End the charges for a pod; with *seen_only* only those that were added when it was
+        deleted."""
         for uid in list(self._by_owner.get(owner, ())):
             if self._by_uid[uid].was_seen or not seen_only:
                 self.drop(uid)
@@ -98,13 +99,14 @@ class PossiblePods:
         """End no charge later than *until*."""
         for uid, each in list(self._by_uid.items()):
             if each.until > until:
-                self._by_uid[uid] = _PossiblePod(
+                self._by_uid[uid] = _AssumedPod(
                     until, each.owner, each.node, each.eq_class, each.was_seen, each.has_left
                 )
                 heapq.heappush(self._due, (until, uid))
 
     def on_node(self, node: str, *, left_only: bool = False) -> Iterator[EquivalenceClass]:
-        """Return the classes of those on *node*; with *left_only* of those that have left it."""
+        """Return the classes of the pods that are assumed on *node*; with *left_only* only of those
+        whose member has left it."""
         for each in self._by_uid.values():
             if each.node == node and (each.has_left or not left_only):
                 yield each.eq_class

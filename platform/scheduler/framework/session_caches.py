@@ -3,7 +3,7 @@
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.needed_capacity import NeededCapacity
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.waiting import ANY, FREED, TOTAL, USAGE, Waits
+from ..state.queue.scheduling_queue import ANY, FREED, TOTAL, USAGE, QueueingHints
 from ..state.resources import BoolVector, IntVector
 from .feasibility import FeasibilityCache
 from .framework import Framework
@@ -11,7 +11,7 @@ from .placer_cache import PlacerCache
 from .plugin_calls import PluginError
 
 
-class Derived:
+class SessionCaches:
     """Feasible nodes, placers, and the capacity for classes that rejected gangs wait for."""
 
     def __init__(self, cache: SchedulerCache, framework: Framework) -> None:
@@ -31,17 +31,19 @@ class Derived:
 
     @property
     def order_version(self) -> object:
-        """Changes when orders of gangs may have changed that have not changed themselves."""
+        """Differs from before if the order of gangs may have changed although the gangs have
+        not."""
         return id(self), self._cache.node_matrix.total_version, self._generations
 
     def check_generations(self) -> None:
-        """Drop everything if a plugin returns other results, for other reasons than the cache."""
+        """Drop everything if a plugin returns other results although nothing in the scheduler cache
+        has changed."""
         generations = self._current_generations()
         if generations != self._generations:
             self._generations = generations
             self.feasibility.clear()
             self.placers.clear()
-            self._cache.waiting.publish(ANY)
+            self._cache.scheduling_queue.publish(ANY)
 
     def wake(self, *, own_usage: bool | None = None) -> None:
         """Wake gangs for which the nodes have capacity since the last call, and publish what has
@@ -50,7 +52,7 @@ class Derived:
         At the end of a session *own_usage* is whether it has allocated pods: attempts that were
         undone change nothing.
         """
-        waiting = self._cache.waiting
+        waiting = self._cache.scheduling_queue
         if self.capacity.is_outdated if own_usage is None else own_usage:
             waiting.publish(USAGE)
         if self._total_version != self._cache.node_matrix.total_version:
@@ -65,24 +67,24 @@ class Derived:
         for eq_class, capacity in grown.items():
             waiting.wake_class(eq_class, capacity)
 
-    def lacks_capacity(self, waits: Waits, scheduled: int) -> bool:
-        """Return whether the nodes take too few pods for a gang that waits for nothing else.
+    def lacks_capacity(self, hints: QueueingHints, scheduled: int) -> bool:
+        """Return whether the nodes take too few pods for a gang that waits for nothing but nodes.
 
         *scheduled* is how many statements the session has committed.
         """
-        if not waits.needs:
+        if not hints.needs:
             return False
         if self._scheduled != scheduled:
             self._scheduled = scheduled
             self.update_capacity()
-        return all(self.capacity.get(need.eq_class) < need.count for need in waits.needs)
+        return all(self.capacity.get(need.eq_class) < need.count for need in hints.needs)
 
     def update_capacity(self) -> None:
         """Update :attr:`capacity` for what has been allocated; wakes no gang yet."""
         try:
             grown, freed = self.capacity.update(self._feasible)
         except PluginError:  # the gangs are tried, and rejected for that
-            self._cache.waiting.publish(ANY)
+            self._cache.scheduling_queue.publish(ANY)
             return
         self._grown.update(grown)
         self._is_freed |= freed
