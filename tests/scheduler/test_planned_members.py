@@ -35,10 +35,8 @@ def world() -> PlanningWorld:
 
 
 def test_a_gang_that_fits_is_planned_in_the_patch_that_admits_it(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    decisions = world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    decisions = world.submit(planned_gang("j", role("t", 6)))
+    plan = world.current_plan("j")
     assert sorted(plan.nodes) == [("t", index) for index in range(6)]
     assert set(plan.nodes.values()) == {"n1", "n2"}
     assert plan.until == START + PLAN_SECONDS
@@ -51,8 +49,7 @@ def test_a_gang_that_fits_is_planned_in_the_patch_that_admits_it(world: Planning
 
 
 def test_pods_replace_their_members(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 3), role("u", 2)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 3), role("u", 2)))
     world.create_planned("j")
     world.settle()
     assert world.allocated() == 5000
@@ -64,8 +61,7 @@ def test_pods_replace_their_members(world: PlanningWorld) -> None:
 
 
 def test_a_pod_takes_the_place_of_its_member_on_the_node(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 3), role("u", 2)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 3), role("u", 2)))
     matrix, gang = world.cluster.node_matrix, world.cluster.gangs["ns/j-uid-j"]
     position, version = matrix.usage_changes.position, gang.version
     world.create_planned("j")
@@ -85,10 +81,8 @@ def test_a_pod_takes_the_place_of_its_member_on_the_node(world: PlanningWorld) -
 def test_a_pod_that_is_not_as_described_replaces_its_member(
     world: PlanningWorld, change: str
 ) -> None:
-    world.add(planned_gang("j", role("t", 2)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 2)))
+    plan = world.current_plan("j")
     created = created_pod("j", "t", 0, node=plan.nodes["t", 0], cpu=2 if change == "request" else 1)
     meta, spec, status = created.metadata, created.spec, created.status
     replace = msgspec.structs.replace
@@ -122,8 +116,7 @@ def test_a_pod_that_is_not_as_described_replaces_its_member(
 
 
 def test_a_gang_that_does_not_fit_is_admitted_without_a_plan(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 9)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 9)))
     assert world.phase("j") == "Inqueue"
     assert world.plan("j") is None
     assert not world.cluster.gangs["ns/j-uid-j"].tasks
@@ -134,10 +127,8 @@ def test_a_gang_that_does_not_fit_is_admitted_without_a_plan(world: PlanningWorl
 
 
 def test_what_exceeds_the_minimum_is_planned_as_far_as_it_fits(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 10), minimum=3))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 10), minimum=3))
+    plan = world.current_plan("j")
     assert sorted(plan.nodes) == [("t", index) for index in range(8)]
     world.create_planned("j")
     world.upsert(created_pod("j", "t", 8), created_pod("j", "t", 9))
@@ -149,15 +140,13 @@ def test_the_limit_of_the_queue_holds_for_planned_members() -> None:
     world = PlanningWorld()
     world.upsert(node("n1", cpu=8), queue(capability={"cpu": "4"}))
     world.add(planned_gang("a", role("t", 3)))
-    world.add(planned_gang("b", role("t", 3)))
-    world.settle()
+    world.submit(planned_gang("b", role("t", 3)))
     assert [world.plan(name) is not None for name in ("a", "b")] == [True, False]
     assert world.allocated() == 3000
 
 
 def test_others_do_not_get_what_is_planned(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 6)))
     world.upsert(podgroup("g", 3), *(pod(f"p-{i}", "g") for i in range(3)))
     assert world.schedule() == {}
     world.upsert(podgroup("h", 2), *(pod(f"q-{i}", "h") for i in range(2)))
@@ -167,8 +156,7 @@ def test_others_do_not_get_what_is_planned(world: PlanningWorld) -> None:
 def test_a_plan_without_progress_ends_and_its_places_are_free_within_60_seconds(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.create_planned("j", ("t", 0))
     world.settle()
     due = world.cluster.planned.next_due()
@@ -184,8 +172,7 @@ def test_a_plan_without_progress_ends_and_its_places_are_free_within_60_seconds(
 
 
 def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     first = world.plan("j")
     world.time = START + 20
     world.create_planned("j", ("t", 0))
@@ -205,8 +192,7 @@ def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
 @pytest.mark.parametrize("on_nodes", [0, 2])
 def test_an_unplaced_pod_gets_the_node_of_its_member(world: PlanningWorld, on_nodes: int) -> None:
     """They arrive one after another; a gang with a bound pod would be allocated first anyway."""
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     for index in range(on_nodes):
         world.create_planned("j", ("t", index))
     world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
@@ -220,8 +206,7 @@ def test_an_unplaced_pod_gets_the_node_of_its_member(world: PlanningWorld, on_no
 
 def test_a_reservation_for_unplaced_pods_expires(world: PlanningWorld) -> None:
     world.upsert(node("n1", cpu=4), node("n2", cpu=4))
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.upsert(created_pod("j", "t", 0))
     world.cluster.planned.update()
     held = world.cluster.reservations.get("ns/j-uid-j")
@@ -232,10 +217,8 @@ def test_a_reservation_for_unplaced_pods_expires(world: PlanningWorld) -> None:
 
 
 def test_a_pod_that_arrives_elsewhere_releases_its_member(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 8)))
+    plan = world.current_plan("j")
     world.upsert(node("n3", cpu=4))
     there = plan.nodes["t", 0]
     world.upsert(created_pod("j", "t", 0, node="n3"))
@@ -276,8 +259,7 @@ def labelled() -> PlanningWorld:
     world = PlanningWorld()
     for name in ("n1", "n2"):
         world.upsert(node(name, cpu=4, labels={"a": "a"}))
-    world.add(planned_gang("j", choosy(8)))
-    world.settle()
+    world.submit(planned_gang("j", choosy(8)))
     assert world.plan("j") is not None
     return world
 
@@ -290,12 +272,10 @@ def choosy(count: int) -> MemberRole:
 @pytest.mark.parametrize("how", LOST)
 def test_members_leave_a_node_that_cannot_take_them(labelled: PlanningWorld, how: str) -> None:
     world = labelled
-    first = world.plan("j")
-    assert first is not None
+    first = world.current_plan("j")
     lose(world, how)
     world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert plan.id != first.id
     left = sum(node == "n1" for node in plan.nodes.values())
     assert left == STAYING.get(how, 0)
@@ -314,16 +294,14 @@ def test_members_leave_a_node_that_cannot_take_them(labelled: PlanningWorld, how
 @pytest.mark.parametrize("how", LOST)
 def test_members_that_leave_a_node_get_another_one(labelled: PlanningWorld, how: str) -> None:
     world = labelled
-    first = world.plan("j")
-    assert first is not None
+    first = world.current_plan("j")
     world.create_planned("j", ("t", 7))
     world.upsert(node("n3", cpu=4, labels={"a": "a"}))
     world.settle()
     before = world.idle("n2")
     lose(world, how)
     world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert (plan.members, plan.version, plan.until) == (first.members, 0, first.until)
     assert plan.id != first.id
     assert sorted(plan.nodes) == [("t", index) for index in range(7)]
@@ -345,8 +323,7 @@ def test_members_that_leave_a_node_get_another_one(labelled: PlanningWorld, how:
 
 
 def test_a_node_that_changes_but_still_suits_keeps_its_members(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     first = world.plan("j")
     world.upsert(node("n1", cpu=4, labels={"new": "yes"}), node("n3", cpu=4))
     world.settle()
@@ -356,13 +333,11 @@ def test_a_node_that_changes_but_still_suits_keeps_its_members(world: PlanningWo
 
 def test_a_gang_that_does_not_fit_any_more_gets_no_other_nodes(world: PlanningWorld) -> None:
     """All or nothing: two of the four that leave would fit."""
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.upsert(node("n3", cpu=2))
     world.remove(node("n1"))
     world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert Counter(plan.nodes.values()) == {"n2": 4}
     assert world.idle("n3") == 2000
     assert world.allocated() == 8000
@@ -374,13 +349,11 @@ def test_a_gang_that_does_not_fit_any_more_gets_no_other_nodes(world: PlanningWo
 def test_what_exceeds_the_minimum_gets_other_nodes_as_far_as_it_fits(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8), minimum=4))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8), minimum=4))
     world.upsert(node("n3", cpu=2))
     world.remove(node("n1"))
     world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert Counter(plan.nodes.values()) == {"n2": 4, "n3": 2}
     assert world.allocated() == 8000
 
@@ -388,10 +361,8 @@ def test_what_exceeds_the_minimum_gets_other_nodes_as_far_as_it_fits(
 def test_a_pod_that_was_created_by_the_earlier_plan_is_charged_where_it_is(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    first = world.plan("j")
-    assert first is not None
+    world.submit(planned_gang("j", role("t", 8)))
+    first = world.current_plan("j")
     late = next(key for key, at in first.nodes.items() if at == "n1")
     world.upsert(node("n3", cpu=4), node("n1", cpu=4, cordoned=True))
     world.settle()
@@ -401,8 +372,7 @@ def test_a_pod_that_was_created_by_the_earlier_plan_is_charged_where_it_is(
     assert world.idle("n3") == 1000
     assert world.idle("n1") == 0
     assert world.allocated() == 8000
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     world.create_planned("j", *(key for key in plan.nodes if key != late))
     world.settle()
     assert world.phase("j") == "Running"
@@ -412,8 +382,7 @@ def test_a_pod_that_was_created_by_the_earlier_plan_is_charged_where_it_is(
 def test_the_earlier_place_is_charged_until_no_pod_can_be_created_there(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 4)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 4)))
     world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4, cordoned=True))
     world.upsert(node("n3", cpu=4))
     world.settle()
@@ -427,8 +396,7 @@ def test_the_earlier_place_is_charged_until_no_pod_can_be_created_there(
 def test_a_pod_that_is_deleted_is_charged_wherever_it_may_be_created_again(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 1)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 1)))
     world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4, cordoned=True))
     world.upsert(node("n3", cpu=4))
     world.settle()
@@ -444,8 +412,7 @@ def test_a_pod_that_is_deleted_is_charged_wherever_it_may_be_created_again(
 
 
 def test_members_leave_node_after_node(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 3)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 3)))
     seen = []
     for number in range(3, 6):
         for old in range(1, number):
@@ -467,39 +434,34 @@ def test_members_leave_node_after_node(world: PlanningWorld) -> None:
 def test_a_gang_that_waits_does_not_get_what_leaves_a_node() -> None:
     world = PlanningWorld()
     world.upsert(node("n1", cpu=4), queue(capability={"cpu": "4"}))
-    world.add(planned_gang("j", role("t", 4)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 4)))
     assert world.plan("j") is not None
     world.upsert(podgroup("g", 4, created="2020-01-01T00:00:00Z"))
     world.upsert(*(pod(f"p-{i}", "g") for i in range(4)))
     world.settle()
     world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4))
     decisions = world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert set(plan.nodes.values()) == {"n2"}
     assert not any(decision.placements for decision in decisions)
 
 
 def test_a_plan_whose_nodes_are_all_lost_is_withdrawn(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 2)))
+    world.submit(planned_gang("j", role("t", 2)))
+    world.remove(node("n1"))
+    world.remove(node("n2"))
     world.settle()
-    for name in ("n1", "n2"):
-        world.remove(node(name))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert not plan.nodes
 
 
 def test_no_plan_is_made_for_nodes_that_are_lost_after_its_end(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 2)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 2)))
     first = world.plan("j")
     world.time = START + PLAN_SECONDS
     world.upsert(node("n3", cpu=4))
-    for name in ("n1", "n2"):
-        world.remove(node(name))
+    world.remove(node("n1"))
+    world.remove(node("n2"))
     world.settle()
     assert world.plan("j") == first
     assert world.idle("n3") == 4000
@@ -507,13 +469,11 @@ def test_no_plan_is_made_for_nodes_that_are_lost_after_its_end(world: PlanningWo
 
 
 def test_a_plan_that_ends_while_members_are_tried_is_not_renewed(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 2)))
-    world.settle()
-    first = world.plan("j")
-    assert first is not None
+    world.submit(planned_gang("j", role("t", 2)))
+    assert world.plan("j") is not None
     world.upsert(node("n3", cpu=4))
-    for name in ("n1", "n2"):
-        world.remove(node(name))
+    world.remove(node("n1"))
+    world.remove(node("n2"))
     world.time = START + PLAN_SECONDS - 0.1
     world.decision()
     world.time = START + PLAN_SECONDS
@@ -525,10 +485,8 @@ def test_a_plan_that_ends_while_members_are_tried_is_not_renewed(world: Planning
 
 def test_nothing_is_reserved_for_members_without_pods(world: PlanningWorld) -> None:
     """A gang with bound pods whose other members leave a node is not stranded."""
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 8)))
+    plan = world.current_plan("j")
     world.create_planned("j", *(key for key, at in plan.nodes.items() if at == "n2"))
     world.settle()
     world.upsert(node("n3", cpu=2), node("n1", cpu=4, cordoned=True))
@@ -542,10 +500,8 @@ def test_nothing_is_reserved_for_members_without_pods(world: PlanningWorld) -> N
 
 def test_nothing_is_evicted_for_pods_that_do_not_exist(world: PlanningWorld) -> None:
     """Of a node that another scheduler fills, members without pods leave; those with pods fit."""
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 8)))
+    plan = world.current_plan("j")
     there = [key for key, at in plan.nodes.items() if at == "n1"]
     world.create_planned("j", *there[:2])
     world.settle()
@@ -560,8 +516,7 @@ def test_nothing_is_evicted_for_pods_that_do_not_exist(world: PlanningWorld) -> 
 def test_the_places_of_a_deleted_podgroup_are_charged_until_no_pod_can_be_created(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.create_planned("j", ("t", 0))
     world.settle()
     world.drop_group("j")
@@ -575,10 +530,8 @@ def test_the_places_of_a_deleted_podgroup_are_charged_until_no_pod_can_be_create
 def test_a_pod_that_is_created_after_its_podgroup_was_deleted_is_charged_once(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 8)))
+    plan = world.current_plan("j")
     world.drop_group("j")
     world.settle()
     world.upsert(created_pod("j", "t", 3, node=plan.nodes["t", 3]))
@@ -589,8 +542,7 @@ def test_a_pod_that_is_created_after_its_podgroup_was_deleted_is_charged_once(
 def test_the_place_of_a_deleted_pod_is_charged_while_it_may_be_created_again(
     world: PlanningWorld,
 ) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.create_planned("j")
     world.settle()
     deleted = world.pod_objects["uid-j-t-3"]
@@ -603,8 +555,7 @@ def test_the_place_of_a_deleted_pod_is_charged_while_it_may_be_created_again(
 
 
 def test_the_places_of_a_deleted_job_are_free_at_once(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.create_planned("j")
     world.settle()
     for each in list(world.pod_objects.values()):
@@ -615,8 +566,7 @@ def test_the_places_of_a_deleted_job_are_free_at_once(world: PlanningWorld) -> N
 
 
 def test_a_podgroup_is_planned_once(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.time = START + 60
     world.settle()
     assert world.allocated() == 0
@@ -630,17 +580,14 @@ def test_a_podgroup_is_planned_once(world: PlanningWorld) -> None:
 
 def test_a_gang_with_pods_is_not_planned(world: PlanningWorld) -> None:
     world.upsert(created_pod("j", "t", 0))
-    world.add(planned_gang("j", role("t", 4)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 4)))
     assert world.plan("j") is None
 
 
 def test_finished_pods_of_an_earlier_run_are_not_planned_again(world: PlanningWorld) -> None:
     world.upsert(created_pod("j", "t", 0, node="n1", phase="Succeeded"))
-    world.add(planned_gang("j", role("t", 4)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 4)))
+    plan = world.current_plan("j")
     assert sorted(plan.nodes) == [("t", 1), ("t", 2), ("t", 3)]
 
 
@@ -648,8 +595,7 @@ def test_nothing_is_planned_unless_enabled() -> None:
     world = PlanningWorld()
     world.cluster.planned._enabled = False
     world.upsert(node("n1", cpu=4))
-    world.add(planned_gang("j", role("t", 2)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 2)))
     assert world.plan("j") is None
     assert world.phase("j") == "Inqueue"
 
@@ -678,8 +624,7 @@ def test_nothing_is_planned_unless_enabled() -> None:
 def test_a_description_that_no_job_has_is_refused(
     world: PlanningWorld, spec: dict[str, object]
 ) -> None:
-    world.add(planned_gang("j", role("t", 2, spec=spec)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 2, spec=spec)))
     assert world.plan("j") is None
     assert world.phase("j") == "Inqueue"
     assert world.idle("n1") == world.idle("n2") == 4000
@@ -713,11 +658,9 @@ def test_requests_of_planned_members_are_those_of_their_pods(world: PlanningWorl
             {"resources": {"requests": {"cpu": "1800m"}}},
         ],
     }
-    world.add(planned_gang("j", role("t", 1, spec=spec)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 1, spec=spec)))
     before = world.idle("n1"), world.idle("n2")
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     body = {
         "metadata": msgspec.to_builtins(created_pod("j", "t", 0).metadata),
         "spec": {"schedulerName": "volcano", "nodeName": plan.nodes["t", 0], **spec},
@@ -750,8 +693,7 @@ def restarted(world: PlanningWorld, *, pods_first: bool = False) -> PlanningWorl
 def test_the_next_leader_charges_members_that_it_does_not_see(
     world: PlanningWorld, pods_first: bool
 ) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 6)))
     world.create_planned("j", ("t", 0), ("t", 5))
     plan = world.plan("j")
     after = restarted(world, pods_first=pods_first)
@@ -770,8 +712,7 @@ def test_the_next_leader_charges_the_places_of_earlier_plans(
     world: PlanningWorld, fits: bool
 ) -> None:
     nodes = [node("n1", cpu=4), node("n2", cpu=4), node("n3", cpu=4 if fits else 1)]
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 8)))
     world.upsert(nodes[2], node("n1", cpu=4, cordoned=True))
     world.settle()
     assert world.idle("n3") == (0 if fits else 1000)
@@ -823,15 +764,12 @@ def test_a_late_plan_is_charged_with_the_places_of_earlier_ones(world: PlanningW
 def test_a_plan_that_becomes_too_long_falls_back() -> None:
     world = PlanningWorld()
     world.upsert(*(node(f"n{number}", cpu=100) for number in range(4)))
-    world.add(planned_gang("j", role("t", 400)))
-    world.settle()
-    first = world.plan("j")
-    assert first is not None
+    world.submit(planned_gang("j", role("t", 400)))
+    first = world.current_plan("j")
     world.upsert(*(node(f"node-{'x' * 200}-{index}", cpu=1) for index in range(400)))
     world.upsert(*(node(f"n{number}", cpu=100, cordoned=True) for number in range(4)))
     world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    plan = world.current_plan("j")
     assert plan.id != first.id
     assert not plan.nodes
     assert world.allocated() == 400_000
@@ -842,8 +780,7 @@ def test_a_plan_that_becomes_too_long_falls_back() -> None:
 
 
 def test_the_next_leader_ends_the_plan_in_time(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 6)))
     after = restarted(world)
     after.settle()
     after.time = START + PLAN_SECONDS + GRACE_SECONDS
@@ -852,8 +789,7 @@ def test_the_next_leader_ends_the_plan_in_time(world: PlanningWorld) -> None:
 
 
 def test_the_next_leader_ignores_a_plan_that_has_ended(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 6)))
     world.time = START + PLAN_SECONDS + GRACE_SECONDS
     after = restarted(world)
     after.settle()
@@ -862,10 +798,8 @@ def test_the_next_leader_ignores_a_plan_that_has_ended(world: PlanningWorld) -> 
 
 
 def test_a_plan_from_the_future_is_charged_no_longer_than_one_of_now(world: PlanningWorld) -> None:
-    world.add(planned_gang("j", role("t", 6)))
-    world.settle()
-    plan = world.plan("j")
-    assert plan is not None
+    world.submit(planned_gang("j", role("t", 6)))
+    plan = world.current_plan("j")
     forged = Plan(
         id="f", members=plan.members, version=0, until=int(START) + 10**6, nodes=plan.nodes
     )
@@ -921,15 +855,13 @@ def test_a_forged_plan_has_no_effect_later(world: PlanningWorld) -> None:
     plan = Plan(
         id="f", members=hash_of(text), version=0, until=int(START) + 1010, nodes={("t", 0): "n1"}
     )
-    world.add(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
     assert world.idle("n1") == 4000
 
 
 def test_a_plan_for_other_members_is_ignored(world: PlanningWorld) -> None:
     plan = Plan(id="f", members="x", version=0, until=int(START) + 10, nodes={("t", 0): "n1"})
-    world.add(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
     assert world.idle("n1") == 4000
     assert decode_plan(plan.encode()) == plan
 
@@ -937,8 +869,7 @@ def test_a_plan_for_other_members_is_ignored(world: PlanningWorld) -> None:
 def test_a_plan_that_is_too_long_is_not_made() -> None:
     world = PlanningWorld()
     world.upsert(*(node(f"node-{'x' * 200}-{index}", cpu=1) for index in range(400)))
-    world.add(planned_gang("j", role("t", 400)))
-    world.settle()
+    world.submit(planned_gang("j", role("t", 400)))
     assert world.plan("j") is None
     assert world.phase("j") == "Inqueue"
     assert world.allocated() == 0
@@ -949,7 +880,6 @@ def test_nothing_is_evicted_for_members_without_pods(world: PlanningWorld) -> No
     world.upsert(podgroup("g", 1), *low)
     world.upsert(*(pod(f"q-{i}", "h", node_name="n2", phase="Running") for i in range(4)))
     world.upsert(podgroup("h", 4))
-    world.add(planned_gang("j", role("t", 2), priority_class="high"))
-    decisions = world.settle()
+    decisions = world.submit(planned_gang("j", role("t", 2), priority_class="high"))
     assert not any(decision.evictions or decision.nominations for decision in decisions)
     assert world.phase("j") in ("Inqueue", "Pending")

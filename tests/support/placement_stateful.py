@@ -459,7 +459,7 @@ class PlacementWorld(CheckedWorld[Any]):
         cache = self.components[SCHEDULER].component._scheduler_cache
         planned = cache.planned
         assert not planned._gangs, f"planned: {list(planned._gangs)}"
-        assert not planned._possible, f"possible: {planned._possible}"
+        assert not planned._assumed, f"assumed: {planned._assumed}"
         matrix = cache.node_matrix
         for name, node in self.objects(NODES).items():
             used = sum(

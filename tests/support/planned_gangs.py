@@ -111,6 +111,11 @@ class PlanningWorld(SchedulerWorld):
         self.groups[group.metadata.name] = group
         self.upsert(group)
 
+    def submit(self, group: PodGroup) -> list[Decision]:
+        """Create a PodGroup, and run cycles until nothing changes."""
+        self.add(group)
+        return self.settle()
+
     def settle(self) -> list[Decision]:
         """Run cycles until nothing changes; what they report is written."""
         decisions = []
@@ -149,14 +154,19 @@ class PlanningWorld(SchedulerWorld):
         text = self.groups[f"{job}-uid-{job}"].metadata.annotations.get(PLAN)
         return decode_plan(text) if text else None
 
+    def current_plan(self, job: str) -> Plan:
+        """The plan of a job that has one."""
+        plan = self.plan(job)
+        assert plan is not None
+        return plan
+
     def phase(self, job: str) -> str:
         """The phase of the PodGroup of a job."""
         return self.groups[f"{job}-uid-{job}"].status.phase
 
     def create_planned(self, job: str, *keys: tuple[str, int]) -> None:
         """Create pods by the plan: all, or these."""
-        plan = self.plan(job)
-        assert plan is not None
+        plan = self.current_plan(job)
         for task, index in keys or plan.nodes:
             self.upsert(created_pod(job, task, index, node=plan.nodes[task, index]))
 

@@ -527,7 +527,7 @@ class Session(PluginDecisions):
             if each.gang.key in self._failed:
                 self._retry_failed(each.gang)
             elif each.gang.key in self.cache.pending_gangs and each.version == each.gang.version:
-                self._park_rejected(each)
+                self._add_rejected(each)
         if not self.is_stopped:
             for gang in list(waiting.active.values()):
                 # Limits for gates depend on more than is published: those gangs stay active.
@@ -547,7 +547,7 @@ class Session(PluginDecisions):
         else:
             self.cache.scheduling_queue.activate(gang)
 
-    def _park_rejected(self, rejected: RejectedGang) -> None:
+    def _add_rejected(self, rejected: RejectedGang) -> None:
         if rejected.gang.gated_by_queue:
             self.cache.scheduling_queue.activate(rejected.gang)
             return
