@@ -114,16 +114,19 @@ def over_limit(
         for name, units in sorted(compared(request))
         if used.get(name, 0) + units > limit.get(name, 0)
     )
-    if not shortages:
-        return None
-    insufficient = [
+    return insufficient(f"{of or 'queue'} resource quota", shortages) if shortages else None
+
+
+def insufficient(limit: str, shortages: tuple[Shortage, ...]) -> Rejection:
+    """Return the rejection of what exceeds *limit*, which is named like that in the message."""
+    resources = [
         f"insufficient {each.resource} "
         f"(requested {format_amount(each.resource, each.requested)}, "
         f"free {format_amount(each.resource, max(each.limit - each.used, 0))} "
         f"of {format_amount(each.resource, each.limit)})"
         for each in shortages
     ]
-    message = f"{of or 'queue'} resource quota insufficient: {', '.join(insufficient)}"
+    message = f"{limit} insufficient: {', '.join(resources)}"
     return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
 
 

@@ -11,8 +11,9 @@ from ..state.cache.cache import SchedulerCache
 from ..state.cache.resource_quotas import quota_only_amounts
 from ..state.gangs.diagnosis import Shortage
 from ..state.gangs.gang import Gang, positive_difference, sum_amounts
-from ..state.resources import Amounts, format_amount
-from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from ..state.resources import Amounts
+from .extension_points import Rejection
+from .queue_limits import insufficient
 
 
 class ResourceQuotaPlugin:
@@ -43,7 +44,7 @@ class ResourceQuotaPlugin:
                 > quota.hard[name]
             )
             if shortages:
-                return _rejection(quota.name, shortages)
+                return insufficient(f'resource quota "{quota.name}"', shortages)
         return True
 
     def job_enqueued(self, gang: Gang) -> None:
@@ -73,15 +74,3 @@ def _missing(gang: Gang) -> Amounts:
     if gang.podgroup is not None and gang.counts.valid < gang.min_member:
         missing |= quota_only_amounts(gang.podgroup.spec.min_resources)
     return missing
-
-
-def _rejection(quota: str, shortages: tuple[Shortage, ...]) -> Rejection:
-    insufficient = [
-        f"insufficient {each.resource} "
-        f"(requested {format_amount(each.resource, each.requested)}, "
-        f"free {format_amount(each.resource, max(each.limit - each.used, 0))} "
-        f"of {format_amount(each.resource, each.limit)})"
-        for each in shortages
-    ]
-    message = f'resource quota "{quota}" insufficient: {", ".join(insufficient)}'
-    return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
