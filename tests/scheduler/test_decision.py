@@ -4,6 +4,7 @@ from copy import deepcopy
 
 from prometheus_client import CollectorRegistry
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+from support.scheduler_queues import queue as child_queue
 
 from batholith.machinery.testing import FakeClock
 from batholith.scheduler.framework.decision import (
@@ -91,3 +92,17 @@ def test_the_capability_of_a_queue_is_a_metric_where_it_limits_something() -> No
     assert value("memory_bytes", "limited") is None
     assert value("scalar_resources", "limited", resource="example.com/gpu") == 0
     assert value("milli_cpu", "default") is None
+
+
+def test_what_a_queue_has_counts_for_its_new_parent_once_it_has_one() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), child_queue("old"), child_queue("new"), child_queue("q", parent="old"))
+    world.upsert(podgroup("g", 1, queue="q"), pod("g-t-0", "g"))
+    allocated = {each.queue.metadata.name for each in world.decision().queue_allocations}
+    assert {"q", "old"} <= allocated
+    world.upsert(child_queue("q", parent="new"))
+    world.upsert(podgroup("h", 1, queue="q"), pod("h-t-0", "h"))
+    decision = world.decision()
+    allocations = {each.queue.metadata.name: each.allocated for each in decision.queue_allocations}
+    assert "old" not in allocations
+    assert allocations["new"] == allocations["q"]
