@@ -21,3 +21,12 @@ class RejectedGang:
 
     scheduled: int = 0
     """How many statements were committed before."""
+
+    def add(self, hints: QueueingHints | UnfitTasks) -> None:
+        """Add what it also waits for, or which of its tasks did not fit."""
+        if isinstance(hints, QueueingHints):
+            self.hints.append(hints)
+        elif self.unfit is None:
+            self.unfit = hints
+        else:
+            self.unfit.update(hints)

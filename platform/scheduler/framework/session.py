@@ -507,12 +507,7 @@ class Session(PluginDecisions):
         known.scheduled = self.scheduled
         if retry_at is not None:
             known.retry_at = min(retry_at, known.retry_at or retry_at)
-        if isinstance(hints, QueueingHints):
-            known.hints.append(hints)
-        elif known.unfit is None:
-            known.unfit = hints
-        else:
-            known.unfit.update(hints)
+        known.add(hints)
 
     def _add_rejected_gangs(self) -> None:
         """Add the rejected gangs to the unschedulable ones. If the session was stopped, gangs that
