@@ -42,7 +42,7 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SubtreeUsage:
     """What a node of the tree has, with its unsaturated children scaled to the smallest."""
 
     saturated: bool = False
@@ -106,7 +106,7 @@ class HierarchicalDrfPlugin(DrfPlugin):
         self._below: dict[Path, set[Path]] = {}
         self._gangs: dict[Path, GangRows] = {}
         self._path_of_gang: dict[str, Path] = {}
-        self._usages: dict[Path, Usage] = {}
+        self._usages: dict[Path, SubtreeUsage] = {}
         self._nodes = NodeMatrix()
         self._totals: IntVector = np.zeros(0, np.int64)
         self._exhausted: BoolVector = np.zeros(0, np.bool_)
@@ -242,7 +242,7 @@ class HierarchicalDrfPlugin(DrfPlugin):
         for depth in range(1, len(path) + 1):
             self._usages.pop(path[:depth], None)
 
-    def _usage(self, path: Path) -> Usage:
+    def _usage(self, path: Path) -> SubtreeUsage:
         usage = self._usages.get(path)
         if usage is None:
             size = len(self._totals)
@@ -262,7 +262,7 @@ def _weight(text: str) -> float:
         return 1.0
 
 
-def _stacked(usages: list[Usage], size: int) -> Children:
+def _stacked(usages: list[SubtreeUsage], size: int) -> Children:
     allocated = [np.zeros(size) if each.allocated is None else each.allocated for each in usages]
     return Children(
         np.array([each.saturated for each in usages], np.bool_),
@@ -271,18 +271,18 @@ def _stacked(usages: list[Usage], size: int) -> Children:
     )
 
 
-def _combined(children: list[Children], total: IntVector) -> Usage:
+def _combined(children: list[Children], total: IntVector) -> SubtreeUsage:
     """Return the usage of a node, given its children."""
     saturated = np.concatenate([each.saturated for each in children])
     shares = np.concatenate([each.shares for each in children])
     allocated = np.concatenate([each.allocated for each in children])
     if not len(shares):
-        return Usage()
+        return SubtreeUsage()
     scaled = (shares > 0) & ~saturated
     smallest = min(float(shares[scaled].min()), 1.0) if scaled.any() else 1.0
     factors = np.where(scaled, smallest / np.where(shares > 0, shares, 1.0), 1.0)
     sums = factors @ allocated
-    return Usage(bool(saturated.all()), float(_shares(sums[None], total)[0]), sums)
+    return SubtreeUsage(bool(saturated.all()), float(_shares(sums[None], total)[0]), sums)
 
 
 def _shares(allocated: FloatMatrix, total: IntVector) -> FloatVector:

@@ -10,7 +10,7 @@ from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
-from ..state.podinfo.volumes import ZONE_LABELS, PodVolumes
+from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
 from .arguments import boolean
 from .extension_points import RejectedNodes
@@ -108,7 +108,9 @@ class PredicatesPlugin:
         if eq_class.volumes:
             yield from self._volume_filters(eq_class.volumes, nodes)
 
-    def _volume_filters(self, volumes: PodVolumes, nodes: NodeMatrix) -> Iterator[RejectedNodes]:
+    def _volume_filters(
+        self, volumes: VolumeRequirements, nodes: NodeMatrix
+    ) -> Iterator[RejectedNodes]:
         attached = nodes.attached_volumes
         if attached.is_claim_in_use(volumes):
             yield RejectedNodes(nodes.alive.copy(), CLAIM_IN_USE)
@@ -163,7 +165,7 @@ def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     )
 
 
-def in_zones(volumes: PodVolumes, node: NodeInfo) -> bool:
+def in_zones(volumes: VolumeRequirements, node: NodeInfo) -> bool:
     """Return whether *node* is in the zones and regions of *volumes*.
 
     A node without any such label is, since there are no zones then.
@@ -176,7 +178,7 @@ def in_zones(volumes: PodVolumes, node: NodeInfo) -> bool:
     )
 
 
-def allowed_by_volumes(volumes: PodVolumes, node: NodeInfo) -> bool:
+def allowed_by_volumes(volumes: VolumeRequirements, node: NodeInfo) -> bool:
     """Return whether all *volumes* can be used on *node*."""
     return all(
         any(matches_term(term, node) for term in selector.node_selector_terms)

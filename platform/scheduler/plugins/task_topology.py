@@ -27,7 +27,7 @@ _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class TaskTopology:
     """The annotations of a PodGroup, parsed."""
 
     together: Mapping[str, frozenset[str]]
@@ -119,7 +119,7 @@ class TaskTopologyPlugin:
         return total
 
 
-def topology_of(podgroup: PodGroup | None) -> Topology | None:
+def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
     """Return the parsed annotations of a PodGroup, or ``None`` if it has none of them."""
     if podgroup is None:
         return None
@@ -129,7 +129,7 @@ def topology_of(podgroup: PodGroup | None) -> Topology | None:
 
 
 @lru_cache(maxsize=1024)
-def _parse(affinity: str, anti_affinity: str, order: str) -> Topology:
+def _parse(affinity: str, anti_affinity: str, order: str) -> TaskTopology:
     together, apart = _groups(affinity), _groups(anti_affinity)
     ranks: dict[str, int] = {}
     for groups, own, others in (
@@ -139,7 +139,7 @@ def _parse(affinity: str, anti_affinity: str, order: str) -> Topology:
         for name, partners in groups.items():
             for is_own in {partner == name for partner in partners}:
                 ranks[name] = min(ranks.get(name, _NONE), own if is_own else others)
-    return Topology(together, apart, ranks, tuple(_names(order)))
+    return TaskTopology(together, apart, ranks, tuple(_names(order)))
 
 
 def _groups(text: str) -> dict[str, frozenset[str]]:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from ..core_types import PersistentVolume, PersistentVolumeClaim, StorageClass
-from ..podinfo.volumes import NO_VOLUMES, READ_WRITE_ONCE_POD, MountedPVC, PodVolumes, pod_volumes
+from ..podinfo.volumes import (
+    NO_VOLUMES,
+    READ_WRITE_ONCE_POD,
+    MountedPVC,
+    VolumeRequirements,
+    pod_volumes,
+)
 from .gang import Task
 
 _UNBOUND = (
@@ -83,7 +89,7 @@ class PVCTracker:
             if not uids:
                 self._uids_by_pvc.pop(key, None)
 
-    def volumes(self, namespace: str, pvcs: Iterable[MountedPVC]) -> PodVolumes:
+    def volumes(self, namespace: str, pvcs: Iterable[MountedPVC]) -> VolumeRequirements:
         """Return what the bound volumes of a pod that mounts *pvcs* require."""
         bound = list(self._bound(namespace, pvcs))
         if not bound:

@@ -21,7 +21,7 @@ from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFoo
 from .pod_traits import NO_TRAITS, PodTraits
 from .resizes import charged_spec
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
-from .volumes import NO_VOLUMES, PodVolumes, mounted_pvcs
+from .volumes import NO_VOLUMES, VolumeRequirements, mounted_pvcs
 
 _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
@@ -121,7 +121,7 @@ class EquivalenceClass:
         *,
         traits: PodTraits | None = None,
         matched_by: MatchedBy | None = None,
-        volumes: PodVolumes | None = None,
+        volumes: VolumeRequirements | None = None,
     ) -> "EquivalenceClass":
         """Return the class of pods that differ from these only in the given properties."""
         base = self._base
@@ -159,7 +159,7 @@ class EquivalenceClass:
         )
 
     def _copy(
-        self, traits: PodTraits, matched_by: MatchedBy, volumes: PodVolumes
+        self, traits: PodTraits, matched_by: MatchedBy, volumes: VolumeRequirements
     ) -> "EquivalenceClass":
         copy = object.__new__(EquivalenceClass)
         for name in _COPIED_SLOTS:
@@ -182,7 +182,7 @@ class EquivalenceClass:
         return self._request_vector
 
 
-_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, PodVolumes], EquivalenceClass]
+_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, VolumeRequirements], EquivalenceClass]
 _COPIED_SLOTS = tuple(
     name
     for name in EquivalenceClass.__slots__

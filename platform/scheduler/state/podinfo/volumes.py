@@ -60,7 +60,7 @@ class CSIVolume:
 
 
 @dataclass(frozen=True, slots=True)
-class PodVolumes:
+class VolumeRequirements:
     """What the bound volumes of a pod require."""
 
     node_selectors: tuple[NodeSelector, ...] = ()
@@ -79,10 +79,12 @@ class PodVolumes:
         return bool(self.csi or self.exclusive_claims)
 
 
-NO_VOLUMES = PodVolumes()
+NO_VOLUMES = VolumeRequirements()
 
 
-def pod_volumes(volumes: Iterable[PersistentVolume], exclusive_claims: Iterable[str]) -> PodVolumes:
+def pod_volumes(
+    volumes: Iterable[PersistentVolume], exclusive_claims: Iterable[str]
+) -> VolumeRequirements:
     """Return what bound *volumes*, and *exclusive_claims*, require."""
     selectors: dict[NodeSelector, None] = {}
     zones: dict[tuple[str, frozenset[str]], None] = {}
@@ -97,7 +99,7 @@ def pod_volumes(volumes: Iterable[PersistentVolume], exclusive_claims: Iterable[
         source = volume.spec.csi
         if source is not None and source.driver and source.volume_handle:
             csi[CSIVolume(source.driver, source.volume_handle)] = None
-    return PodVolumes(
+    return VolumeRequirements(
         tuple(selectors),
         tuple(sorted(zones, key=lambda zone: (zone[0], sorted(zone[1])))),
         tuple(sorted(csi, key=lambda each: (each.driver, each.handle))),
@@ -131,7 +133,7 @@ class AttachedVolumes:
                 if not limits:
                     del self._limits[driver.name]
 
-    def add(self, volumes: PodVolumes, node_indexes: Sequence[int], sign: int) -> None:
+    def add(self, volumes: VolumeRequirements, node_indexes: Sequence[int], sign: int) -> None:
         """Count a pod with *volumes* on each of *node_indexes*; with *sign* -1, undo that."""
         for node_index in node_indexes:
             for volume in volumes.csi:
@@ -147,16 +149,16 @@ class AttachedVolumes:
                 if not total:
                     del self._claims[claim]
 
-    def is_claim_in_use(self, volumes: PodVolumes) -> bool:
+    def is_claim_in_use(self, volumes: VolumeRequirements) -> bool:
         """Return whether a pod uses one of the exclusive claims of *volumes*."""
         return any(claim in self._claims for claim in volumes.exclusive_claims)
 
-    def has_limit(self, volumes: PodVolumes) -> bool:
+    def has_limit(self, volumes: VolumeRequirements) -> bool:
         """Return whether a driver of *volumes* has a limit on any node."""
         return any(each.driver in self._limits for each in volumes.csi)
 
     def exceeded(
-        self, volumes: PodVolumes, indexes_by_name: Mapping[str, int], columns: int
+        self, volumes: VolumeRequirements, indexes_by_name: Mapping[str, int], columns: int
     ) -> BoolVector:
         """Return the columns on which one more pod with *volumes* exceeds a limit.
 
