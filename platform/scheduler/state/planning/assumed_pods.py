@@ -67,13 +67,13 @@ class AssumedPods:
 
     def drop(self, uid: str) -> None:
         """End a charge, if it has not ended."""
-        possible = self._by_uid.pop(uid, None)
-        if possible is None:
+        assumed = self._by_uid.pop(uid, None)
+        if assumed is None:
             return
-        uids = self._by_owner[possible.owner]
+        uids = self._by_owner[assumed.owner]
         uids.discard(uid)
         if not uids:
-            del self._by_owner[possible.owner]
+            del self._by_owner[assumed.owner]
         self._cache.remove_assumed_pod(uid)
 
     def drop_of(self, owner: tuple[str, str], *, seen_only: bool = False) -> None:
@@ -91,8 +91,8 @@ class AssumedPods:
         """End the charges that end until *now*."""
         while self._due and self._due[0][0] <= now:
             until, uid = heapq.heappop(self._due)
-            possible = self._by_uid.get(uid)
-            if possible is not None and possible.until <= until:
+            assumed = self._by_uid.get(uid)
+            if assumed is not None and assumed.until <= until:
                 self.drop(uid)
 
     def limit(self, until: float) -> None:
