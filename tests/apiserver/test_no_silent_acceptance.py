@@ -144,7 +144,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),
     "scheduling.volcano.sh/v1beta1/podgroups": enforced(
-        f"{SCHEDULER}/state/gangs.py", {"spec": {}}
+        f"{SCHEDULER}/state/gangs/gang.py", {"spec": {}}
     ),
     "scheduling.volcano.sh/v1beta1/queues": enforced(
         f"{SCHEDULER}/plugins/proportion.py", {"spec": {}}
