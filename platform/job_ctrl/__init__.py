@@ -1,1 +1,1 @@
-"""The job controller: the rules of each phase, pure decisions, and the executor of their effects."""
+"""The job controller: the rules of each phase, pure decisions, and their executor."""
