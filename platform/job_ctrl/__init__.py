@@ -1,1 +1,1 @@
-"""The job controller: a class per phase, pure decisions, and the shell that carries them out."""
+"""The job controller: the rules of each phase, pure decisions, and their executor."""
