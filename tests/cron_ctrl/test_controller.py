@@ -256,19 +256,6 @@ async def test_a_suspended_cronjob_starts_the_missed_time_when_it_is_resumed(
     assert [*world.jobs] == [name]
 
 
-async def test_a_changed_schedule_applies_from_then_on(world: CronJobHarness) -> None:
-    await world.create(schedule="0 0 1 1 *")
-    async with running(world.controller()):
-        await world.next_minute()
-        minute = world.clock.now().minute
-        # The event on the zone reports that the change is observed.
-        this_and_next = f"TZ=UTC {minute},{(minute + 1) % 60} * * * *"
-        world.api.put(world.cronjobs, "report", spec={"schedule": this_and_next})
-        await wait_for(lambda: world.reasons() == ["UnsupportedSchedule"])
-        assert world.jobs == {}, "this minute was before the change of the schedule"
-        await world.start_next()
-
-
 async def test_finished_jobs_beyond_the_limits_are_deleted(world: CronJobHarness) -> None:
     await world.create(successfulJobsHistoryLimit=1, failedJobsHistoryLimit=0)
     async with running(world.controller()):
@@ -334,7 +321,9 @@ async def test_a_job_of_someone_else_with_the_name_is_left_alone(world: CronJobH
     async with running(world.controller()):
         await world.next_minute()
         await wait_for(lambda: world.reasons() == [world.flavour.reasons["foreign"]])
+        assert "does not control" in world.recorder.events[0][4]
         assert "ownerReferences" not in world.jobs[following]["metadata"]
+        assert world.active() == []
         await world.start_next()
 
 

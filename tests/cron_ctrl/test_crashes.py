@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 from support.cronjob_stateful import WORLDS, CronJobWorld
 
-FOREIGN = {"kubernetes": "FailedCreate", "volcano": "ForeignJob"}
-"""Reasons of the event on a Job of the same name, by kind."""
-
 
 @pytest.fixture(params=WORLDS)
 def flavour(request: pytest.FixtureRequest) -> str:
@@ -190,23 +187,6 @@ def test_another_leader_that_is_faster_is_no_error(world: CronJobWorld) -> None:
     assert [each["name"] for each in world.cronjobs["a"]["status"]["active"]] == [f"a-{minute}"]
     assert not [event for event in world.recorder.events if event[2] == "Warning"]
     settle(world)
-
-
-def test_a_job_of_the_same_name_that_is_not_the_cronjobs_is_reported(
-    world: CronJobWorld, flavour: str
-) -> None:
-    world.put_cronjob("a", schedule="*/2 * * * *")
-    minute = int(world.clock.now().timestamp()) // 60 + 2
-    world.api.put(world.kind.jobs, f"a-{minute}", metadata={"annotations": {}})
-    world.run(world.start())
-    world.run(world.pass_time(125))
-    reasons = {event[3]: event[4] for event in world.recorder.events}
-    assert reasons.keys() == {FOREIGN[flavour]}
-    assert "does not control" in reasons[FOREIGN[flavour]]
-    assert "status" not in world.cronjobs["a"]
-    world.run(world.pass_time(120))
-    settle(world)
-    assert [world.is_finished(job) for job in world.jobs(world.cronjobs["a"])] == [False]
 
 
 def test_a_clock_that_is_put_forward_is_noticed(world: CronJobWorld) -> None:
