@@ -23,8 +23,8 @@ from batholith.kube.client.codec import ListScope
 from batholith.kube.client.config import load_credentials
 from batholith.kube.client.watch_decoder import Bookmark, WatchDecoder
 from batholith.kube.informer.informer import Informer
-from batholith.local.datadir import DataDir
-from batholith.local.supervisor import UpState, read_state
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.supervisor import UpState, read_state
 from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta

@@ -20,8 +20,8 @@ from typing import IO, Any
 
 from batholith.kube.client.client import Client, PatchType
 from batholith.kube.client.config import load_credentials
-from batholith.local.datadir import DataDir
-from batholith.local.supervisor import READY_FD
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.supervisor import READY_FD
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 IN_FLIGHT = 32

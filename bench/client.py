@@ -19,7 +19,7 @@ import uvloop
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.watch_decoder import LineSplitter
-from batholith.local import pki
+from batholith.local.supervisor import pki
 from bench.load import in_parallel
 
 ROUNDS = 3

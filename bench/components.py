@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from batholith.kube.client.client import Client
-from batholith.local.supervisor import PARENT, READY_FD
+from batholith.local.supervisor.supervisor import PARENT, READY_FD
 from batholith.model.base import ApiStruct as View
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NODES

@@ -22,7 +22,7 @@ from pathlib import Path
 import uvloop
 
 from batholith.kube.client.config import Credentials, load_credentials
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor.datadir import DataDir
 from bench.apiserver import Server, running_server
 
 LIMITED = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')

@@ -21,10 +21,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from batholith.apiserver.http.auth import APISERVER_USER
-from batholith.apiserver.http.requests import ObjectPath
-from batholith.apiserver.verbs.writes import WriteRequest
-from batholith.local.apiserver import GC_THRESHOLD, RunningServer, Settings, running
+from batholith.local.apiserver.http.auth import APISERVER_USER
+from batholith.local.apiserver.http.requests import ObjectPath
+from batholith.local.apiserver.verbs.writes import WriteRequest
+from batholith.local.supervisor.apiserver import GC_THRESHOLD, RunningServer, Settings, running
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"

@@ -34,8 +34,8 @@ from support.postgres import postgres  # shared with the tests
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
-from batholith.local.datadir import DataDir
-from batholith.local.supervisor import UpState, read_state
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.supervisor import UpState, read_state
 from batholith.model.names import JOBS
 from batholith.store.commands import (
     CommandRecord,

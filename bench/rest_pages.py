@@ -23,7 +23,7 @@ import uvloop
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor.datadir import DataDir
 from batholith.model import crds
 from batholith.model.names import CRDS, JOBS
 from bench.apiserver import Server, running_server

@@ -27,8 +27,8 @@ import uvloop
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
-from batholith.local.datadir import DataDir
-from batholith.local.supervisor import READY_FD
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.supervisor import READY_FD
 from batholith.model.names import JOBS, QUEUES
 from bench.load import NAMESPACE, in_parallel, job
 

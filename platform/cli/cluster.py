@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..agent.runtime.process_id import terminate
-from ..agent.volumes import host_dirs
-from ..agent.volumes.host_dirs import HostDir
 from ..kube.private_files import GROUP_OTHER_WRITE, open_private
-from ..local.child_process import Entry
-from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
-from ..local.supervisor import (
+from ..local.agent.runtime.process_id import terminate
+from ..local.agent.volumes import host_dirs
+from ..local.agent.volumes.host_dirs import HostDir
+from ..local.supervisor.child_process import Entry
+from ..local.supervisor.datadir import DataDir, DataDirLockedError, NotADataDirError
+from ..local.supervisor.supervisor import (
     ComponentFailedError,
     DamagedStateError,
     Supervisor,
@@ -305,7 +305,7 @@ def down(data_dir: DataDirOption = None) -> None:
 
 
 def _name_other_clusters(data: DataDir) -> None:
-    from ..local.running_clusters import running_clusters
+    from ..local.supervisor.running_clusters import running_clusters
     from .embedded import down_command
 
     for other in running_clusters():
@@ -326,7 +326,7 @@ def _wait_stopped(data: DataDir, state: UpState) -> None:
 
 def _kill_leftovers(data: DataDir) -> list[str]:
     """Kill components and pods of a supervisor that was killed; return their names."""
-    from ..agent.pods.orphans import stop_all_pods
+    from ..local.agent.pods.orphans import stop_all_pods
 
     if not data.root.exists():
         return []

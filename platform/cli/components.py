@@ -34,8 +34,8 @@ from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
 
 if TYPE_CHECKING:
-    from ..agent.settings import AgentSettings
     from ..httpserver.limits import Limits
+    from ..local.agent.settings import AgentSettings
     from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
     from .health import Endpoint
@@ -119,7 +119,7 @@ def apiserver(
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
     from ..job_ctrl.plugins import entry_points
-    from ..local.apiserver import Settings, serve
+    from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
     from ..training_ctrl.frameworks import FRAMEWORKS
 
@@ -202,9 +202,9 @@ def agent(
     version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or simulate nodes."""
-    from ..agent.service import Agent
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
+    from ..local.agent.service import Agent
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serve_endpoints
 
@@ -242,8 +242,8 @@ def agent(
 
 def _prepare_files(settings: "AgentSettings") -> None:
     """Create the agent's directories; exit if other users can write to them or to its key."""
-    from ..agent.pods.records import make_dirs
     from ..kube.private_files import read_credential
+    from ..local.agent.pods.records import make_dirs
 
     with exit_on_error(OSError):
         make_dirs(settings.data_dir)
@@ -259,8 +259,8 @@ def _agent_settings(
     pki_dir: Path | None,
     mount: Iterable[str],
 ) -> "AgentSettings":
-    from ..agent.settings import AgentSettings, ServingFiles, SimulationSettings
-    from ..agent.volumes.host_dirs import HostDir
+    from ..local.agent.settings import AgentSettings, ServingFiles, SimulationSettings
+    from ..local.agent.volumes.host_dirs import HostDir
 
     simulation = SimulationSettings(nodes=simulate) if simulate else None
     permitted = tuple(map(HostDir.parse, mount))

@@ -17,9 +17,9 @@ import typer
 from ..kube.client.client import Client
 from ..kube.client.config import load_credentials
 from ..kube.informer.informer import Informer
-from ..local.child_process import Entry
-from ..local.datadir import DataDir
-from ..local.supervisor import ComponentFailedError, Supervisor
+from ..local.supervisor.child_process import Entry
+from ..local.supervisor.datadir import DataDir
+from ..local.supervisor.supervisor import ComponentFailedError, Supervisor
 from ..model.base import ApiStruct
 from ..model.job import FINAL_PHASES, Job, JobPhase
 from ..model.meta import ObjectMeta

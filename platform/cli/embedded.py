@@ -15,14 +15,14 @@ from typing import Literal, Self
 
 import msgspec
 
-from ..agent.runtime.mounting import lacks_sandbox_support
-from ..agent.volumes.host_dirs import HostDir
 from ..kube.private_files import read_private
-from ..local import kubeconfig, pki, tokens
-from ..local.child_process import Entry
-from ..local.datadir import DataDir
-from ..local.files import write_private
-from ..local.supervisor import ComponentSpec, Supervisor
+from ..local.agent.runtime.mounting import lacks_sandbox_support
+from ..local.agent.volumes.host_dirs import HostDir
+from ..local.supervisor import kubeconfig, pki, tokens
+from ..local.supervisor.child_process import Entry
+from ..local.supervisor.datadir import DataDir
+from ..local.supervisor.files import write_private
+from ..local.supervisor.supervisor import ComponentSpec, Supervisor
 from ..model.job_size import MAX_PODS
 from . import controller_selection
 from .featuregate import QUEUE_GATES

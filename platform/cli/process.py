@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from ..agent.runtime.process_id import die_with_parent
 from ..kube.gc_tuning import raise_gc_thresholds
-from ..local.supervisor import PARENT, READY_FD
+from ..local.agent.runtime.process_id import die_with_parent
+from ..local.supervisor.supervisor import PARENT, READY_FD
 
 log = logging.getLogger(__name__)
 

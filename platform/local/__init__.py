@@ -1,1 +1,1 @@
-"""The embedded cluster on one machine: supervisor, data directory, certificates, tokens."""
+"""What runs only on one machine: the embedded API server, the node agent, their supervisor."""

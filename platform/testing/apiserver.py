@@ -10,19 +10,19 @@ from typing import Any, Self
 
 import msgspec
 
-from ..apiserver.app import App
-from ..apiserver.controllers.node_health import NodeLifecycleSettings
-from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
-from ..apiserver.kinds.info import KindInfo
-from ..apiserver.storage.object_store import ObjectStore, PendingWrite
-from ..apiserver.storage.resource_store import ResourceStore
-from ..apiserver.storage.stored_objects import WatchEvent
-from ..apiserver.verbs.patches import merge_patch
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.errors import from_response
 from ..kube.gc_tuning import gc_paused
-from ..local.apiserver import RunningServer, Settings, running
+from ..local.apiserver.app import App
+from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
+from ..local.apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
+from ..local.apiserver.kinds.info import KindInfo
+from ..local.apiserver.storage.object_store import ObjectStore, PendingWrite
+from ..local.apiserver.storage.resource_store import ResourceStore
+from ..local.apiserver.storage.stored_objects import WatchEvent
+from ..local.apiserver.verbs.patches import merge_patch
+from ..local.supervisor.apiserver import RunningServer, Settings, running
 from ..model.admission import Webhook
 from ..model.names import PODS, Resource
 from ..model.spelling import hint

@@ -8,9 +8,9 @@ from typing import Literal, Self
 
 from ..admission.settings import JOB_PLUGINS, AdmissionSettings
 from ..admission.webhooks import webhooks
-from ..agent.settings import SimulationSettings
-from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..job_ctrl.plugins import entry_points
+from ..local.agent.settings import SimulationSettings
+from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
 from ..model import crds as volcano_crds
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES

@@ -6,8 +6,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..agent.service import Agent
-from ..agent.settings import AgentSettings, SimulationSettings
 from ..cron_ctrl import volcano
 from ..cron_ctrl.controller import CronJobController
 from ..flow_ctrl.controller import JobFlowController
@@ -18,6 +16,8 @@ from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.client.events import EventRecorder
 from ..kube.informer.informer import Informer
+from ..local.agent.service import Agent
+from ..local.agent.settings import AgentSettings, SimulationSettings
 from ..machinery.clock import SystemClock
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import PODGROUPS

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 
-from ..apiserver.errors.status import StatusError
-from ..apiserver.http.connections import (
+from ..local.apiserver.errors.status import StatusError
+from ..local.apiserver.http.connections import (
     AbortHandlerError,
     HttpRequest,
     HttpResponse,

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ..apiserver.http.connections import HttpRequest
-from ..apiserver.http.requests import ObjectPath
-from ..apiserver.http.routes import RequestInfo, parse_path
+from ..local.apiserver.http.connections import HttpRequest
+from ..local.apiserver.http.requests import ObjectPath
+from ..local.apiserver.http.routes import RequestInfo, parse_path
 from ..model.names import Resource
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

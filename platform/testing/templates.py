@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..local.apiserver import Settings, running
+from ..local.supervisor.apiserver import Settings, running
 
 _COPIED = ("pki", "tokens.json", "cluster.db")
 _templates: dict[bytes, Path] = {}

@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from ..apiserver.errors.status import expired
-from ..apiserver.http.connections import AbortHandlerError
-from ..apiserver.storage.stored_objects import watch_line
+from ..local.apiserver.errors.status import expired
+from ..local.apiserver.http.connections import AbortHandlerError
+from ..local.apiserver.storage.stored_objects import watch_line
 from .requests import RecordedRequest
 
 _END = b""

@@ -10,7 +10,7 @@ from support import crd_builder
 from support.admission import ObjectReaderStub
 
 from batholith.admission import AdmissionSettings, training
-from batholith.apiserver.custom.schema import compile_schema
+from batholith.local.apiserver.custom.schema import compile_schema
 from batholith.model import crds
 from batholith.model.admission import AdmissionRequest, DeniedError
 from batholith.training_ctrl import frameworks

@@ -24,10 +24,10 @@ from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
 from batholith.admission.serving.server import MAX_BODY, ReviewServer
-from batholith.apiserver.verbs.patches import json_patch
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.transport import ClientOptions
+from batholith.local.apiserver.verbs.patches import json_patch
 from batholith.machinery.serving_certificate import CertificateError, ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds

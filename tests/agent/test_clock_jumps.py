@@ -13,13 +13,13 @@ from support.agent_cluster import NODE, AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.jumping_clock import HOUR, JumpingClock
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.settings import SimulationSettings
-from batholith.agent.state.pod_actions import DeadlineExceeded, StartContainer
-from batholith.agent.state.status import Accepted, BackOff, Exited, Started
-from batholith.agent.volumes.source_manager import SourceManager
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.settings import SimulationSettings
+from batholith.local.agent.state.pod_actions import DeadlineExceeded, StartContainer
+from batholith.local.agent.state.status import Accepted, BackOff, Exited, Started
+from batholith.local.agent.volumes.source_manager import SourceManager
 from batholith.machinery.clock import SteadyClock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS

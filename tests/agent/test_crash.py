@@ -18,11 +18,11 @@ from support.agent_cluster import NODE, AgentCluster, agent_cluster, make_world_
 from support.api_servers import ServerFactory
 from support.polling import wait_for
 
-from batholith.agent.pods.records import PodDir, PodRecord
-from batholith.agent.runtime import shim
-from batholith.agent.runtime.ids import IdMode
-from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
-from batholith.agent.volumes.host_dirs import HostDir
+from batholith.local.agent.pods.records import PodDir, PodRecord
+from batholith.local.agent.runtime import shim
+from batholith.local.agent.runtime.ids import IdMode
+from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
+from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.model.names import PODS
 
 pytestmark = pytest.mark.process

@@ -19,12 +19,12 @@ import pytest
 from support import escapes, replaced_programs
 from support.polling import wait_for
 
-from batholith.agent.pods.handlers import HandlerError
-from batholith.agent.pods.handlers import _sandbox_pid as inside
-from batholith.agent.runtime import nsenter, rootfs, runs, shim
-from batholith.agent.runtime.ids import SHARED, Ids
-from batholith.agent.runtime.mounting import ID_RANGE_SIZE
-from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
+from batholith.local.agent.pods.handlers import HandlerError
+from batholith.local.agent.pods.handlers import _sandbox_pid as inside
+from batholith.local.agent.runtime import nsenter, rootfs, runs, shim
+from batholith.local.agent.runtime.ids import SHARED, Ids
+from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE
+from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
 pytestmark = pytest.mark.process
 

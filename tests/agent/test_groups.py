@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.agent.pods.handlers import _sandbox_pid as inside
-from batholith.agent.runtime import groups, mounting, nsenter, shim
-from batholith.agent.runtime.rootfs import Mount, mount_plan
-from batholith.agent.runtime.runs import (
+from batholith.local.agent.pods.handlers import _sandbox_pid as inside
+from batholith.local.agent.runtime import groups, mounting, nsenter, shim
+from batholith.local.agent.runtime.rootfs import Mount, mount_plan
+from batholith.local.agent.runtime.runs import (
     IsolationLevel,
     IsolationReport,
     LaunchSpec,

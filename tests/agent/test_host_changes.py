@@ -9,9 +9,9 @@ from support.agent import container, manifest
 from support.agent_cluster import agent_cluster
 from support.api_servers import ServerFactory
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime import rootfs
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime import rootfs
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
 
 pytestmark = [pytest.mark.process]
 

@@ -7,9 +7,9 @@ import pytest
 from support.agent import container, decode_pod, manifest
 from support.polling import wait_for
 
-from batholith.agent.pods.node_context import HostsFileManager
-from batholith.agent.state.core_types import Service
-from batholith.agent.state.hosts import Peer
+from batholith.local.agent.pods.node_context import HostsFileManager
+from batholith.local.agent.state.core_types import Service
+from batholith.local.agent.state.hosts import Peer
 from batholith.machinery.clock import SystemClock
 
 SERVICE = {

@@ -11,10 +11,10 @@ from support.agent import container, manifest
 from support.agent_cluster import agent_cluster
 from support.api_servers import EmbeddedServerFactory
 
-from batholith.agent.runtime import interpreters, rootfs
-from batholith.agent.runtime.interpreters import find, search_path
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.state.environment import SEARCH_PATH
+from batholith.local.agent.runtime import interpreters, rootfs
+from batholith.local.agent.runtime.interpreters import find, search_path
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.state.environment import SEARCH_PATH
 
 
 def environment(directory: Path, mark: str = "pyvenv.cfg") -> str:

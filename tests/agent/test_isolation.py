@@ -9,13 +9,13 @@ import pytest
 from support.agent import container, decode_pod, manifest
 from support.agent_cluster import AgentCluster, bind_pvc
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
-from batholith.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
-from batholith.agent.runtime.rights import capabilities, check_security_context
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.runtime.users import user_of, volume_owner
-from batholith.agent.state.environment import SEARCH_PATH, ContainerConfigError
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
+from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
+from batholith.local.agent.runtime.rights import capabilities, check_security_context
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.users import user_of, volume_owner
+from batholith.local.agent.state.environment import SEARCH_PATH, ContainerConfigError
 from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 
 Json = dict[str, Any]

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.polling import DEFAULT_TIMEOUT
 
-from batholith.agent.runtime import logs
-from batholith.agent.runtime.logs import LogOptions, punch_log_head, read
-from batholith.agent.server import LogServer, LogUnavailableError
-from batholith.agent.settings import ServingFiles
-from batholith.local import pki
+from batholith.local.agent.runtime import logs
+from batholith.local.agent.runtime.logs import LogOptions, punch_log_head, read
+from batholith.local.agent.server import LogServer, LogUnavailableError
+from batholith.local.agent.settings import ServingFiles
+from batholith.local.supervisor import pki
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.testing import FakeClock, run_ready_tasks

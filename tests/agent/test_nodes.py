@@ -8,7 +8,7 @@ from support.agent import container, manifest
 from support.agent_cluster import NODE, agent_cluster
 from support.api_servers import ServerFactory
 
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
 
 pytestmark = pytest.mark.process

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batholith.agent.runtime import oom, shim
+from batholith.local.agent.runtime import oom, shim
 
 CHAIN = """
 if [ "$1" -gt 0 ]; then sh "$0" $(($1 - 1)); exit; fi

@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from support.agent import container, decode_pod, manifest
 
-from batholith.agent.runtime.images import (
+from batholith.local.agent.runtime.images import (
     EXIT_IMMEDIATELY,
     RUN_FOREVER,
     ProgramNotFoundError,
     command_line,
     short_name,
 )
-from batholith.agent.simulated.plan import SimulatedRun, plan_pod, plan_run, run_of
-from batholith.agent.state import hosts
-from batholith.agent.state.core_types import Pod, Service
-from batholith.agent.state.environment import (
+from batholith.local.agent.simulated.plan import SimulatedRun, plan_pod, plan_run, run_of
+from batholith.local.agent.state import hosts
+from batholith.local.agent.state.core_types import Pod, Service
+from batholith.local.agent.state.environment import (
     ContainerConfigError,
     PodRuntimeInfo,
     ResolvedSources,

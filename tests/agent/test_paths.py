@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batholith.agent.runtime import mounting
+from batholith.local.agent.runtime import mounting
 
 SECRET = "tokens.json"
 

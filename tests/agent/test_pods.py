@@ -13,8 +13,8 @@ from support.agent import container, manifest
 from support.agent_cluster import NODE, AgentCluster, bind_pvc
 from support.polling import DEFAULT_TIMEOUT, wait_for
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import (
     CONFIGMAPS,
     EVENTS,

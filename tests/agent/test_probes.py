@@ -8,8 +8,8 @@ from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, make_world_writable
 from support.api_servers import ServerFactory
 
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.volumes.host_dirs import HostDir
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.model.names import CONFIGMAPS
 
 Json = dict[str, Any]

@@ -15,8 +15,8 @@ from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
 from support.examples import examples
 
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.volumes.projected import ProjectedFile, atomic_write
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.volumes.projected import ProjectedFile, atomic_write
 from batholith.machinery.clock import SystemClock, Timer
 from batholith.model.names import CONFIGMAPS, PODS, SECRETS
 

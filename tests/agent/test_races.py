@@ -15,14 +15,14 @@ from support.agent_cluster import FAST, NODE
 from support.controller_api import ControllerApi, Json
 from support.polling import wait_for
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime import shim
-from batholith.agent.runtime.logs import punch_log_head
-from batholith.agent.runtime.runs import IsolationLevel, RunDir, kill_tagged
-from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings
-from batholith.agent.volumes.host_dirs import HostDir
 from batholith.kube.client.events import EventType
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime import shim
+from batholith.local.agent.runtime.logs import punch_log_head
+from batholith.local.agent.runtime.runs import IsolationLevel, RunDir, kill_tagged
+from batholith.local.agent.service import Agent
+from batholith.local.agent.settings import AgentSettings
+from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.machinery.event_recorder import Recorder
 from batholith.model import times
 from batholith.model.meta import ObjectReference

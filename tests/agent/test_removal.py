@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batholith.agent.pods.records import PodDir, PodRecord
-from batholith.agent.runtime.ids import SHARED, chown_tree
-from batholith.agent.runtime.removal import remove_tree
+from batholith.local.agent.pods.records import PodDir, PodRecord
+from batholith.local.agent.runtime.ids import SHARED, chown_tree
+from batholith.local.agent.runtime.removal import remove_tree
 
 DEPTH = 3_000
 

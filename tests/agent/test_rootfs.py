@@ -13,14 +13,14 @@ from support.agent import container, decode_pod, manifest
 from support.agent_cluster import make_world_writable
 from support.sandbox import SANDBOXES, Sandbox
 
-from batholith.agent.runtime import runs
-from batholith.agent.runtime.rootfs import Mount, Step, mount_plan
-from batholith.agent.runtime.runs import (
+from batholith.local.agent.runtime import runs
+from batholith.local.agent.runtime.rootfs import Mount, Step, mount_plan
+from batholith.local.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
     IsolationLevel,
 )
-from batholith.agent.volumes.volumes import MountedVolume, container_mounts
+from batholith.local.agent.volumes.volumes import MountedVolume, container_mounts
 from batholith.machinery.clock import SystemClock
 
 SECRET = "secret"

@@ -14,9 +14,9 @@ from support.agent_cluster import make_world_writable
 from support.polling import wait_for
 from support.sandbox import SANDBOXES, Sandbox
 
-from batholith.agent.runtime import rootfs, shim
-from batholith.agent.runtime.ids import SHARED, IdMode, Ids
-from batholith.agent.runtime.runs import (
+from batholith.local.agent.runtime import rootfs, shim
+from batholith.local.agent.runtime.ids import SHARED, IdMode, Ids
+from batholith.local.agent.runtime.runs import (
     ContainerProcess,
     IsolationLevel,
     LaunchSpec,

@@ -13,9 +13,9 @@ from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
 from support.sandbox import SANDBOXES, Sandbox
 
-from batholith.agent.runtime import oom, rootfs
-from batholith.agent.runtime.mounting import HIDDEN_SIZE
-from batholith.agent.runtime.runs import (
+from batholith.local.agent.runtime import oom, rootfs
+from batholith.local.agent.runtime.mounting import HIDDEN_SIZE
+from batholith.local.agent.runtime.runs import (
     IsolationLevel,
     detect_isolation,
 )

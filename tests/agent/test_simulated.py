@@ -10,7 +10,7 @@ from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
 
-from batholith.agent.settings import SimulationSettings
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model.names import LEASES, NODES, PODS
 
 Json = dict[str, Any]

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agent import BACKOFF, START, PodStatusSimulator, after, container, decode_pod, manifest
 
-from batholith.agent.state.pod_actions import (
+from batholith.local.agent.state.pod_actions import (
     DeadlineExceeded,
     FinalizePod,
     StartContainer,
     StopContainer,
 )
-from batholith.agent.state.status import (
+from batholith.local.agent.state.status import (
     BackOff,
     Event,
     Exited,
@@ -22,7 +22,7 @@ from batholith.agent.state.status import (
     StartFailed,
     phase_of,
 )
-from batholith.agent.state.status_reader import state_from_status
+from batholith.local.agent.state.status_reader import state_from_status
 from batholith.model.pod import FINISHED
 
 

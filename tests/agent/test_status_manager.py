@@ -11,11 +11,11 @@ from support.agent import container, decode_pod, manifest
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
-from batholith.agent.pods import status_manager
-from batholith.agent.pods.status_manager import PodStatusManager
-from batholith.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
-from batholith.agent.simulated.simulator import Simulator
-from batholith.agent.state.core_types import Pod
+from batholith.local.agent.pods import status_manager
+from batholith.local.agent.pods.status_manager import PodStatusManager
+from batholith.local.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
+from batholith.local.agent.simulated.simulator import Simulator
+from batholith.local.agent.state.core_types import Pod
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODS
 

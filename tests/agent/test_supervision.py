@@ -11,16 +11,16 @@ from support.agent_cluster import FAST, NODE
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
-from batholith.agent.node_status import NodeStatusManager
-from batholith.agent.pods.containers import PodContainers
-from batholith.agent.pods.pod_worker import PodWorker
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime import logs
-from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
-from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings, SimulationSettings
-from batholith.agent.simulated import simulator
 from batholith.kube.supervision import TASK_RESTARTS
+from batholith.local.agent.node_status import NodeStatusManager
+from batholith.local.agent.pods.containers import PodContainers
+from batholith.local.agent.pods.pod_worker import PodWorker
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime import logs
+from batholith.local.agent.runtime.runs import IsolationLevel, kill_tagged
+from batholith.local.agent.service import Agent
+from batholith.local.agent.settings import AgentSettings, SimulationSettings
+from batholith.local.agent.simulated import simulator
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import LEASES, PODS
 

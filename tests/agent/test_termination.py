@@ -12,10 +12,10 @@ from support.agent_cluster import agent_cluster, make_world_writable
 from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.pods.termination import ContainerTermination
-from batholith.agent.runtime.runs import ContainerProcess
-from batholith.agent.volumes.host_dirs import HostDir
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.pods.termination import ContainerTermination
+from batholith.local.agent.runtime.runs import ContainerProcess
+from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.machinery.clock import SteadyClock
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 

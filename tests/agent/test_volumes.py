@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agent import container, decode_pod, manifest
 
-from batholith.agent.runtime.rootfs import Mount
-from batholith.agent.state.environment import (
+from batholith.local.agent.runtime.rootfs import Mount
+from batholith.local.agent.state.environment import (
     ClaimVolume,
     ContainerConfigError,
     PodRuntimeInfo,
     ResolvedSources,
 )
-from batholith.agent.volumes.host_dirs import HostDir, find, resolve, working_directory
-from batholith.agent.volumes.volumes import (
+from batholith.local.agent.volumes.host_dirs import HostDir, find, resolve, working_directory
+from batholith.local.agent.volumes.volumes import (
     MountedVolume,
     VolumeError,
     VolumePaths,

@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestServer
 
 from batholith.api.identity.reviewer import AccessAttributes, AccessReviewer
 from batholith.api.problems import ProblemError
-from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
-from batholith.apiserver.http.reviews import review
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.local.apiserver.http.auth import ANONYMOUS, Authenticator, User
+from batholith.local.apiserver.http.reviews import review
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import JOBS, TOKENREVIEWS
 

@@ -20,7 +20,7 @@ from support.rest import controller_api_with_cronjob, running_api, sqlite
 from batholith.api.identity.authentication import SecuritySettings
 from batholith.api.identity.client_certificates import ClientCaError, parse_client_certificate
 from batholith.api.serving.server import ApiSettings, serve
-from batholith.apiserver.http.reviews import AUDIENCE
+from batholith.local.apiserver.http.reviews import AUDIENCE
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate

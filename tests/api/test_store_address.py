@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.components import component
 
-from batholith.local import kubeconfig
+from batholith.local.supervisor import kubeconfig
 
 pytestmark = pytest.mark.process
 

@@ -28,7 +28,7 @@ from support.rest import JOB, cluster
 
 from batholith.job_ctrl.controller import JobController
 from batholith.kube.informer.informer import Informer
-from batholith.local import kubeconfig
+from batholith.local.supervisor import kubeconfig
 from batholith.model.controlled_resources import operation_results
 from batholith.model.job import Job
 from batholith.model.names import JOBS

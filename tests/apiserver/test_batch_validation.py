@@ -17,15 +17,15 @@ from support.batch_writes import (
     on_condition,
 )
 
-from batholith.apiserver.builtin.index_intervals import (
+from batholith.local.apiserver.builtin.index_intervals import (
     IntervalError,
     count_indexes,
     first_overlap,
 )
-from batholith.apiserver.builtin.job_status import validate_job_status
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.builtin.template_warnings import template_warnings
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.builtin.job_status import validate_job_status
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.builtin.template_warnings import template_warnings
+from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 
 Json = dict[str, Any]

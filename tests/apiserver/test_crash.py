@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from batholith.local.apiserver import Settings, running
+from batholith.local.supervisor.apiserver import Settings, running
 
 
 async def main():

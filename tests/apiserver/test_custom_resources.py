@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.custom.crds import (
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.custom.crds import (
     default_crd,
     is_established,
     reconciled_status,
     terminating_status,
     validate_crd,
 )
-from batholith.apiserver.custom.kinds import custom_kinds
-from batholith.apiserver.custom.schema import compile_schema
-from batholith.apiserver.errors.fields import MalformedError
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.custom.kinds import custom_kinds
+from batholith.local.apiserver.custom.schema import compile_schema
+from batholith.local.apiserver.errors.fields import MalformedError
+from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.model import crds as own_crds
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "custom-objects.json").read_text())

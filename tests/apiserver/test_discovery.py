@@ -6,8 +6,8 @@ import pytest
 from support.api_servers import EmbeddedServerFactory, ServerFactory
 from support.embedded_apiserver import Server
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.discovery import documents
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.discovery import documents
 
 
 def test_the_core_group_is_listed_separately() -> None:

@@ -11,8 +11,8 @@ from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, pod
 from support.kubectl import Kubectl, needs_kubectl
 from support.polling import wait_until_true
 
-from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.verbs.disruption_budgets import (
+from batholith.local.apiserver.errors.status import StatusError
+from batholith.local.apiserver.verbs.disruption_budgets import (
     SYNC_FAILED,
     check_disruption_allowed,
     with_condition,

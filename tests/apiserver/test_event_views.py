@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.embedded_apiserver import embedded_server
 
-from batholith.apiserver.builtin.event_conversion import from_core, to_core
+from batholith.local.apiserver.builtin.event_conversion import from_core, to_core
 
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
 CORE = "/api/v1/namespaces/default/events"

@@ -19,7 +19,7 @@ from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, embedde
 from support.polling import wait_until_true
 from support.response_comparison import ResponseComparison
 
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 api: Any = kubernetes.client

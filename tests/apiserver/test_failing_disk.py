@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Self
 import pytest
 from support.polling import wait_until_true
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import disk_reserve, object_store
-from batholith.apiserver.storage import sqlite as sqlite_store
-from batholith.apiserver.storage.disk_reserve import DiskReserve
-from batholith.apiserver.storage.object_store import ObjectStore
-from batholith.apiserver.storage.resource_store import ResourceStore
-from batholith.apiserver.storage.sqlite import SqliteStore
-from batholith.apiserver.storage.stored_objects import new_uid
-from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.errors.status import StatusError
+from batholith.local.apiserver.storage import disk_reserve, object_store
+from batholith.local.apiserver.storage import sqlite as sqlite_store
+from batholith.local.apiserver.storage.disk_reserve import DiskReserve
+from batholith.local.apiserver.storage.object_store import ObjectStore
+from batholith.local.apiserver.storage.resource_store import ResourceStore
+from batholith.local.apiserver.storage.sqlite import SqliteStore
+from batholith.local.apiserver.storage.stored_objects import new_uid
+from batholith.local.apiserver.storage.watch import SelectionPredicate, Watcher
 from batholith.model.names import CONFIGMAPS
 
 KIND = next(kind for kind in BUILT_IN if kind.resource == CONFIGMAPS)
@@ -287,7 +287,7 @@ def test_the_reserve_allocates_disk_space(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_a_failed_compaction_keeps_all_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
+    monkeypatch.setattr("batholith.local.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
     monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (objects, store, resource_store):
         disk = FailingConnection.of(store)
@@ -308,8 +308,8 @@ async def test_a_failed_compaction_keeps_all_writes(
 async def test_the_log_is_compacted_in_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.COMPACTION_BATCH_SIZE", 3)
+    monkeypatch.setattr("batholith.local.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
+    monkeypatch.setattr("batholith.local.apiserver.storage.sqlite.COMPACTION_BATCH_SIZE", 3)
     async with opened(tmp_path) as (objects, store, resource_store):
         for number in range(12):
             await put(objects, resource_store, f"n{number}")

@@ -15,9 +15,9 @@ from support.enforcement_rows import (
     warned,
 )
 
-from batholith.apiserver.builtin.unenforced import field_warnings
-from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
-from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
+from batholith.local.apiserver.builtin.unenforced import field_warnings
+from batholith.local.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
+from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 from batholith.scheduler.state.core_types import PodSpec

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from batholith.local.apiserver import Settings, running
+from batholith.local.supervisor.apiserver import Settings, running
 
 
 async def main():

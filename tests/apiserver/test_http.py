@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 from support.polling import wait_for
 
-from batholith.apiserver.http.connections import (
+from batholith.httpserver.limits import Limits
+from batholith.local.apiserver.http.connections import (
     MAX_BODY_SIZE,
     MAX_HEADER_SIZE,
     Connections,
     HttpRequest,
     HttpResponse,
 )
-from batholith.httpserver.limits import Limits
 
 TYPE = b"content-type: text/plain\r\n"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batholith.apiserver.custom import jsonpath
-from batholith.apiserver.custom.go_regex import compile_go
-from batholith.apiserver.custom.schema import compile_schema, schema_errors
+from batholith.local.apiserver.custom import jsonpath
+from batholith.local.apiserver.custom.go_regex import compile_go
+from batholith.local.apiserver.custom.schema import compile_schema, schema_errors
 
 OBJ = {
     "spec": {"a.b": 1, "list": [{"n": "x", "v": 1}, {"n": "y", "v": True}]},

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.kinds.info import KindInfo
 
 
 def kind(name: str, group: str = "") -> KindInfo:

@@ -20,11 +20,11 @@ from support.embedded_apiserver import (
 )
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
-from batholith.apiserver.custom.schema import StructuralSchema
-from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.http import bodies, yaml_process
-from batholith.apiserver.kinds.info import OFFLOAD_THRESHOLD
-from batholith.apiserver.verbs.patches import json_patch
+from batholith.local.apiserver.custom.schema import StructuralSchema
+from batholith.local.apiserver.errors.status import StatusError
+from batholith.local.apiserver.http import bodies, yaml_process
+from batholith.local.apiserver.kinds.info import OFFLOAD_THRESHOLD
+from batholith.local.apiserver.verbs.patches import json_patch
 from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
 

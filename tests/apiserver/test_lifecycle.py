@@ -27,11 +27,11 @@ from support.embedded_apiserver import (
 )
 from support.polling import wait_until_true
 
-from batholith.apiserver.controllers.base import ControllerContext, internal_request
-from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
-from batholith.apiserver.controllers.namespaces import NamespaceController
-from batholith.apiserver.storage.resource_store import ResourceStore
-from batholith.apiserver.storage.stored_objects import StoredObject, WatchEvent
+from batholith.local.apiserver.controllers.base import ControllerContext, internal_request
+from batholith.local.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
+from batholith.local.apiserver.controllers.namespaces import NamespaceController
+from batholith.local.apiserver.storage.resource_store import ResourceStore
+from batholith.local.apiserver.storage.stored_objects import StoredObject, WatchEvent
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -417,7 +417,7 @@ async def _expire_events(server: EmbeddedServer) -> None:
 async def test_an_event_written_during_expiry_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
+    monkeypatch.setattr("batholith.local.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
         controller = EventTtlController(

@@ -19,17 +19,17 @@ from support.embedded_apiserver import (
 )
 from support.polling import wait_until_true
 
-from batholith.apiserver.controllers.garbage_collector import GarbageCollector
-from batholith.apiserver.http.auth import APISERVER_USER
-from batholith.apiserver.http.requests import ObjectPath
-from batholith.apiserver.printing import tables
-from batholith.apiserver.storage import object_store
-from batholith.apiserver.storage.object_store import ObjectStore
-from batholith.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
-from batholith.apiserver.storage.stored_objects import StoredObject
-from batholith.apiserver.verbs import render
-from batholith.apiserver.verbs.render import Renderer
-from batholith.apiserver.verbs.writes import WriteRequest
+from batholith.local.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.local.apiserver.http.auth import APISERVER_USER
+from batholith.local.apiserver.http.requests import ObjectPath
+from batholith.local.apiserver.printing import tables
+from batholith.local.apiserver.storage import object_store
+from batholith.local.apiserver.storage.object_store import ObjectStore
+from batholith.local.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
+from batholith.local.apiserver.storage.stored_objects import StoredObject
+from batholith.local.apiserver.verbs import render
+from batholith.local.apiserver.verbs.render import Renderer
+from batholith.local.apiserver.verbs.writes import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -306,7 +306,7 @@ async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> As
     import time
     from datetime import datetime, timedelta, tzinfo
 
-    from batholith.apiserver.verbs import deletes, writes
+    from batholith.local.apiserver.verbs import deletes, writes
 
     true = time.time
 

@@ -32,7 +32,7 @@ from support.enforcement_rows import (
 )
 from support.kubectl import Kubectl, needs_kubectl
 
-from batholith.apiserver.builtin.unenforced import UNENFORCED_KINDS
+from batholith.local.apiserver.builtin.unenforced import UNENFORCED_KINDS
 from batholith.model import crds, names
 from batholith.model.names import Resource
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.apiserver.controllers import node_health
-from batholith.apiserver.controllers.base import Controller, ControllerContext
-from batholith.apiserver.controllers.node_health import (
+from batholith.local.apiserver.controllers import node_health
+from batholith.local.apiserver.controllers.base import Controller, ControllerContext
+from batholith.local.apiserver.controllers.node_health import (
     EXCLUDE_DISRUPTION,
     NOT_READY,
     OUT_OF_SERVICE,
@@ -23,10 +23,10 @@ from batholith.apiserver.controllers.node_health import (
     toleration_seconds,
     zone_state,
 )
-from batholith.apiserver.controllers.node_lifecycle import NodeLifecycleController
-from batholith.apiserver.controllers.pod_garbage_collector import PodGarbageCollector
-from batholith.apiserver.controllers.pods_by_node import PodsByNode
-from batholith.apiserver.controllers.taint_eviction import TaintEvictionController
+from batholith.local.apiserver.controllers.node_lifecycle import NodeLifecycleController
+from batholith.local.apiserver.controllers.pod_garbage_collector import PodGarbageCollector
+from batholith.local.apiserver.controllers.pods_by_node import PodsByNode
+from batholith.local.apiserver.controllers.taint_eviction import TaintEvictionController
 from batholith.machinery.controller import run_workers
 from batholith.machinery.testing import FakeClock
 from batholith.model import times

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.polling import DEFAULT_TIMEOUT
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import object_store, watch
-from batholith.apiserver.storage.object_store import ObjectStore
-from batholith.apiserver.storage.resource_store import ResourceStore
-from batholith.apiserver.storage.sqlite import SqliteStore
-from batholith.apiserver.storage.stored_objects import (
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.errors.status import StatusError
+from batholith.local.apiserver.storage import object_store, watch
+from batholith.local.apiserver.storage.object_store import ObjectStore
+from batholith.local.apiserver.storage.resource_store import ResourceStore
+from batholith.local.apiserver.storage.sqlite import SqliteStore
+from batholith.local.apiserver.storage.stored_objects import (
     DELETED,
     StoredObject,
     WatchEvent,
     new_uid,
     with_resource_version,
 )
-from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
+from batholith.local.apiserver.storage.watch import SelectionPredicate, Watcher
 from batholith.model.names import CONFIGMAPS
 from batholith.model.selectors import parse_label_selector
 
@@ -183,7 +183,7 @@ async def test_a_reader_can_wait_for_a_version(
 
 
 async def test_history_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.resource_store.WATCH_HISTORY_SIZE", 3)
+    monkeypatch.setattr("batholith.local.apiserver.storage.resource_store.WATCH_HISTORY_SIZE", 3)
     async with open_store(tmp_path) as store:
         resource_store = store.resource_store(KIND)
         for name in "abcde":
@@ -241,7 +241,7 @@ async def test_versions_are_not_reused_even_if_the_last_writes_are_lost(
 async def test_old_watches_expire_after_log_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
+    monkeypatch.setattr("batholith.local.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
     monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
     async with open_store(tmp_path) as store:
         resource_store = store.resource_store(KIND)

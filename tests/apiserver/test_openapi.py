@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.custom.kinds import custom_kinds
-from batholith.apiserver.discovery import openapi
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.custom.kinds import custom_kinds
+from batholith.local.apiserver.discovery import openapi
 from batholith.model import crds as own_crds
 
 OWN = [kind for crd in own_crds.load() for kind in custom_kinds(crd)]

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.apiserver.verbs.patches import PatchError, json_patch, merge_patch, strategic_merge
+from batholith.local.apiserver.verbs.patches import (
+    PatchError,
+    json_patch,
+    merge_patch,
+    strategic_merge,
+)
 from batholith.model.names import NODES, PODS, SERVICES, Resource
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "strategic-merge.json").read_text())

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.http.protobuf import ProtobufError, decode
-from batholith.apiserver.kinds import go_types
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.http.protobuf import ProtobufError, decode
+from batholith.local.apiserver.kinds import go_types
 
 CAN_I = (
     b'k8s\x00\n2\n\x17authorization.k8s.io/v1\x12\x17SelfSubjectAccessReview\x12?\n\x10\n\x00\x12'

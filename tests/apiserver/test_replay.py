@@ -15,7 +15,7 @@ import yaml
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.response_comparison import ResponseComparison
 
-from batholith.apiserver.storage import object_store
+from batholith.local.apiserver.storage import object_store
 
 RECORDING = Path(__file__).parents[1] / "data" / "crd-wire.jsonl"
 Json = dict[str, Any]

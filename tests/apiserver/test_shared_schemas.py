@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.apiserver.custom.schema import StructuralSchema
-from batholith.apiserver.custom.sharing import SharedNodes
+from batholith.local.apiserver.custom.schema import StructuralSchema
+from batholith.local.apiserver.custom.sharing import SharedNodes
 from batholith.model import crds
 
 Json = dict[str, Any]

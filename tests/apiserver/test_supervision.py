@@ -15,12 +15,12 @@ from support.embedded_apiserver import (
 )
 from support.polling import wait_until_true
 
-from batholith.apiserver.controllers import base
-from batholith.apiserver.controllers.garbage_collector import GarbageCollector
-from batholith.apiserver.controllers.namespaces import NamespaceController
-from batholith.apiserver.storage.object_store import ObjectStore
-from batholith.apiserver.storage.watch import Watcher
 from batholith.kube import supervision
+from batholith.local.apiserver.controllers import base
+from batholith.local.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.local.apiserver.controllers.namespaces import NamespaceController
+from batholith.local.apiserver.storage.object_store import ObjectStore
+from batholith.local.apiserver.storage.watch import Watcher
 
 NAMESPACES = "/api/v1/namespaces"
 Failing = Callable[[object, str, BaseException], None]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.custom.kinds import custom_kinds
-from batholith.apiserver.kinds.info import KindInfo
-from batholith.apiserver.printing import tables
-from batholith.apiserver.printing.ages import age, duration
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.custom.kinds import custom_kinds
+from batholith.local.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.printing import tables
+from batholith.local.apiserver.printing.ages import age, duration
 from batholith.model import crds as own_crds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

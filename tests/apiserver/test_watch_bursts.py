@@ -9,7 +9,7 @@ from pytest import mark
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import MAPS, Server
 
-from batholith.apiserver.verbs import reads
+from batholith.local.apiserver.verbs import reads
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from batholith.cli.go_flags import GoFlagCommand, IgnoredFlag, command_from_grou
 from batholith.cli.leader_election import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
 from batholith.cli.scheduler import SchedulingFlags
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor.datadir import DataDir
 
 COMPONENTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (

@@ -25,7 +25,7 @@ from batholith.cli.health import (
 )
 from batholith.httpserver.limits import Limits
 from batholith.httpserver.metrics import ListenerMetrics
-from batholith.local import pki
+from batholith.local.supervisor import pki
 
 OPEN = "batholith_http_connections"
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from batholith.agent.runtime import mounting
 from batholith.cli import embedded
 from batholith.cli.embedded import NO_SANDBOX_WARNING, Options, isolation_warnings
+from batholith.local.agent.runtime import mounting
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batholith.agent.volumes.host_dirs import HostDir
 from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.main import app
-from batholith.local.datadir import DataDir
+from batholith.local.agent.volumes.host_dirs import HostDir
+from batholith.local.supervisor.datadir import DataDir
 
 
 @pytest.mark.parametrize(

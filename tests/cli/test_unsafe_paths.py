@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from batholith.cli.main import app
-from batholith.local import kubeconfig, pki, tokens
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor import kubeconfig, pki, tokens
+from batholith.local.supervisor.datadir import DataDir
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_the_demo_rejects_an_unsafe_temporary_directory(
 
 
 def test_directories_of_older_versions_are_accepted(tmp_path: Path) -> None:
-    from batholith.agent.pods.records import make_dirs
+    from batholith.local.agent.pods.records import make_dirs
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it

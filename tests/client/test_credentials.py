@@ -12,7 +12,6 @@ import pytest
 import yaml
 from support.operation_script import START
 
-from batholith.agent.runtime.process_id import identify
 from batholith.client import Client, ConfigError
 from batholith.client.credentials import PluginToken, TokenFile
 from batholith.client.discovery import SERVICE_URL, Connection, Options, discover
@@ -20,6 +19,7 @@ from batholith.client.effects import Secret
 from batholith.client.exec_plugin import ExecPlugin, PluginCredential
 from batholith.client.kubeconfig import load_context
 from batholith.client.timing import Timing
+from batholith.local.agent.runtime.process_id import identify
 
 URL = "https://api.example"
 

@@ -9,8 +9,8 @@ import kubernetes as official
 
 from batholith.cli.embedded import listen_locally
 from batholith.kube.client import config
-from batholith.local import kubeconfig, pki, tokens
-from batholith.local.kubeconfig import ClusterAccess
+from batholith.local.supervisor import kubeconfig, pki, tokens
+from batholith.local.supervisor.kubeconfig import ClusterAccess
 
 
 def mode(path: Path) -> int:

@@ -19,8 +19,8 @@ from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 from support.embedded_cluster import run as run_command
 from support.polling import wait_until_true
 
-from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.state.environment import SEARCH_PATH
+from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.state.environment import SEARCH_PATH
 from batholith.model.job import Job, JobPhase
 from batholith.model.names import CONFIGMAPS, JOBS, PODS, SECRETS, SERVICES, Resource
 from batholith.training_ctrl.frameworks import mpi, pytorch

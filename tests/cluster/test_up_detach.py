@@ -13,7 +13,7 @@ from support.embedded_cluster import batholith, processes_of, run
 from support.polling import wait_until_true
 
 from batholith.kube.errors import ApiError
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor.datadir import DataDir
 from batholith.model.names import CONFIGMAPS
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 from support import embedded_cluster
 from support.embedded_cluster import batholith, processes_of
 
-from batholith.local.datadir import DataDir
+from batholith.local.supervisor.datadir import DataDir
 
 pytestmark = pytest.mark.process
 

@@ -20,8 +20,8 @@ from support.polling import wait_until_true
 from support.recorded_jobs import create, details, has_begun, run_pod, set_phase
 from support.rest import RestClient, rest_at, sqlite
 
-from batholith.agent.runtime.process_id import die_with_parent
-from batholith.local import kubeconfig
+from batholith.local.agent.runtime.process_id import die_with_parent
+from batholith.local.supervisor import kubeconfig
 from batholith.model import crds
 from batholith.model.names import JOBS
 from batholith.model.recorded import RECORDED

@@ -15,7 +15,7 @@ from support.polling import wait_for
 
 from batholith.httpserver.buffering import BufferingConnection, BufferingListener
 from batholith.httpserver.limits import Limits, LimitsError
-from batholith.local import pki
+from batholith.local.supervisor import pki
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -27,7 +27,7 @@ from batholith.kube.errors import (
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
-from batholith.local.apiserver import Settings, running
+from batholith.local.supervisor.apiserver import Settings, running
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, EVENTS, NODES, PODS

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.raw_http_server import OK, RawConnection, RawHttpServer, raw_http_server
 
-from batholith.apiserver.http.auth import User
-from batholith.apiserver.http.impersonation import acting_user
 from batholith.kube.client import client as client_module
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity, IdentityError
 from batholith.kube.errors import CallerUnauthorizedError, ConfigError, UnauthorizedError
-from batholith.local import pki
+from batholith.local.apiserver.http.auth import User
+from batholith.local.apiserver.http.impersonation import acting_user
+from batholith.local.supervisor import pki
 from batholith.model.names import QUEUES
 
 UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}"

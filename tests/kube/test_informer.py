@@ -17,7 +17,6 @@ from support.loop_time import LoopTime
 from support.polling import wait_for
 from support.watched_pods import PodsApi, impatient_client, is_watch_list
 
-from batholith.apiserver.verbs import reads
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
 from batholith.kube.informer.informer import EventHandler, Informer, KindSource
@@ -26,6 +25,7 @@ from batholith.kube.informer.relist import YIELD_EVERY, Relist
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.supervision import TASK_RESTARTS
 from batholith.kube.timing import Timing
+from batholith.local.apiserver.verbs import reads
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NAMESPACES, NODES, PODS

@@ -24,7 +24,7 @@ from batholith.kube.errors import (
 )
 from batholith.kube.http.route import Origin
 from batholith.kube.timing import Timing
-from batholith.local import pki
+from batholith.local.supervisor import pki
 from batholith.machinery.testing import run_ready_tasks
 
 

@@ -7,8 +7,8 @@ import pytest
 from support import api_types
 from support.api_servers import RealServerFactory
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.kinds import go_types
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.kinds import go_types
 
 if not shutil.which("go"):
     pytest.skip("the Go types are read by a program in Go", allow_module_level=True)

@@ -10,8 +10,8 @@ import pytest
 from support.polling import wait_until_true
 from support.realkube import CONTROLLERS, real_server
 
-from batholith.apiserver.controllers.node_health import NodeLifecycleSettings
 from batholith.kube.client.client import Client, PatchType
+from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
 from batholith.machinery.clock import SystemClock
 from batholith.model import times
 from batholith.model.names import EVENTS, LEASES, NODES, PODS

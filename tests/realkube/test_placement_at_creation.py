@@ -16,8 +16,8 @@ from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
 
-from batholith.agent.settings import SimulationSettings
 from batholith.kube.client.client import Client
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model import crds
 from batholith.model.names import (
     JOBS,

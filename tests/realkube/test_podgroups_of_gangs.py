@@ -13,7 +13,7 @@ from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
 
-from batholith.agent.settings import SimulationSettings
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model import crds
 from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import JOBS, NODES, PODGROUPS, PODS, QUEUES, WHY

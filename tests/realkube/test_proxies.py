@@ -20,7 +20,7 @@ from support.realkube import RealServer
 
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
-from batholith.local import pki
+from batholith.local.supervisor import pki
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS

@@ -10,7 +10,7 @@ from support.components import component
 from support.polling import wait_for
 from support.scheduled_gangs import GangServer
 
-from batholith.agent.settings import SimulationSettings
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model.names import GROUP_NAME, JOBS, NODES, PODGROUPS, PODS
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.testing import Cluster, RequestMatcher

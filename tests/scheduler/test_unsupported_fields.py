@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, podgroup, queue
 
-from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
+from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model.names import GROUP_NAME, QUEUE_GATE
 from batholith.scheduler.state.core_types import Pod, PodSpec
 from batholith.scheduler.state.podinfo.unsupported_fields import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from batholith.agent.state.core_types import Pod
-from batholith.agent.state.pod_actions import PodActions, compute_pod_actions
-from batholith.agent.state.status import (
+from batholith.local.agent.state.core_types import Pod
+from batholith.local.agent.state.pod_actions import PodActions, compute_pod_actions
+from batholith.local.agent.state.status import (
     Accepted,
     BackOff,
     Event,

@@ -11,14 +11,14 @@ from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
 from support.polling import DEFAULT_TIMEOUT
 
-from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime.runs import kill_tagged
-from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings, ServingFiles
-from batholith.agent.state.status import BackOff
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
 from batholith.kube.errors import NotFoundError
+from batholith.local.agent.pods.records import PodDir
+from batholith.local.agent.runtime.runs import kill_tagged
+from batholith.local.agent.service import Agent
+from batholith.local.agent.settings import AgentSettings, ServingFiles
+from batholith.local.agent.state.status import BackOff
 from batholith.machinery.clock import Clock
 from batholith.model.names import (
     DIR_PROVISIONER,

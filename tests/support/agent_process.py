@@ -5,11 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings
-from batholith.agent.volumes.host_dirs import HostDir
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.local.agent.service import Agent
+from batholith.local.agent.settings import AgentSettings
+from batholith.local.agent.volumes.host_dirs import HostDir
 
 
 async def main(given: dict[str, str]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 from support.embedded_apiserver import Server
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.kinds import go_types
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.kinds import go_types
+from batholith.local.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-PACKAGED = ROOT / "platform" / "apiserver" / "kinds" / "data"
+PACKAGED = ROOT / "platform" / "local" / "apiserver" / "kinds" / "data"
 GO_TYPES = "go-types.json"
 SCHEMAS = "openapi-schemas.json"
 

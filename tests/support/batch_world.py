@@ -14,9 +14,9 @@ from support.inmemory_api import InMemoryApi, InMemoryClient
 from support.inmemory_objects import Target, status_response
 from support.virtual_controller import CheckedWorld
 
-from batholith.apiserver.kinds.strategic_merge import PatchError, strategic_merge
 from batholith.batch_ctrl.controller import BatchJobController
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
+from batholith.local.apiserver.kinds.strategic_merge import PatchError, strategic_merge
 from batholith.machinery.pod_control import NameGenerator
 from batholith.model.names import BATCH_JOBS, PODS, Resource
 

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from batholith.kube.client.config import Credentials
-from batholith.local.supervisor import READY_FD
+from batholith.local.supervisor.supervisor import READY_FD
 
 Json = dict[str, Any]
 

@@ -15,12 +15,12 @@ import aiohttp
 import msgspec
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
-from batholith.apiserver.controllers.node_health import NodeLifecycleSettings
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.gc_tuning import gc_paused
-from batholith.local.apiserver import RunningServer, Settings, running
-from batholith.local.pki import Pki
+from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
+from batholith.local.supervisor.apiserver import RunningServer, Settings, running
+from batholith.local.supervisor.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS
 from batholith.testing import templates

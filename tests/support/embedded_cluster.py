@@ -13,8 +13,8 @@ import aiohttp
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
-from batholith.local.datadir import DataDir
-from batholith.local.supervisor import UpState, read_state
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.supervisor import UpState, read_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

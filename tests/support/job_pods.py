@@ -18,7 +18,7 @@ from support.rest import running_api, sqlite
 
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.webhooks import webhooks as admission_webhooks
-from batholith.agent.settings import AgentSettings
+from batholith.local.agent.settings import AgentSettings
 from batholith.model import crds as definitions
 from batholith.model.admission import Webhook
 from batholith.model.names import JOB_NAME, JOB_NAMESPACE, JOBS, PODS, QUEUES, TASK_INDEX, TASK_SPEC

@@ -14,8 +14,8 @@ from typing import Any
 from support.kubectl import Kubectl
 from support.manifests import NAMESPACE, Json, Objects, of_kind, pod_spec
 
-from batholith.agent.runtime.process_id import die_with_parent
-from batholith.local import kubeconfig
+from batholith.local.agent.runtime.process_id import die_with_parent
+from batholith.local.supervisor import kubeconfig
 
 
 @dataclass(frozen=True, slots=True, order=True)

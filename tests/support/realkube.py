@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
 
-from batholith.agent.runtime.process_id import die_with_parent
-from batholith.local import kubeconfig, pki
+from batholith.local.agent.runtime.process_id import die_with_parent
+from batholith.local.supervisor import kubeconfig, pki
 from batholith.model.names import CRDS
 
 Json = dict[str, Any]

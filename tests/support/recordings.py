@@ -18,8 +18,6 @@ from support.running_controller import running
 from support.scenario_results import Json, NamespaceRecord, scenario_result
 
 from batholith.admission import WEBHOOKS
-from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings, SimulationSettings
 from batholith.cron_ctrl import volcano
 from batholith.cron_ctrl.controller import CronJobController, CronJobSettings
 from batholith.flow_ctrl.controller import JobFlowController
@@ -27,6 +25,8 @@ from batholith.flow_ctrl.template_controller import JobTemplateController
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
+from batholith.local.agent.service import Agent
+from batholith.local.agent.settings import AgentSettings, SimulationSettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, names
 from batholith.model.admission import Webhook

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from support.agent_cluster import make_world_writable
 
-from batholith.agent.runtime import shim
-from batholith.agent.runtime.rootfs import Mount
+from batholith.local.agent.runtime import shim
+from batholith.local.agent.runtime.rootfs import Mount
 
 SYS_ADMIN = 21
 

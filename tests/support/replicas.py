@@ -10,8 +10,8 @@ from typing import Self
 
 from support.realkube import RealServer
 
-from batholith.agent.runtime.process_id import die_with_parent
-from batholith.local import kubeconfig
+from batholith.local.agent.runtime.process_id import die_with_parent
+from batholith.local.supervisor import kubeconfig
 
 PROGRAM = (sys.executable, "-m", "batholith.cli")
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.kinds import go_types
-from batholith.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.kinds import go_types
+from batholith.local.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 

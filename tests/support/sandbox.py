@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.agent.runtime import rootfs
-from batholith.agent.runtime.ids import SHARED, IdMode, Ids
-from batholith.agent.runtime.runs import (
+from batholith.local.agent.runtime import rootfs
+from batholith.local.agent.runtime.ids import SHARED, IdMode, Ids
+from batholith.local.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
     IsolationLevel,

@@ -16,8 +16,8 @@ from support.scheduler_oracle.cycle import decide
 from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_config, pod_request
 from support.virtual_controller import CheckedWorld
 
-from batholith.apiserver.kinds.strategic_merge import strategic_merge
 from batholith.kube.errors import ConnectionLostError
+from batholith.local.apiserver.kinds.strategic_merge import strategic_merge
 from batholith.model.described_podgroup import encode, podgroup_of
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import (

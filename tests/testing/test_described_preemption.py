@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.running_controller import running
 
-from batholith.agent.settings import SimulationSettings
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
+from batholith.local.agent.settings import SimulationSettings
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import (
     EVENTS,

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from support.rest import running_api, sqlite
 
-from batholith.agent.settings import SimulationSettings
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model.names import JOBS, PODGROUPS
 from batholith.testing import Cluster
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batholith.agent.settings import SimulationSettings
-from batholith.apiserver.controllers.node_health import NodeLifecycleSettings
+from batholith.local.agent.settings import SimulationSettings
+from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
 from batholith.model.names import JOBS, NODES, PODS
 from batholith.testing import Cluster
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batholith.agent.settings import SimulationSettings
 from batholith.job_ctrl.creation import described_podgroups
+from batholith.local.agent.settings import SimulationSettings
 from batholith.model.names import (
     COMMANDS,
     EVENTS,

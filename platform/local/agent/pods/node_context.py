@@ -1,0 +1,179 @@
+"""Shared dependencies of all pods of a real node: addresses, hosts files, sources, events."""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from ....kube.client.client import Client
+from ....kube.client.events import EventType
+from ....machinery.clock import Clock, SteadyClock, Timer
+from ....machinery.event_recorder import Recorder, object_reference
+from ....model import times
+from ....model.meta import ResourceList
+from ....model.names import PODS
+from ..runtime.ids import IdMode, Ids, allocate_range
+from ..runtime.runs import IsolationLevel
+from ..runtime.shim import boot_id
+from ..settings import AgentSettings
+from ..state import hosts
+from ..state.core_types import Pod, Service
+from ..volumes.source_manager import SourceManager
+from ..volumes.volumes import VolumePaths
+from .records import PodRecord
+
+log = logging.getLogger(__name__)
+
+_WRITE_DELAY = 0.05
+"""Seconds that changes are batched before hosts files are written."""
+
+
+class HostsFileManager:
+    """Keeps the hosts file of every pod current."""
+
+    def __init__(self, services: Callable[[str], Iterable[Service]], *, clock: Clock) -> None:
+        self._services = services
+        self._clock = clock
+        self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
+        self._sections: dict[str, str] = {}
+        """The last written common section of the hosts files by namespace."""
+
+        self._dirty: set[str] = set()
+        self._timer: Timer | None = None
+
+    def set(self, peer: hosts.Peer, file: Path) -> None:
+        """Add or update a pod; the hosts *file* of a new pod is written immediately."""
+        meta = peer.pod.metadata
+        known = self._peers.get(meta.uid)
+        self._peers[meta.uid] = (peer, file)
+        if known is None:
+            _write(peer, file, self._sections.get(meta.namespace, ""))
+        if known is None or _published_fields(known[0]) != _published_fields(peer):
+            self.mark_dirty(meta.namespace)
+
+    def remove(self, uid: str) -> None:
+        """Remove a pod."""
+        known = self._peers.pop(uid, None)
+        if known:
+            self.mark_dirty(known[0].pod.metadata.namespace)
+
+    def mark_dirty(self, namespace: str) -> None:
+        """Write the hosts files of *namespace* soon."""
+        self._dirty.add(namespace)
+        if self._timer is None:
+            self._timer = self._clock.call_later(_WRITE_DELAY, self._write_dirty)
+
+    def close(self) -> None:
+        """Cancel pending writes."""
+        if self._timer:
+            self._timer.cancel()
+
+    def _write_dirty(self) -> None:
+        self._timer, dirty, self._dirty = None, self._dirty, set()
+        for namespace in dirty:
+            before, text = self._sections.get(namespace, ""), self._namespace_section(namespace)
+            if text != before:
+                self._sections[namespace] = text
+                for peer, file in self._namespace_peers(namespace):
+                    try:
+                        _write(peer, file, text)
+                    except OSError as error:  # the pod may have changed its mode
+                        log.warning(
+                            "cannot write hosts file of pod",
+                            extra={
+                                "pod": peer.pod.metadata.key,
+                                "reason": error.strerror,
+                            },
+                        )
+
+    def _namespace_peers(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
+        return [
+            pair for pair in self._peers.values() if pair[0].pod.metadata.namespace == namespace
+        ]
+
+    def _namespace_section(self, namespace: str) -> str:
+        peers = (peer for peer, _ in self._namespace_peers(namespace))
+        return hosts.namespace_section(peers, self._services(namespace))
+
+
+def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
+    # Not atomic: running containers have this inode mounted.
+    with suppress(FileNotFoundError):
+        file.write_text(hosts.pod_section(peer.pod, peer.ip) + shared)
+
+
+def _published_fields(peer: hosts.Peer) -> tuple[object, ...]:
+    """Return what the hosts files of other pods show of a peer."""
+    return peer.ip, peer.ready, peer.pod.metadata.labels
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeContext:
+    """Shared dependencies of the pod workers of one real node."""
+
+    client: Client
+    settings: AgentSettings
+    clock: Clock
+    isolation: IsolationLevel
+    id_mode: IdMode
+    safe_paths: bool
+    """Sub-paths can be mounted safely (`IsolationReport.safe_paths`)."""
+
+    allocatable: ResourceList
+    hosts_files: HostsFileManager
+    services: Callable[[str], Iterable[Service]]
+    sources: SourceManager
+    recorder: Recorder | None
+    addresses: dict[str, str]
+    """Loopback address by pod uid."""
+
+    id_ranges: dict[str, int]
+    """First user id by pod uid."""
+
+    steady_time: SteadyClock = field(init=False)
+    """Clock of all deadlines; times in objects and files are wall clock times."""
+
+    def __post_init__(self) -> None:
+        """Start the steady clock."""
+        self.steady_time = SteadyClock(self.clock)
+
+    def accepted_steady_at(self, record: PodRecord) -> datetime:
+        """Return when an earlier agent accepted a pod, in steady time."""
+        if record.boot == boot_id():
+            ago = max(self.clock.monotonic() - record.monotonic, 0.0)
+            return self.steady_time.now() - timedelta(seconds=ago)
+        return self.steady_time.from_wall(times.parse(record.accepted_at))
+
+    def allocate_ip(self, uid: str) -> str:
+        """Return the pod's address, allocated on the first call."""
+        if uid not in self.addresses:
+            self.addresses[uid] = hosts.allocate_address(uid, set(self.addresses.values()))
+        return self.addresses[uid]
+
+    def allocate_ids(self, pod: Pod) -> Ids:
+        """Return the pod's user ids, a range allocated on the first call."""
+        if self.id_mode is IdMode.OWN or self.isolation is IsolationLevel.PLAIN:
+            return Ids()
+        uid = pod.metadata.uid
+        if uid not in self.id_ranges:
+            self.id_ranges[uid] = allocate_range(pod, set(self.id_ranges.values()))
+        return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
+
+    def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
+        """Return the directories of a pod's volumes."""
+        return VolumePaths(
+            pod_dir=pod_dir,
+            pvc_root=self.settings.data_dir / "volumes",
+            host_dirs=self.settings.host_dirs,
+            ids=self.allocate_ids(pod),
+        )
+
+    def record_event(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
+        """Record an event about *pod*."""
+        if self.recorder is None:
+            return
+        kind: EventType = "Warning" if warning else "Normal"
+        regarding = object_reference(PODS, pod.metadata)
+        self.recorder.record(regarding, type=kind, reason=reason, message=message)

@@ -1,0 +1,130 @@
+"""Set-up of a pod before its containers start: record, address, hosts file, volumes.
+
+A failed set-up is retried with backoff, or as soon as one of its sources changes.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from ....model import times
+from ..runtime.ids import chown
+from ..runtime.runs import IsolationLevel
+from ..runtime.shim import boot_id
+from ..state.core_types import Pod
+from ..state.hosts import HOST_IP, Peer
+from ..state.status import Accepted
+from .node_context import NodeContext
+from .records import PodDir, PodRecord
+from .volume_manager import VOLUME_ERRORS, PodVolumeManager, PodVolumes, mount_retry_delay
+
+_NO_SANDBOX_MESSAGE = (
+    "No sandbox is available on this machine: volumes are below $BATHOLITH_ROOT, "
+    "the hosts file is $BATHOLITH_HOSTS"
+)
+
+
+class PodSetup:
+    """Sets up one pod, with backoff after failures.
+
+    *pod* returns the current pod; *on_change* is called when a retry may succeed.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        pod_dir: PodDir,
+        *,
+        pod: Callable[[], Pod],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._pod_dir = pod_dir
+        self._pod = pod
+        self._on_change = on_change
+        self._volume_manager = PodVolumeManager(
+            node, pod_dir.path, pod=pod, on_change=self._reset_backoff
+        )
+        self._failures = 0
+        self._not_before: dict[str, float] = {}
+        """Monotonic time of the next attempt by container, "" for the volumes."""
+
+    def can_start(self, container: str = "") -> bool:
+        """Return whether neither the container nor the set-up itself is in backoff."""
+        now = self._node.clock.monotonic()
+        return all(self._not_before.get(name, 0.0) <= now for name in ("", container))
+
+    def back_off(self, container: str, seconds: float) -> None:
+        """Retry the container after *seconds*, or sooner if a source changes."""
+        self._not_before[container] = self._node.clock.monotonic() + seconds
+
+    @property
+    def pending_backoffs(self) -> list[float]:
+        """Seconds until each pending retry."""
+        now = self._node.clock.monotonic()
+        return [at - now for at in self._not_before.values() if at > now]
+
+    def _reset_backoff(self) -> None:
+        """A source changed: retry now."""
+        self._failures = 0
+        self._not_before.clear()
+        self._on_change()
+
+    async def ensure(self, *, accepted: Accepted, ready: bool) -> PodVolumes | None:
+        """Set up what is missing; on failure record an event, back off and return ``None``.
+
+        *accepted* is when the agent accepted the pod, *ready* its readiness for its peers.
+        """
+        if self._volume_manager.mounted is not None:
+            return self._volume_manager.mounted
+        pod, node = self._pod(), self._node
+        ip = HOST_IP if pod.spec.host_network else node.allocate_ip(pod.metadata.uid)
+        try:
+            self._write_record(ip, accepted=accepted, ready=ready)
+            return await self._volume_manager.ensure_mounted(ip)
+        except VOLUME_ERRORS as error:
+            node.record_event(self._pod(), "FailedMount", str(error), warning=True)
+            self._failures += 1
+            self.back_off("", mount_retry_delay(self._failures))
+            return None
+
+    def _write_record(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
+        pod, pod_dir = self._pod(), self._pod_dir
+        meta = pod.metadata
+        ids = self._node.allocate_ids(pod)
+        record = pod_dir.read_record()
+        if record is not None and record.ids != (ids.base or 0):
+            pod_dir.write_record(msgspec.structs.replace(record, ids=ids.base or 0))
+        if record is None:
+            ago = self._node.steady_time.now() - (accepted.steady_at or accepted.at)
+            record = PodRecord(
+                uid=meta.uid,
+                namespace=meta.namespace,
+                name=meta.name,
+                ip=ip,
+                accepted_at=times.format_micros(accepted.at),
+                boot=boot_id(),
+                monotonic=self._node.clock.monotonic() - ago.total_seconds(),
+                ids=ids.base or 0,
+            )
+            pod_dir.write_record(record)
+            if self._node.isolation is IsolationLevel.PLAIN:
+                self._node.record_event(pod, "NoSandbox", _NO_SANDBOX_MESSAGE)
+        (pod_dir.path / "hostname").write_text(f"{pod.hostname}\n")
+        hosts_file = pod_dir.path / "hosts"
+        hosts_file.touch()
+        chown(hosts_file, ids.owner())
+        self._node.hosts_files.set(Peer(pod, ip, ready=ready), hosts_file)
+        self._node.hosts_files.mark_dirty(meta.namespace)
+
+    async def sync_volumes(self, ip: str) -> None:
+        """Keep the volumes up to date, until cancelled."""
+        await self._volume_manager.run(ip)
+
+    def pod_changed(self, old: Pod) -> None:
+        """Handle an update of the pod, which some volumes may show."""
+        self._volume_manager.pod_changed(old)
+
+    async def close(self) -> None:
+        """Release the sources, and wait for writes in progress."""
+        await self._volume_manager.close()

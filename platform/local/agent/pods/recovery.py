@@ -1,0 +1,81 @@
+"""Recovery of a pod of an earlier agent: from its directory, or else from the pod's status."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ....machinery.clock import SteadyClock
+from ..runtime.runs import ContainerProcess, RunDir, collect_exit
+from ..runtime.shim import HOST_CHANGED
+from ..state import status
+from ..state.core_types import Pod
+from ..state.status import Exited, PodState, Started
+from ..state.status_reader import state_from_status, with_steady_times
+from .container_worker import PodContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredRun:
+    """A run that was started: its start, and its process or its exit."""
+
+    started: Started
+    process: ContainerProcess | None = None
+    exited: Exited | None = None
+
+
+def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
+    """Recover *run*; return ``None`` if it never started, after cancelling it if necessary."""
+    if not run.is_prepared():
+        return None
+    claim = run.claim_or_cancel()
+    if claim is None:
+        return None
+    has_started, ready = _reported_state(context.pod(), context.container_id(run))
+    at = datetime.fromtimestamp(claim.at, UTC)
+    started = context.started_event(run, at, has_started=has_started, ready=ready)
+    process = _find_process(context, run)
+    if process is not None:
+        return RecoveredRun(started=started, process=process)
+    record = collect_exit(run)
+    if record.reason == HOST_CHANGED:
+        return None
+    steady_at = context.node.steady_time.from_wall(record.finished_at)
+    exited = context.exited_event(run, record, steady_at=steady_at)
+    return RecoveredRun(started=started, exited=exited)
+
+
+def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
+    pid = run.shim_pid()
+    if pid is None:
+        return None
+    with suppress(ProcessLookupError):
+        process = ContainerProcess(run, pid, clock=context.node.clock)
+        if run.shim_pid() is not None:
+            return process
+        process.detach()  # it exited in between: the pid may belong to another process
+    return None
+
+
+def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
+    """Return whether the pod's status shows a run as started, and as ready."""
+    for one in pod.status.all_container_statuses:
+        if one.container_id.endswith(f"//{identity}"):
+            return bool(one.started), one.ready
+    return False, False
+
+
+def recover_from_status(
+    pod: Pod, *, now: datetime, time: SteadyClock
+) -> tuple[PodState, list[Exited]]:
+    """Return the state that the pod's status shows, and the exits of its lost containers."""
+    if pod.status.start_time is None:
+        return PodState(), []
+    state = replace(state_from_status(pod), prepared=False)
+    state = with_steady_times(state, time.from_wall)
+    lost = (status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
+    ends = [
+        Exited(name, now, *lost, time.now())
+        for name, container in state.containers.items()
+        if container.running
+    ]
+    return state, ends

@@ -1,0 +1,369 @@
+"""A real node: runs its pods as processes of this machine."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...kube.client.client import Client
+from ...kube.client.events import EventType
+from ...kube.informer.informer import Informer
+from ...kube.supervision import supervise
+from ...kube.timing import Timing
+from ...machinery.clock import Clock
+from ...machinery.event_recorder import Recorder, object_reference
+from ...model.meta import ObjectMeta
+from ...model.names import NODES, PODS, SERVICES
+from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods.node_context import HostsFileManager, NodeContext
+from .pods.orphans import kill_orphan, stop_all_pods
+from .pods.pod_worker import PodWorker
+from .pods.records import PodDir, make_dirs
+from .retry import retry_until_done
+from .runtime import logs
+from .runtime.runs import (
+    IsolationReport,
+    RunDir,
+    detect_isolation,
+    groups_warning,
+    isolation_warning,
+)
+from .server import LogServer, LogUnavailableError
+from .settings import AgentSettings, ShutdownRequest
+from .state.core_types import MetadataOnly, Pod, Service
+from .volumes.pvc_dirs import PvcDirs
+from .volumes.source_manager import SourceManager
+
+log = logging.getLogger(__name__)
+
+_LOG_TRUNCATE_INTERVAL = 10.0
+_MEMORY_CHECK_INTERVAL = 1.0
+_MEMORY_CHECK_DUTY_CYCLE = 20
+"""Checking memory takes at most one in this many seconds."""
+
+_NAMESPACE_INDEX = "namespace"
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+def _never() -> bool:
+    return False
+
+
+class RealNode:
+    """Registers one node and runs its pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: AgentSettings,
+        clock: Clock,
+        recorder: Recorder | None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._recorder = recorder
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context: NodeContext | None = None
+        self._stopping = False
+        selector = f"spec.nodeName={settings.node_name}"
+        self._pods = Informer(client, PODS, Pod, field_selector=selector)
+        self._services = Informer(
+            client, SERVICES, Service, indexes={_NAMESPACE_INDEX: lambda s: (s.metadata.namespace,)}
+        )
+        self._hosts_files = HostsFileManager(self._services_of, clock=clock)
+        self._sources = SourceManager(client, clock=clock)
+        self._pvc_dirs = PvcDirs(client, self._sources, settings.data_dir / "volumes")
+
+    def _services_of(self, namespace: str) -> Iterable[Service]:
+        return self._services.by_index(_NAMESPACE_INDEX, namespace)
+
+    # --- start and shutdown -----------------------------------------------------------------
+
+    async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
+        """Run until *stop* is requested; pods keep running unless it includes them."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._hosts_files.close)
+            stack.push_async_callback(self._cancel_tasks)
+            config = await self._set_up(stack)
+            node_status = NodeStatusManager(self._client, [config], clock=self._clock)
+            await retry_until_done(node_status.register, clock=self._clock)
+            for informer in (self._services, self._pods):
+                self._supervise(f"cache of {informer.name}", informer.run)
+                await informer.wait_synced()
+            self._sources.pvc_informer.add_event_handler(self._on_pvc_event)
+            self._supervise("caches of sources", self._sources.run)
+            await self._kill_orphans()
+            self._services.add_event_handler(self._on_service_event)
+            self._pods.add_event_handler(self._on_pod_event)
+            self._supervise("node heartbeat", node_status.run)
+            self._supervise("log trimming", self._truncate_logs)
+            self._supervise("memory guard", self._enforce_memory_limits)
+            ready.set()
+            await stop.requested.wait()
+            if stop.stop_pods:
+                await self._stop_pods()
+
+    async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:
+        settings = self._settings
+        make_dirs(settings.data_dir)
+        report = await asyncio.to_thread(detect_isolation, settings.sandbox)
+        self._record_isolation_events(report)
+        port = await self._serve(stack)
+        config = NodeConfig(
+            name=settings.node_name,
+            cpus=settings.cpus,
+            memory=settings.memory or machine_memory(),
+            pods=settings.pods,
+            runtime=str(report.isolation),
+            labels=settings.labels,
+            log_port=port,
+        )
+        records = [record for _, record in PodDir.all(settings.data_dir)]
+        self._context = NodeContext(
+            client=self._client,
+            settings=settings,
+            clock=self._clock,
+            isolation=report.isolation,
+            id_mode=report.id_mode,
+            safe_paths=report.safe_paths,
+            allocatable=config.capacity,
+            hosts_files=self._hosts_files,
+            services=self._services_of,
+            sources=self._sources,
+            recorder=self._recorder,
+            addresses={record.uid: record.ip for record in records},
+            id_ranges={record.uid: record.ids for record in records if record.ids},
+        )
+        return config
+
+    def _record_isolation_events(self, report: IsolationReport) -> None:
+        """Record events about the isolation that this machine lacks."""
+        for reason in report.reasons:
+            log.info("sandbox unavailable", extra={"reason": reason})
+            self._record_event(type="Normal", reason="SandboxUnavailable", message=reason)
+        warnings = (isolation_warning(report, root=os.geteuid() == 0), groups_warning(report))
+        for warning in filter(None, warnings):
+            log.warning("pod isolation is weak", extra={"reason": warning})
+            self._record_event(type="Warning", reason="WeakIsolation", message=warning)
+
+    def _record_event(self, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Record an event about the node; like a kubelet, use its name as uid."""
+        if self._recorder is not None:
+            name = self._settings.node_name
+            node = object_reference(NODES, ObjectMeta(name=name, uid=name))
+            self._recorder.record(node, type=type, reason=reason, message=message)
+
+    async def _serve(self, stack: AsyncExitStack) -> int:
+        files = self._settings.serving
+        if files is None:
+            return 0
+        server = LogServer(self, self._clock)
+        settings = self._settings
+        listening = server.running(
+            files,
+            port=settings.listen_port,
+            limits=settings.limits,
+            metrics=settings.listener_metrics,
+        )
+        return await stack.enter_async_context(listening)
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _supervise(self, name: str, work: Work, *, can_end: Callable[[], bool] = _never) -> None:
+        """Start a task that repeats *work* until cancelled, or until it returns and *can_end*."""
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        self._spawn(supervise(name, work, timing=timing, may_end=can_end))
+
+    def _run_until_success(self, name: str, work: Work) -> None:
+        """Start a task that retries *work* until it succeeds."""
+        done = False
+
+        async def once() -> None:
+            nonlocal done
+            await work()
+            done = True
+
+        self._supervise(name, once, can_end=lambda: done)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("agent task failed", exc_info=error)
+
+    async def _stop_pods(self) -> None:
+        """Stop every container gracefully; the next agent applies restart policies."""
+        self._stopping = True
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.suspend()
+        stops = (worker.containers.stop_all() for worker in workers)
+        for error in await asyncio.gather(*stops, return_exceptions=True):
+            if error is not None:
+                log.error("cannot stop pod gracefully", exc_info=error)
+        await self._cancel_tasks()
+        # Kills containers whose worker has failed.
+        await asyncio.to_thread(stop_all_pods, self._settings.data_dir)
+
+    # --- pods -------------------------------------------------------------------------------
+
+    def _on_service_event(self, old: Service | None, new: Service | None) -> None:
+        service = new or old
+        if service is not None:
+            self._hosts_files.mark_dirty(service.metadata.namespace)
+
+    def _on_pvc_event(self, old: MetadataOnly | None, new: MetadataOnly | None) -> None:
+        if new is None:
+            self._pvc_dirs.on_event(old, new)
+            self._run_until_success("tidying of claims", self._pvc_dirs.clean_up)
+
+    def _on_pod_event(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._on_pod_deleted(old)
+            return
+        worker = self._workers.get(new.metadata.uid)
+        if worker is not None:
+            worker.update(new)
+        elif new.needs_work and not self._stopping:
+            # Synchronously: the next event of the pod is for the same worker.
+            self._run_worker(self._create_worker(new))
+
+    def _create_worker(self, pod: Pod) -> PodWorker:
+        assert self._context is not None  # noqa: S101 - set before the first pod is seen
+        worker = self._workers[pod.metadata.uid] = PodWorker(pod, self._context)
+        return worker
+
+    def _on_pod_deleted(self, pod: Pod) -> None:
+        worker = self._workers.get(pod.metadata.uid)
+        if worker is not None:
+            worker.pod_deleted()
+        else:
+            pod_dir = PodDir.of(self._settings.data_dir, pod)
+            self._run_until_success("removal of a pod", lambda: self._remove_pod_dir(pod_dir))
+
+    def _run_worker(self, worker: PodWorker) -> None:
+        """Run the pod until it is terminated; a worker that fails is replaced."""
+        meta = worker.pod.metadata
+
+        async def run_pod() -> None:
+            while (worker := self._workers.get(meta.uid)) is not None:
+                if not worker.has_run:
+                    await worker.run()
+                await self._replace_worker(worker)
+
+        self._supervise("pod worker", run_pod, can_end=lambda: meta.uid not in self._workers)
+
+    async def _replace_worker(self, worker: PodWorker) -> None:
+        """Clean up after a worker, and create another one if the pod still needs it."""
+        meta = worker.pod.metadata
+        if worker.is_finished:
+            await asyncio.to_thread(worker.pod_dir.clear)
+        await self._pvc_dirs.clean_up()
+        # No await between the look-up and the change of the workers: no event may be lost.
+        pod = self._pods.get(meta.key)
+        if pod is None or pod.metadata.uid != meta.uid:
+            await self._remove_pod_dir(worker.pod_dir)
+            del self._workers[meta.uid]
+        elif self._stopping or (worker.is_finished and not worker.missed_deletion(pod)):
+            del self._workers[meta.uid]
+        else:
+            self._create_worker(pod)
+
+    async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
+        """Delete the files, the address and the user ids of a deleted pod."""
+        uid = pod_dir.path.name
+        if self._context is not None:
+            self._context.addresses.pop(uid, None)
+            self._context.id_ranges.pop(uid, None)
+        if pod_dir.is_busy:  # its worker had failed
+            await asyncio.to_thread(kill_orphan, pod_dir, uid)
+        await asyncio.to_thread(pod_dir.remove)
+
+    async def _kill_orphans(self) -> None:
+        """Kill the containers of pods that are deleted or terminated in the API, and clean up."""
+        pods = {pod.metadata.uid: pod for pod in self._pods}
+        for pod_dir, record in list(PodDir.all(self._settings.data_dir)):
+            pod = pods.get(record.uid)
+            if pod is not None and pod.needs_work:
+                continue
+            if pod is None or pod_dir.is_busy:
+                await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
+                log.info("killed orphaned pod", extra={"pod": f"{record.namespace}/{record.name}"})
+            if pod is None:
+                await self._remove_pod_dir(pod_dir)
+            else:
+                await asyncio.to_thread(pod_dir.clear)
+        for pod_dir in PodDir.unrecorded(self._settings.data_dir):
+            if pod_dir.path.name not in pods:
+                await self._remove_pod_dir(pod_dir)
+
+    async def _truncate_logs(self) -> None:
+        """Limit the size of the logs of running containers, until cancelled."""
+        while True:
+            await self._clock.sleep(_LOG_TRUNCATE_INTERVAL)
+            open_logs = [
+                path for worker in self._workers.values() for path in worker.containers.open_logs
+            ]
+            for path in open_logs:
+                if await asyncio.to_thread(logs.punch_log_head, path):
+                    log.info("truncated log", extra={"file": str(path)})
+
+    async def _enforce_memory_limits(self) -> None:
+        """Kill containers above their memory limits, until cancelled."""
+        while True:
+            start = self._clock.monotonic()
+            for worker in list(self._workers.values()):
+                await worker.containers.check_memory()
+            duration = self._clock.monotonic() - start
+            delay = max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * duration)
+            await self._clock.sleep(delay)
+
+    # --- logs -------------------------------------------------------------------------------
+
+    def find_log(self, pod: str, container: str, *, previous: bool) -> "_RunLog":
+        """Return the log of a container; see `LogSource`."""
+        found = self._pods.get(pod)
+        if found is None:
+            raise LogUnavailableError(404, f'pods "{pod.partition("/")[2]}" not found')
+        if container not in found.containers:
+            raise LogUnavailableError(400, f"container {container} is not valid for pod {pod}")
+        pod_dir = PodDir.of(self._settings.data_dir, found)
+        name = found.metadata.name
+        runs = [run for run in pod_dir.runs(container) if run.is_valid]
+        if previous:
+            if len(runs) < 2:
+                message = f'previous terminated container "{container}" in pod "{name}" not found'
+                raise LogUnavailableError(400, message)
+            return _RunLog(pod_dir.log_path(runs[-2]), runs[-2])
+        if not runs:
+            message = f'container "{container}" in pod "{name}" is waiting to start: '
+            raise LogUnavailableError(400, message + "ContainerCreating")
+        return _RunLog(pod_dir.log_path(runs[-1]), runs[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _RunLog:
+    """The log of one run."""
+
+    path: Path
+    run: RunDir
+
+    def is_finished(self) -> bool:
+        """Return whether nothing more will be written."""
+        return self.run.is_finished

@@ -1,0 +1,534 @@
+"""Runs of containers as local processes: their directories, shims and exit records.
+
+A run is a directory. The agent writes `launch.json` before it starts the shim; the shim creates
+`claim.json`, which can be created only once, and `exit.json` at the end. Thus the next agent can
+recover each run after a kill at any point, and none runs more than once:
+
+* no claim: it never started. The agent creates the claim itself, so that the run never starts.
+* a claim with a live process: adopted.
+* a claim, no process, an exit record: it exited without an agent.
+* a claim, no process, no exit record: lost; its remaining processes are killed.
+
+CPU limits are not enforced: that needs cgroups, and so privileges. `oom` enforces memory limits.
+Core dumps are disabled.
+"""
+
+import asyncio
+import errno
+import grp
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ....machinery.clock import Clock
+from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
+from . import groups, mounting, rootfs, shim
+from .ids import SHARED, IdMode, Ids
+from .process_id import ProcessId
+
+RUN_VARIABLE = "BATHOLITH_RUN"
+POD_VARIABLE = "BATHOLITH_POD_UID"
+_INNER_DIR = "/run/batholith"
+_R = TypeVar("_R", bound=msgspec.Struct)
+_PROGRAM = Path(shim.__file__).with_name("starting.py")
+PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
+"""Directories of this Python, which containers may use."""
+
+_READY_FD = 3
+"""Descriptor that the shim closes once the program runs, or at its exit."""
+
+_KILL_TIMEOUT = 5.0
+"""Seconds in which a shim must react to a request to kill."""
+
+
+class IsolationLevel(StrEnum):
+    """Isolation of a container from the machine."""
+
+    BUBBLEWRAP = "bubblewrap"
+    UNSHARE = "unshare"
+    PLAIN = "plain"
+
+
+class RunClaim(msgspec.Struct, frozen=True):
+    """The shim that claimed a run; ``pid`` 0 means that the run was cancelled."""
+
+    pid: int
+    start: int | None = None
+    boot: str = ""
+    at: float = 0.0
+
+
+class _LaunchedCommand(msgspec.Struct, frozen=True):
+    """The command in `launch.json`."""
+
+    argv: tuple[str, ...] = ()
+
+
+class ExitRecord(msgspec.Struct, frozen=True):
+    """Exit of a run; times are Unix timestamps."""
+
+    code: int
+    at: float
+    started: float = 0.0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def finished_at(self) -> datetime:
+        """Time of the exit."""
+        return datetime.fromtimestamp(self.at, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """What the shim executes."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    log: Path
+    hostname: str = ""
+    isolation: IsolationLevel = IsolationLevel.PLAIN
+    user: tuple[int, int] = (0, 0)
+    """User and group inside the sandbox; `ids` maps them to the host's."""
+
+    ids: Ids = field(default_factory=Ids)
+    capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
+    steps: Sequence[rootfs.Step] = ()
+    can_stage: bool = False
+    """Whether this user, and not bubblewrap alone, can create namespaces: to prepare mounts for
+    bubblewrap, and to start it without supplementary groups."""
+    tmpfs_size: int = 64 << 20
+    """Bytes of each tmpfs in the sandbox."""
+
+    error: str = ""
+    """Why the container cannot start, if it cannot; becomes the message of its exit record."""
+
+
+class RunDir:
+    """Directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, spec: LaunchSpec) -> None:
+        """Write `launch.json`, durably."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec.log.touch(mode=0o600)
+        root = self.path / "root"
+        root.mkdir(exist_ok=True)
+        content: dict[str, Any] = {
+            "argv": list(spec.argv),
+            # Overrides the pod's own variable: `kill_tagged` finds the processes by it.
+            "env": {**spec.env, RUN_VARIABLE: self.name},
+            "cwd": spec.cwd,
+            "log": str(spec.log),
+            "hostname": spec.hostname,
+            "level": str(spec.isolation),
+            "error": spec.error,
+            "tmpfs_size": spec.tmpfs_size,
+            "ids": {
+                "user": spec.user,
+                "base": spec.ids.base,
+                "namespace": spec.ids.namespace,
+                "capabilities": sorted(spec.capabilities),
+            },
+            "root": str(root),
+            "drop_groups": spec.can_stage and bool(groups.supplementary()),
+            "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
+        }
+        if spec.isolation is IsolationLevel.BUBBLEWRAP:
+            content |= _bubblewrap(spec, str(root))
+        shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
+
+    def start(self, ready_fd: int = -1) -> int:
+        """Start the shim and return its process id; it outlives this process.
+
+        It keeps *ready_fd*, the write end of a pipe, open until the program runs, or it exits.
+        """
+        null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
+        ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
+        ready_argument = [str(_READY_FD)] if ready_fd >= 0 else []
+        try:
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *ready_argument],
+                {RUN_VARIABLE: self.name, "PATH": os.defpath},
+                file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
+            )
+        finally:
+            os.close(null)
+            os.close(errors)
+
+    def _open(self, name: str) -> int:
+        return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    @property
+    def name(self) -> str:
+        """Tag of the run's processes: the last components of its path, pod uid first."""
+        return "/".join(self.path.parts[-4:])
+
+    @property
+    def container_name(self) -> str:
+        """Name of the container."""
+        return self.path.parent.name
+
+    def is_prepared(self) -> bool:
+        """Return whether `launch.json` was written; without it the run never started."""
+        return (self.path / shim.LAUNCH).exists()
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the command of the run; empty without `launch.json`."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.argv if launch else ()
+
+    def read_claim(self) -> RunClaim | None:
+        """Return the claim of the run, if any."""
+        return _read(self.path / shim.CLAIM, RunClaim)
+
+    def cancel(self) -> bool:
+        """Prevent the start of the run; return ``False`` if it is already claimed."""
+        own = self.path / f"claim.{os.getpid()}.off"
+        shim.write_durably(str(own), json.dumps({"pid": 0}))
+        try:
+            os.link(own, self.path / shim.CLAIM)
+        except FileExistsError:
+            return False
+        finally:
+            own.unlink()
+        return True
+
+    def claim_or_cancel(self) -> RunClaim | None:
+        """Return the claim of the shim that started the run; cancel the run if there is none."""
+        if self.read_claim() is None and self.cancel():
+            return None
+        claim = self.read_claim()
+        return None if claim is None or claim.pid == 0 else claim
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it was prepared and not cancelled, and its plan was not outdated."""
+        claim = self.read_claim()
+        if not self.is_prepared() or (claim is not None and claim.pid == 0):
+            return False
+        record = self.exit_record()
+        return record is None or record.reason != shim.HOST_CHANGED
+
+    def exit_record(self) -> ExitRecord | None:
+        """Return the exit record, if the shim has written it."""
+        try:
+            return _read(self.path / shim.EXIT, ExitRecord)
+        except msgspec.DecodeError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ELOOP):
+                return None  # not a file: a plain container can write here
+            raise
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it runs or will run: it exited, was lost, or its pod was removed."""
+        if self.exit_record() is not None or not self.is_prepared():
+            return True
+        return self.read_claim() is not None and self.shim_pid() is None
+
+    def errors(self) -> str:
+        """Return the error output of the shim itself."""
+        with suppress(FileNotFoundError):
+            return (self.path / "shim.err").read_text(errors="replace")[-1000:].strip()
+        return ""
+
+    def shim_pid(self) -> int | None:
+        """Return the process id of the shim that claimed the run, if it is alive."""
+        claim = self.read_claim()
+        if claim is None or claim.start is None:
+            return None
+        owner = ProcessId(claim.pid, claim.start, claim.boot)
+        return claim.pid if owner.is_alive else None
+
+
+def _read(path: Path, kind: type[_R]) -> _R | None:
+    # A plain container can replace it by a pipe, which would block the event loop.
+    with (
+        suppress(FileNotFoundError),
+        os.fdopen(mounting.open_regular(str(path)), "rb") as file,
+    ):
+        return msgspec.json.decode(file.read(), type=kind)
+    return None
+
+
+def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
+    """Return the entries of `launch.json` for a container that bubblewrap sets up.
+
+    Raises:
+        ValueError: the container has an id range, into which bubblewrap cannot switch safely.
+    """
+    if launch.ids.base is not None:
+        raise ValueError("bubblewrap runs containers as the agent's own user only")
+    program = shutil.which("bwrap") or "bwrap"
+    init = ("ro", str(_PROGRAM.parent), _INNER_DIR, "")
+    every = [*launch.steps, init]
+    staged, steps = rootfs.stage_plan(every, run_dir, homes=launch.can_stage)
+    argv = rootfs.bubblewrap_arguments(
+        program,
+        steps,
+        hostname=launch.hostname,
+        user=launch.user,
+        tmpfs_size=launch.tmpfs_size,
+    )
+    inner = f"{_INNER_DIR}/{_PROGRAM.name}"
+    return {"bubblewrap": [*argv, sys.executable, "-I", "-S", inner], "stage": staged}
+
+
+async def start_and_wait(run_dir: RunDir) -> int:
+    """Start the shim, and wait until the program runs or the shim has exited.
+
+    Returns its process id; a run that could not start has an exit record then.
+    """
+    read, write = os.pipe()
+    try:
+        pid = run_dir.start(write)
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    loop.add_reader(read, closed.set)
+    try:
+        await closed.wait()
+        return pid
+    finally:
+        loop.remove_reader(read)
+        os.close(read)
+
+
+class ContainerProcess:
+    """The process of a run, started or adopted by this agent."""
+
+    def __init__(self, run_dir: RunDir, pid: int, *, clock: Clock) -> None:
+        """Watch *pid*; an event loop must be running.
+
+        Raises:
+            ProcessLookupError: the process does not exist.
+        """
+        self.run_dir = run_dir
+        self.pid = pid
+        self._clock = clock
+        self._pidfd = os.pidfd_open(pid)
+        loop = asyncio.get_running_loop()
+        self._exited: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        with suppress(ChildProcessError):  # an adopted shim is not a child of this process
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        if not self._exited.done():
+            self._exited.set_result(None)
+
+    async def wait(self) -> ExitRecord:
+        """Wait for the exit of the run, and return its exit record."""
+        await asyncio.shield(self._exited)
+        return collect_exit(self.run_dir)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the main process."""
+        self._signal(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """Kill all processes of the run, and wait for their exit."""
+        self._signal(signal.SIGUSR1)
+        timeout = self._clock.call_later(_KILL_TIMEOUT, self._kill_all)
+        try:
+            await asyncio.shield(self._exited)
+        finally:
+            timeout.cancel()
+
+    def _kill_all(self) -> None:
+        self._signal(signal.SIGKILL)
+        kill_tagged(self.run_dir.name)
+
+    def _signal(self, number: int) -> None:
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def detach(self) -> None:
+        """Stop watching; the processes keep running."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._exited.cancel()
+
+
+def collect_exit(run_dir: RunDir) -> ExitRecord:
+    """Return the exit record of a run without a shim; kill what is left of a run without one."""
+    record = run_dir.exit_record()
+    if record is not None:
+        return record
+    kill_tagged(run_dir.name)
+    return lost_exit_record(run_dir)
+
+
+def lost_exit_record(run_dir: RunDir) -> ExitRecord:
+    """Return the exit record of a run that ended without writing one."""
+    errors = run_dir.errors()
+    return ExitRecord(
+        code=LOST_CODE,
+        at=datetime.now(UTC).timestamp(),
+        started=claim.at if (claim := run_dir.read_claim()) else 0.0,
+        reason=LOST_REASON,
+        message=f"{LOST_MESSAGE}: {errors}" if errors else LOST_MESSAGE,
+    )
+
+
+def kill_tagged(tag: str) -> int:
+    """Kill every process whose environment has the tag of a run, or of any run of a pod."""
+    variable = f"{RUN_VARIABLE}={tag}".encode()
+    killed = 0
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with suppress(OSError):  # it has exited, or belongs to another user
+            environ = (process / "environ").read_bytes().split(b"\0")
+            if any(entry == variable or entry.startswith(variable + b"/") for entry in environ):
+                os.kill(int(process.name), signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationReport:
+    """The best isolation level that works on this machine, and why better ones do not."""
+
+    isolation: IsolationLevel
+    reasons: tuple[str, ...] = ()
+    id_mode: IdMode = IdMode.OWN
+    safe_paths: bool = True
+    """Whether paths that a pod may replace during the mount can be mounted safely."""
+
+
+def detect_isolation(requested: IsolationLevel | None = None) -> IsolationReport:
+    """Find the best level that works, by test runs; blocks for some tens of milliseconds.
+
+    For root, the id mode takes precedence over the isolation level. If *requested* does not work,
+    the result is the plain level, with the reason.
+
+    Bubblewrap runs containers as the agent's own user only: it executes the sandbox's init in the
+    pod's file system, where root must execute nothing.
+    """
+    reasons: list[str] = []
+    for identity in IdMode if os.geteuid() == 0 else [IdMode.OWN]:
+        for level in [requested] if requested else list(IsolationLevel):
+            if level is IsolationLevel.PLAIN or (
+                level is IsolationLevel.BUBBLEWRAP and identity is not IdMode.OWN
+            ):
+                continue
+            error = _try_isolation(level, identity, sub_path="file")
+            if not error:
+                return IsolationReport(level, tuple(reasons), identity)
+            reasons.append(f"{level} ({identity} user ids): {error}")
+            if level is IsolationLevel.BUBBLEWRAP and not _try_isolation(
+                level, identity, sub_path=""
+            ):
+                return IsolationReport(level, tuple(reasons), identity, safe_paths=False)
+    return IsolationReport(IsolationLevel.PLAIN, tuple(reasons))
+
+
+def isolation_warning(report: IsolationReport, *, root: bool) -> str:
+    """Return what isolation pods lack; empty if none. *root*: the agent runs as root."""
+    if report.isolation is IsolationLevel.PLAIN:
+        if root:
+            return "no sandbox: pods run as root, with all of root's rights on this machine"
+        return "no sandbox: pods can read and write all files of the agent's user"
+    if root and report.id_mode is IdMode.OWN:
+        return "no separate user ids for pods: they run as root inside their sandbox"
+    if report.id_mode is IdMode.SWITCHED:
+        return "no user namespaces: pods cannot run as root, not even inside their sandbox"
+    if not report.safe_paths:
+        return "no subPath, and no mounts inside other mounts: pods that use them do not start"
+    return ""
+
+
+def groups_warning(report: IsolationReport) -> str:
+    """Return that pods have the supplementary groups of the agent's user; empty if not."""
+    kept = groups.supplementary()
+    if not kept or os.geteuid() == 0:
+        return ""
+    is_sandboxed = report.isolation is not IsolationLevel.PLAIN
+    if is_sandboxed and report.safe_paths and mounting.drops_groups():
+        return ""
+    names = ", ".join(sorted(map(_group_name, kept)))
+    remedy = " (to drop them: install newgidmap, and add your user to /etc/subgid)"
+    return f"pods have the rights of your groups {names}{remedy if is_sandboxed else ''}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> str:
+    """Return why *level* does not work; empty if it does."""
+    if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    with tempfile.TemporaryDirectory(prefix="batholith-probe-") as text:
+        base = Path(text)
+        (base / "file").write_text("seen")
+        source = base if sub_path else base / "file"
+        mounts = [rootfs.Mount(str(source), "/etc/batholith-probe/file", True, sub_path)]
+        ranges = id_mode is not IdMode.OWN
+        tools = PYTHON_PREFIXES if ranges else ()
+        steps = rootfs.mount_plan(mounts, hidden=[], home=os.path.expanduser("~"), tools=tools)
+        run = RunDir(base / "run")
+        script = "cat /etc/batholith-probe/file >/dev/null && test -w /tmp && test -r /proc/self"
+        run.prepare(
+            LaunchSpec(
+                argv=["sh", "-c", script],
+                env={"PATH": os.defpath},
+                cwd="/",
+                log=base / "log" / "0.log",
+                hostname="probe",
+                isolation=level,
+                ids=Ids(SHARED if ranges else None, id_mode is IdMode.RANGE),
+                steps=steps,
+            )
+        )
+        os.waitpid(run.start(), 0)
+        record = run.exit_record()
+        if record is None:
+            return run.errors() or "the test run was lost"
+        if record.code == 0:
+            return ""
+        wrote = _last_line(base / "log" / "0.log")
+        exited = f"the test run exited with {record.code}"
+        return record.message or (f"{exited}: {wrote}" if wrote else exited)
+
+
+def _last_line(log: Path) -> str:
+    """Return the text of the last line of a log; empty if there is none."""
+    lines = log.read_text(errors="replace").splitlines()
+    return lines[-1].split(" ", 3)[-1].strip() if lines else ""

@@ -1,0 +1,104 @@
+"""Settings of the agent."""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...httpserver.limits import Limits
+from ...httpserver.metrics import ListenerMetrics
+from .runtime.runs import IsolationLevel
+from .state.status import BackOff
+from .volumes.host_dirs import HostDir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSettings:
+    """Simulated nodes, and the default behaviour of their pods."""
+
+    nodes: int
+    """Number of nodes, named ``<prefix>-0`` and so on."""
+
+    prefix: str = "sim"
+    cpus: int = 32
+    memory: str = "128Gi"
+    pods: int = 500
+    start_delay: float = 0.0
+    """Seconds from binding to running, unless a pod's annotation overrides it."""
+
+    stop_delay: float = 0.0
+    """Seconds from SIGTERM to exit, unless the pod ignores SIGTERM."""
+
+    min_run: float = 0.0
+    """Minimum seconds that each container runs."""
+
+    lease_seconds: int = 0
+    """Duration of the nodes' Leases, which are renewed four times as often; 0: 200, or 40 for a
+    single node."""
+
+    writers: int = 48
+    """Status writes in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFiles:
+    """TLS files of the log server."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path
+    """CA of the client certificates that the log server accepts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Settings of the agent of one machine."""
+
+    data_dir: Path
+    """Parent of ``pods/``, ``logs/`` and ``volumes/``; hidden from containers in a sandbox."""
+
+    node_name: str = field(default_factory=lambda: socket.gethostname().lower())
+    cpus: int = field(default_factory=lambda: max(16, os.cpu_count() or 1))
+    """Allocatable cores, by default at least 16 so that the examples fit on a laptop."""
+
+    memory: str = ""
+    """Allocatable memory; empty means all of the machine's memory."""
+
+    pods: int = 500
+    labels: dict[str, str] = field(default_factory=dict)
+    """Additional labels of the node."""
+
+    sandbox: IsolationLevel | None = None
+    """Isolation level of containers; ``None`` selects the best one that works on this machine."""
+
+    back_off: BackOff = field(default_factory=BackOff)
+    host_dirs: tuple[HostDir, ...] = ()
+    """Directories of the machine that pods may mount by hostPath and local volumes."""
+
+    api_address: str = ""
+    """``host:port`` of the API server for pods, which get it in their environment if it is set."""
+
+    serving: ServingFiles | None = None
+    """TLS files of the log server; ``None`` disables it."""
+
+    listen_port: int = 0
+    """Port of the log server on loopback; 0 selects a free one."""
+
+    limits: Limits = field(default_factory=Limits)
+    """Limits of the log server's connections and requests."""
+
+    listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
+    """Counters of the log server's rejections."""
+
+    simulation: SimulationSettings | None = None
+    """Simulate nodes instead of running containers."""
+
+
+@dataclass(slots=True)
+class ShutdownRequest:
+    """Request to stop the agent."""
+
+    requested: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_pods: bool = False
+    """Also stop the containers, which otherwise keep running."""

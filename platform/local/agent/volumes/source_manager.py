@@ -1,0 +1,264 @@
+"""Sources of pods (ConfigMaps, Secrets, claims, tokens): fetched at their start, then watched.
+
+One informer per resource serves all pods of a node. The informers hold only metadata; a changed
+object is fetched once for all pods.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ....kube.client.client import Client
+from ....kube.errors import ApiError, NotFoundError
+from ....kube.informer.informer import Informer
+from ....machinery.clock import Clock
+from ....model.names import (
+    CONFIGMAPS,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    SECRETS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from ..state.core_types import (
+    BOUND,
+    ConfigMap,
+    MetadataOnly,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    Secret,
+    TokenRequest,
+)
+from ..state.environment import ClaimVolume, ResolvedSources
+from .pvc_dirs import claim_volume
+from .volumes import PodReferences, references_of
+
+_MAX_TOKEN_AGE = 24 * 3600.0
+_TOKEN_REFRESH_FRACTION = 0.8
+"""Fraction of its lifetime after which a token is renewed, at the latest after a day."""
+
+_VIEWS: dict[Resource, type[ConfigMap | Secret]] = {CONFIGMAPS: ConfigMap, SECRETS: Secret}
+_Key = tuple[Resource, str]
+"""Kind and ``namespace/name``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A service account's token."""
+
+    value: bytes
+    refresh_at: float
+    """Monotonic time."""
+
+
+@dataclass(slots=True)
+class _PodReferences:
+    """References of one pod, and the callback for changes."""
+
+    keys: frozenset[_Key]
+    on_change: Callable[[], None]
+    tokens: dict[str, Token] = field(default_factory=dict)
+    """By audience."""
+
+    claim_volumes: dict[str, ClaimVolume | None] = field(default_factory=dict)
+    """By name."""
+
+
+class SourceManager:
+    """Fetches and watches the objects that the pods of a node refer to."""
+
+    def __init__(self, client: Client, *, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._informers = {
+            resource: Informer(client, resource, MetadataOnly)
+            for resource in (*_VIEWS, PERSISTENTVOLUMECLAIMS)
+        }
+        self._pods: dict[str, _PodReferences] = {}
+        self._pods_by_key: dict[_Key, dict[str, _PodReferences]] = {}
+        self._fetched: dict[_Key, tuple[str, dict[str, bytes]]] = {}
+        """Version and content of the changed objects that pods refer to."""
+
+        self._locks: dict[_Key, asyncio.Lock] = {}
+        for resource, informer in self._informers.items():
+            informer.add_event_handler(self._event_handler(resource))
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                group.create_task(informer.run())
+
+    def _event_handler(
+        self, resource: Resource
+    ) -> Callable[[MetadataOnly | None, MetadataOnly | None], None]:
+        def on_event(old: MetadataOnly | None, new: MetadataOnly | None) -> None:
+            if new is not None:  # pods keep the files of deleted objects
+                for references in tuple(
+                    self._pods_by_key.get((resource, new.metadata.key), {}).values()
+                ):
+                    references.on_change()
+
+        return on_event
+
+    @property
+    def pvc_informer(self) -> Informer[MetadataOnly]:
+        """Informer of all claims."""
+        return self._informers[PERSISTENTVOLUMECLAIMS]
+
+    def is_referenced(self, resource: Resource, key: str) -> bool:
+        """Return whether a registered pod refers to the object ``namespace/name``."""
+        return (resource, key) in self._pods_by_key
+
+    def register_pod(self, pod: Pod, on_change: Callable[[], None]) -> None:
+        """Call *on_change*, which must not block, whenever an object changes that *pod* reads."""
+        meta = pod.metadata
+        if meta.uid in self._pods:
+            return
+        keys = frozenset(_reference_keys(references_of(pod), meta.namespace))
+        references = self._pods[meta.uid] = _PodReferences(keys, on_change)
+        for key in keys:
+            self._pods_by_key.setdefault(key, {})[meta.uid] = references
+
+    def unregister_pod(self, uid: str) -> None:
+        """Stop watching the objects that the pod reads."""
+        references = self._pods.pop(uid, None)
+        for key in references.keys if references else ():
+            others = self._pods_by_key[key]
+            del others[uid]
+            if not others:
+                del self._pods_by_key[key]
+                self._fetched.pop(key, None)
+                self._locks.pop(key, None)
+
+    async def get(self, pod: Pod, *, force: bool = True) -> ResolvedSources:
+        """Return the objects that *pod* reads; without *force*, from the cache if it is current.
+
+        The pod must be registered.
+
+        Raises:
+            ApiError, ConnectionLostError: a request failed.
+        """
+        references = references_of(pod)
+        contents: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
+        claims: dict[str, ClaimVolume | None] = {}
+        for resource, key in sorted(
+            _reference_keys(references, pod.metadata.namespace), key=_order
+        ):
+            name = key.partition("/")[2]
+            if resource is PERSISTENTVOLUMECLAIMS:
+                known = self._pods[pod.metadata.uid].claim_volumes
+                before = known.get(name)
+                if before is None or before.error:  # a bound claim stays resolved
+                    known[name] = await self._resolve_claim(pod.metadata.namespace, name)
+                claims[name] = known[name]
+            else:
+                content = await (self._fetch if force else self._get_cached)((resource, key))
+                contents[resource][name] = content
+        return ResolvedSources(
+            config_maps=contents[CONFIGMAPS],
+            secrets=contents[SECRETS],
+            tokens=await self._tokens(pod, references),
+            claims=claims,
+        )
+
+    def next_token_refresh(self, uid: str) -> float | None:
+        """Return the monotonic time of the first renewal of the pod's tokens."""
+        references = self._pods.get(uid)
+        tokens = references.tokens.values() if references else ()
+        return min((token.refresh_at for token in tokens), default=None)
+
+    async def _resolve_claim(self, namespace: str, name: str) -> ClaimVolume | None:
+        """Return the volume of a claim; ``None`` if the claim does not exist."""
+        claims = PERSISTENTVOLUMECLAIMS
+        try:
+            found = await self._client.get(
+                claims, name, namespace=namespace, view=PersistentVolumeClaim
+            )
+        except NotFoundError:
+            return None
+        volume_name = found.spec.volume_name
+        if found.status.phase != BOUND or not volume_name:
+            phase = found.status.phase or "not bound"
+            return ClaimVolume(error=f'persistentvolumeclaim "{name}" is {phase}')
+        try:
+            volume = await self._client.get(PERSISTENTVOLUMES, volume_name, view=PersistentVolume)
+        except NotFoundError:
+            return ClaimVolume(error=f'persistentvolume "{volume_name}" not found')
+        return claim_volume(found.metadata.uid, volume)
+
+    async def _fetch(self, key: _Key) -> dict[str, bytes] | None:
+        resource, object_key = key
+        namespace, _, name = object_key.partition("/")
+        try:
+            found = await self._client.get(
+                resource, name, namespace=namespace, view=_VIEWS[resource]
+            )
+        except NotFoundError:
+            return None
+        return found.content()
+
+    async def _get_cached(self, key: _Key) -> dict[str, bytes] | None:
+        """Return the content, fetched by the first caller after a change."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            current = self._informers[key[0]].get(key[1])
+            version = current.metadata.resource_version if current else ""
+            known = self._fetched.get(key)
+            if known is not None and version and known[0] == version:
+                return known[1]
+            content = await self._fetch(key)
+            if content is not None and key in self._pods_by_key:
+                self._fetched[key] = (version, content)
+            return content
+
+    async def _tokens(self, pod: Pod, references: PodReferences) -> dict[str, bytes]:
+        tokens, now = self._pods[pod.metadata.uid].tokens, self._clock.monotonic()
+        for audience, seconds in sorted(references.tokens):
+            known = tokens.get(audience)
+            if known is None or known.refresh_at <= now:
+                token = await self._request_token(pod, audience=audience, seconds=seconds)
+                if token is not None:
+                    tokens[audience] = token
+        return {audience: token.value for audience, token in tokens.items()}
+
+    async def _request_token(self, pod: Pod, *, audience: str, seconds: int) -> Token | None:
+        """Request a token of the pod's service account; ``None`` if the API server issues none."""
+        meta = pod.metadata
+        account = pod.spec.service_account_name or "default"
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [audience] if audience else [],
+                "expirationSeconds": seconds,
+                "boundObjectRef": bound,
+            },
+        }
+        path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
+        requested_at = self._clock.monotonic()
+        try:
+            response = await self._client.post(path, body, view=TokenRequest)
+        except ApiError as error:
+            if error.status in (404, 405, 501):
+                return None
+            raise
+        # Its lifetime, not its expiry: the API server's clock may differ from this machine's.
+        lifetime = response.spec.expiration_seconds or seconds
+        max_age = min(max(lifetime * _TOKEN_REFRESH_FRACTION, 1.0), _MAX_TOKEN_AGE)
+        return Token(response.status.token.encode(), requested_at + max_age)
+
+
+def _reference_keys(references: PodReferences, namespace: str) -> Iterator[_Key]:
+    for resource, names in (
+        (CONFIGMAPS, references.config_maps),
+        (SECRETS, references.secrets),
+        (PERSISTENTVOLUMECLAIMS, references.claims),
+    ):
+        for name in names:
+            yield resource, f"{namespace}/{name}"
+
+
+def _order(key: _Key) -> tuple[str, str]:
+    return key[0].plural, key[1]

@@ -1,0 +1,95 @@
+"""Objects that exist from the start: namespaces, priority classes, custom resource definitions."""
+
+import logging
+from collections.abc import Iterable
+
+from ...model import names
+from ...model.names import Resource
+from .discovery.catalog import Catalog
+from .errors.status import StatusError
+from .http.requests import Json, ObjectPath
+from .verbs.writes import Writer, WriteRequest, WriteResult
+
+log = logging.getLogger(__name__)
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Namespaces of every cluster."""
+
+NAMESPACES = (*SYSTEM_NAMESPACES, "volcano-system")
+
+PRIORITY_CLASSES = {
+    "system-node-critical": (
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+    "system-cluster-critical": (
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another "
+        "node if necessary.",
+    ),
+}
+
+
+async def ensure_defaults(
+    writer: Writer,
+    catalog: Catalog,
+    definitions: Iterable[Json],
+    *,
+    optional_definitions: Iterable[Json] = (),
+) -> None:
+    """Create missing default objects, and update *definitions* to the given content.
+
+    Existing *optional_definitions* are not updated.
+
+    Raises:
+        StatusError: a definition is rejected.
+    """
+    writes = [
+        _create(writer, catalog, names.NAMESPACES, {"metadata": {"name": name}})
+        for name in NAMESPACES
+    ]
+    for name, (value, description) in PRIORITY_CLASSES.items():
+        body = {"metadata": {"name": name}, "value": value, "description": description}
+        writes.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
+    writes.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
+    writes += [_apply_crd(writer, catalog, definition) for definition in definitions]
+    writes += [
+        _create(writer, catalog, names.CRDS, {**each, "metadata": dict(each["metadata"])})
+        for each in optional_definitions
+    ]
+    for written in writes:
+        if written is not None:
+            await written.committed()
+
+
+def _dir_storage_class() -> Json:
+    """The default storage class."""
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
+    return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
+
+
+def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> WriteResult | None:
+    try:
+        return writer.create(
+            WriteRequest(kind=catalog.require(resource), object_path=ObjectPath()), obj
+        )
+    except StatusError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return None
+
+
+def _apply_crd(writer: Writer, catalog: Catalog, definition: Json) -> WriteResult | None:
+    obj = {**definition, "metadata": dict(definition["metadata"])}
+    kind = catalog.require(names.CRDS)
+    name = obj["metadata"]["name"]
+    entry = writer.store.resource_store(kind).latest("", name)
+    if entry is None:
+        return _create(writer, catalog, names.CRDS, obj)
+    call = WriteRequest(kind=kind, object_path=ObjectPath(name=name))
+    written = writer.patch(call, lambda current: {**current, "spec": obj["spec"]})
+    if written.data != entry.data:
+        # It was changed by a client, or belongs to another version of Batholith.
+        log.warning("replaced custom resource definition", extra={"crd": name})
+    return written

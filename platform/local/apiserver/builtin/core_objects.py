@@ -1,0 +1,443 @@
+"""Defaults and validation of the other built-in kinds that clients create."""
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+from ....model import quantity, times, validation
+from ..errors.fields import (
+    IMMUTABLE,
+    FieldError,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+)
+from ..kinds.groups import RBAC
+from .enums import ACCESS_MODES, PROTOCOLS
+from .scheduling_validation import validate_selector
+
+Json = dict[str, Any]
+
+DATA_LIMIT = 1024 * 1024
+"""Maximum bytes of the data of a ConfigMap or Secret."""
+
+_SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+_PREEMPTION = ("Never", "PreemptLowerPriority")
+SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
+_USER_PRIORITY_LIMIT = 1_000_000_000
+_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+
+
+def default_namespace(obj: Json) -> None:
+    """Set a namespace's name label."""
+    if name := obj["metadata"].get("name"):
+        obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
+
+
+def prepare_namespace_for_create(obj: Json) -> None:
+    """Set the finalizer that keeps a namespace until its content is deleted."""
+    default_namespace(obj)
+    finalizers = obj.setdefault("spec", {}).setdefault("finalizers", [])
+    if "kubernetes" not in finalizers:
+        finalizers.append("kubernetes")
+    obj["status"] = {"phase": "Active"}
+
+
+def prepare_namespace_for_update(obj: Json, old: Json) -> None:
+    """Keep the finalizers of the spec: they have their own subresource."""
+    if "spec" in old:
+        obj["spec"] = old["spec"]
+
+
+def default_node(obj: Json) -> None:
+    """Default a node's allocatable resources to its capacity."""
+    status = obj.get("status") or {}
+    status.pop("config", None)  # kubelets no longer support dynamic configuration
+    if "capacity" in status and "allocatable" not in status:
+        status["allocatable"] = dict(status["capacity"])
+
+
+def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate the taints of a node."""
+    errors = []
+    seen = set()
+    for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
+        path = f"metadata.taints[{index}]"  # sic: kube-apiserver's path
+        key, effect = taint.get("key", ""), taint.get("effect", "")
+        if problem := validation.qualified_name_error(key):
+            errors.append(invalid(f"{path}.key", key, problem))
+        if effect not in _TAINT_EFFECTS:
+            errors.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
+        if (key, effect) in seen:
+            text = "taints must be unique by key and effect pair"
+            errors.append(invalid(path, key, text))
+        seen.add((key, effect))
+    return errors
+
+
+def default_secret(obj: Json) -> None:
+    """Set a Secret's type, and move ``stringData`` to its data."""
+    obj.setdefault("type", "Opaque")
+    if texts := obj.pop("stringData", None):
+        data = obj.setdefault("data", {})
+        for key, text in texts.items():
+            data[key] = base64.b64encode(text.encode()).decode()
+
+
+def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate keys, size and immutability of a ConfigMap."""
+    data, binary = obj.get("data", {}), obj.get("binaryData", {})
+    errors = _validate_keys(data, "data") + _validate_keys(binary, "binaryData")
+    errors += [
+        invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+        for key in data.keys() & binary.keys()
+    ]
+    size = sum(len(text.encode()) for text in data.values())
+    size += sum(len(text) * 3 // 4 for text in binary.values())
+    if size > DATA_LIMIT:
+        errors.append(too_long("", DATA_LIMIT))
+    return errors + _validate_immutable(obj, old, ("data", "binaryData"))
+
+
+def validate_secret(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate keys, size, type and immutability of a Secret."""
+    data = obj.get("data", {})
+    errors = _validate_keys(data, "data")
+    if sum(len(text) * 3 // 4 for text in data.values()) > DATA_LIMIT:
+        errors.append(too_long("data", DATA_LIMIT))
+    for needed, keys in (
+        ("kubernetes.io/dockerconfigjson", (".dockerconfigjson",)),
+        ("kubernetes.io/tls", ("tls.crt", "tls.key")),
+        ("kubernetes.io/ssh-auth", ("ssh-privatekey",)),
+    ):
+        if obj.get("type") == needed:
+            errors += [required(f"data[{key}]") for key in keys if key not in data]
+    if old is not None and obj.get("type") != old.get("type"):
+        errors.append(invalid("type", obj.get("type"), IMMUTABLE))
+    return errors + _validate_immutable(obj, old, ("data",))
+
+
+def _validate_keys(data: Json, path: str) -> list[FieldError]:
+    return [
+        invalid(f"{path}[{key}]", key, problem)
+        for key in data
+        if (problem := validation.config_key_error(key))
+    ]
+
+
+def _validate_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> list[FieldError]:
+    if old is None or not old.get("immutable"):
+        return []
+    text = "field is immutable when `immutable` is set"
+    errors = [] if obj.get("immutable") else [forbidden("immutable", text)]
+    return errors + [forbidden(key, text) for key in keys if obj.get(key) != old.get(key)]
+
+
+def default_service(obj: Json) -> None:
+    """Default a Service; the server assigns its cluster IP."""
+    spec = obj.setdefault("spec", {})
+    kind = spec.setdefault("type", "ClusterIP")
+    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        config.setdefault("timeoutSeconds", 10800)
+    for port in spec.get("ports", ()):
+        port.setdefault("protocol", "TCP")
+        if port.get("targetPort") in (None, 0, ""):
+            port["targetPort"] = port.get("port", 0)
+    if kind != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        if address := spec.get("clusterIP"):
+            spec.setdefault("clusterIPs", [address])
+    if kind in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if kind == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+
+
+def prepare_service_for_create(obj: Json) -> None:
+    """Set the empty status of a new Service."""
+    obj["status"] = {"loadBalancer": {}}
+
+
+def prepare_service_for_update(obj: Json, old: Json) -> None:
+    """Keep the assigned cluster IP if an update omits it."""
+    spec, before = obj.get("spec", {}), old.get("spec", {})
+    if spec.get("type") == "ExternalName":
+        return
+    for key in ("clusterIP", "clusterIPs", "healthCheckNodePort"):
+        if key not in spec and key in before:
+            spec[key] = before[key]
+
+
+def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a Service."""
+    spec = obj.get("spec", {})
+    kind = spec.get("type", "")
+    errors = []
+    if kind not in _SERVICE_TYPES:
+        errors.append(not_supported("spec.type", kind, _SERVICE_TYPES))
+    if kind == "ExternalName" and not spec.get("externalName"):
+        errors.append(required("spec.externalName"))
+    ports = spec.get("ports", ())
+    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
+        errors.append(required("spec.ports"))
+    for index, port in enumerate(ports):
+        errors += _validate_service_port(port, f"spec.ports[{index}]", named=len(ports) > 1)
+    if old is not None:
+        before = old.get("spec", {})
+        same_kind = kind == before.get("type")
+        address = before.get("clusterIP")
+        if same_kind and address and spec.get("clusterIP") != address:
+            path = "spec.clusterIPs[0]"
+            errors.append(invalid(path, [spec.get("clusterIP", "")], "may not change once set"))
+    return errors
+
+
+def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldError]:
+    errors = []
+    if named and not port.get("name"):
+        errors.append(required(f"{path}.name"))
+    number = port.get("port", 0)
+    if not 1 <= number <= 65535:
+        text = "must be between 1 and 65535, inclusive"
+        errors.append(invalid(f"{path}.port", number, text))
+        if port.get("targetPort") == number:  # the default
+            errors.append(invalid(f"{path}.targetPort", number, text))
+    if port.get("protocol") not in PROTOCOLS:
+        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), PROTOCOLS))
+    return errors
+
+
+def default_pvc(obj: Json) -> None:
+    """Default a PersistentVolumeClaim."""
+    obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+def prepare_pvc_for_create(obj: Json) -> None:
+    """Set the phase of a new claim to Pending."""
+    obj["status"] = {"phase": "Pending"}
+
+
+def prepare_volume_for_create(obj: Json) -> None:
+    """Set the phase of a new volume to Pending."""
+    moment = times.format(datetime.now(UTC))
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
+
+
+def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a PersistentVolumeClaim; see :func:`_mutable_fields` for what may change."""
+    spec = obj.get("spec", {})
+    errors = []
+    modes = spec.get("accessModes", ())
+    if not modes:
+        errors.append(required("spec.accessModes", "at least 1 access mode is required"))
+    errors += [
+        not_supported("spec.accessModes", mode, ACCESS_MODES)
+        for mode in modes
+        if mode not in ACCESS_MODES
+    ]
+    if "storage" not in spec.get("resources", {}).get("requests", {}):
+        errors.append(required("spec.resources[storage]"))
+    if old is not None:
+        before = old.get("spec", {})
+        fixed = (spec.keys() | before.keys()) - _mutable_fields(old)
+        if any(spec.get(key) != before.get(key) for key in fixed):
+            text = (
+                "spec is immutable after creation except resources.requests and "
+                "volumeAttributesClassName for bound claims"
+            )
+            errors.append(forbidden("spec", text))
+        if _is_shrunk(spec, old):
+            text = "field can not be less than status.capacity"
+            errors.append(forbidden("spec.resources.requests.storage", text))
+    return errors
+
+
+def _mutable_fields(claim: Json) -> set[str]:
+    """Return the fields of the spec of *claim* that an update may change: each can be set once,
+    the size of a bound claim can grow.
+    """
+    spec = claim.get("spec", {})
+    changeable = {key for key in ("volumeName", "storageClassName") if key not in spec}
+    if claim.get("status", {}).get("phase") == "Bound":
+        changeable |= {"resources", "volumeAttributesClassName"}
+    return changeable
+
+
+def _is_shrunk(spec: Json, old: Json) -> bool:
+    """Return whether *spec* requests less than before, but not less than the capacity of *old*."""
+    try:
+        size = quantity.parse(storage_request(spec))
+        capacity = quantity.parse(old.get("status", {}).get("capacity", {}).get("storage", "0"))
+        return size < quantity.parse(storage_request(old.get("spec", {}))) and size <= capacity
+    except quantity.QuantityError:
+        return False  # reported by the validation of the field
+
+
+def storage_request(spec: Json) -> str:
+    """Return the storage request of a claim's *spec*."""
+    return str(spec.get("resources", {}).get("requests", {}).get("storage", "0"))
+
+
+def default_volume(obj: Json) -> None:
+    """Default a PersistentVolume."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+    spec.setdefault("volumeMode", "Filesystem")
+    if "hostPath" in spec:
+        spec["hostPath"].setdefault("type", "")
+
+
+def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a PersistentVolume."""
+    spec = obj.get("spec", {})
+    errors = []
+    if not spec.get("accessModes"):
+        errors.append(required("spec.accessModes"))
+    if "storage" not in spec.get("capacity", {}):
+        errors.append(required("spec.capacity"))
+    return errors
+
+
+def default_priority_class(obj: Json) -> None:
+    """Default a PriorityClass."""
+    obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a PriorityClass, which is immutable."""
+    errors = []
+    value = obj.get("value", 0)
+    name = obj["metadata"].get("name", "")
+    if value > _USER_PRIORITY_LIMIT and not name.startswith("system-"):
+        text = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_LIMIT}"
+        errors.append(forbidden("value", text))
+    if name.startswith("system-") and name not in SYSTEM_PRIORITY_CLASSES:
+        text = "priority class names with 'system-' prefix are reserved for system use only"
+        errors.append(forbidden("metadata.name", text))
+    policy = obj.get("preemptionPolicy")
+    if policy not in _PREEMPTION:
+        errors.append(not_supported("preemptionPolicy", policy, _PREEMPTION))
+    if old is not None:
+        if value != old.get("value", 0):
+            errors.append(forbidden("value", "may not be changed in an update."))
+        if policy != old.get("preemptionPolicy"):
+            errors.append(invalid("preemptionPolicy", policy, IMMUTABLE))
+    return errors
+
+
+def validate_lease(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a Lease."""
+    spec = obj.get("spec", {})
+    errors = []
+    if (seconds := spec.get("leaseDurationSeconds", 1)) <= 0:
+        text = "must be greater than 0"
+        errors.append(invalid("spec.leaseDurationSeconds", seconds, text))
+    if (transitions := spec.get("leaseTransitions", 0)) < 0:
+        text = "must be greater than or equal to 0"
+        errors.append(invalid("spec.leaseTransitions", transitions, text))
+    return errors
+
+
+def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
+    """Check that an Event is in the namespace of its regarding object."""
+    about = obj.get("involvedObject", {}).get("namespace", "")
+    namespace = obj["metadata"].get("namespace", "")
+    # Events regarding cluster-scoped objects are in the default namespace.
+    if about != namespace and not (not about and namespace in ("default", "kube-system")):
+        text = "does not match event.namespace"
+        return [invalid("involvedObject.namespace", about, text)]
+    return []
+
+
+def default_network_policy(obj: Json) -> None:
+    """Default a NetworkPolicy."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("podSelector", {})
+    if not spec.get("policyTypes"):
+        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+    for rule in [*spec.get("ingress", ()), *spec.get("egress", ())]:
+        for port in rule.get("ports", ()):
+            port.setdefault("protocol", "TCP")
+
+
+def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a NetworkPolicy."""
+    spec = obj.get("spec", {})
+    errors: list[FieldError] = []
+    validate_selector(spec.get("podSelector", {}), "spec.podSelector", errors)
+    for index, kind in enumerate(spec.get("policyTypes", ())):
+        if kind not in ("Egress", "Ingress"):
+            path = f"spec.policyTypes[{index}]"
+            errors.append(not_supported(path, kind, ("Egress", "Ingress")))
+    for side, peers in (("ingress", "from"), ("egress", "to")):
+        for index, rule in enumerate(spec.get(side, ())):
+            for number, peer in enumerate(rule.get(peers, ())):
+                if not peer:
+                    path = f"spec.{side}[{index}].{peers}[{number}]"
+                    errors.append(required(path, "must specify a peer"))
+    return errors
+
+
+def default_binding(obj: Json) -> None:
+    """Default a RoleBinding or ClusterRoleBinding."""
+    if role := obj.get("roleRef"):
+        role.setdefault("apiGroup", RBAC)
+    for subject in obj.get("subjects", ()):
+        if subject.get("kind") in ("User", "Group"):
+            subject.setdefault("apiGroup", RBAC)
+
+
+def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a RoleBinding or ClusterRoleBinding, whose role is immutable."""
+    role = obj.get("roleRef", {})
+    errors = [] if role.get("name") else [required("roleRef.name")]
+    if old is not None and role != old.get("roleRef"):
+        errors.append(invalid("roleRef", role, "cannot change roleRef"))
+    return errors
+
+
+def default_storage_class(obj: Json) -> None:
+    """Default a StorageClass."""
+    obj.setdefault("reclaimPolicy", "Delete")
+    obj.setdefault("volumeBindingMode", "Immediate")
+
+
+def default_endpoints(obj: Json) -> None:
+    """Default Endpoints or an EndpointSlice."""
+    for endpoint in obj.get("endpoints") or ():
+        endpoint.pop("deprecatedTopology", None)
+    groups = [obj, *obj.get("subsets", ())]
+    for group in groups:
+        for port in group.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+
+
+def default_autoscaler(obj: Json) -> None:
+    """Default a HorizontalPodAutoscaler."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("minReplicas", 1)
+    target = {"type": "Utilization", "averageUtilization": 80}
+    spec.setdefault(
+        "metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+    )
+
+
+def default_webhooks(obj: Json) -> None:
+    """Default a webhook configuration."""
+    for webhook in obj.get("webhooks", ()):
+        webhook.setdefault("failurePolicy", "Fail")
+        webhook.setdefault("matchPolicy", "Equivalent")
+        webhook.setdefault("namespaceSelector", {})
+        webhook.setdefault("objectSelector", {})
+        webhook.setdefault("timeoutSeconds", 10)
+        if obj.get("kind") == "MutatingWebhookConfiguration":
+            webhook.setdefault("reinvocationPolicy", "Never")
+        if service := webhook.get("clientConfig", {}).get("service"):
+            service.setdefault("port", 443)
+        for rule in webhook.get("rules") or ():
+            rule.setdefault("scope", "*")

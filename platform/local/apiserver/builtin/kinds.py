@@ -1,0 +1,355 @@
+"""Table of the built-in kinds: one row per kind, groups in the order of discovery."""
+
+from typing import Any
+
+from ....model import names
+from ....model.names import Resource
+from ..kinds.groups import (
+    ADMISSION,
+    AUTHENTICATION,
+    AUTHORIZATION,
+    NETWORKING,
+    RBAC,
+    RESOURCE,
+    STORAGE,
+)
+from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
+from . import event_conversion
+from .strategies import BuiltInStrategy
+
+__all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
+
+_CREATE = ("create",)
+
+_EVENTS_GROUP = "events.k8s.io"
+
+
+def _kind(resource: Resource, **options: Any) -> KindInfo:
+    """Describe a built-in kind; common *subresources* are given by name."""
+    known = common_subresources(resource)
+    given = options.pop("subresources", ())
+    subresources = [
+        known[subresource] if isinstance(subresource, str) else subresource for subresource in given
+    ]
+    return KindInfo(
+        resource=resource,
+        strategy=BuiltInStrategy(resource),
+        singular=resource.kind.lower(),
+        list_kind=f"{resource.kind}List",
+        subresources={subresource.name: subresource for subresource in subresources},
+        **options,
+    )
+
+
+def _label(*labels: str, missing: str = "") -> dict[str, tuple[tuple[str, ...], str]]:
+    """Field labels that equal the paths of their fields."""
+    return {label: (tuple(label.split(".")), missing) for label in labels}
+
+
+def _cluster(group: str, plural: str, kind: str) -> Resource:
+    return Resource(group, "v1", plural, kind, namespaced=False)
+
+
+_POD_LABELS = {
+    **_label(
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+        "status.nominatedNodeName",
+    ),
+    **_label("spec.hostNetwork", missing="false"),
+    "spec.host": (("spec", "nodeName"), ""),
+}
+_ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_EVENT_LABELS = {
+    **_label(*(f"involvedObject.{name}" for name in _ABOUT), "reason", "type"),
+    "reportingComponent": (("reportingComponent",), ""),
+    "source": (("source", "component"), ""),
+}
+_NEW_EVENT_LABELS = {f"regarding.{name}": f"involvedObject.{name}" for name in _ABOUT} | {
+    "reason": "reason",
+    "type": "type",
+    "reportingController": "reportingComponent",
+}
+_ALL = ("all",)
+_EXTENSIONS = ("api-extensions",)
+_SELECTED_BY_REPLICAS = _label("status.replicas", missing="0")
+
+_CORE = (
+    _kind(Resource("", "v1", "bindings", "Binding"), verbs=_CREATE),
+    _kind(names.CONFIGMAPS, short_names=("cm",)),
+    _kind(Resource("", "v1", "endpoints", "Endpoints"), short_names=("ep",)),
+    _kind(names.EVENTS, short_names=("ev",), field_labels=_EVENT_LABELS),
+    _kind(Resource("", "v1", "limitranges", "LimitRange"), short_names=("limits",)),
+    _kind(
+        names.NAMESPACES,
+        short_names=("ns",),
+        verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+        subresources=("status", Subresource("finalize", "Namespace", ("update",))),
+        field_labels=_label("status.phase"),
+    ),
+    _kind(
+        names.NODES,
+        short_names=("no",),
+        subresources=("status",),
+        field_labels=_label("spec.unschedulable", missing="false"),
+        status_on_create=True,
+    ),
+    _kind(
+        names.PERSISTENTVOLUMECLAIMS,
+        short_names=("pvc",),
+        subresources=("status",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        names.PERSISTENTVOLUMES,
+        short_names=("pv",),
+        subresources=("status",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        names.PODS,
+        short_names=("po",),
+        categories=_ALL,
+        subresources=(
+            "status",
+            Subresource("binding", "Binding", _CREATE),
+            Subresource("eviction", "Eviction", _CREATE, "policy"),
+            Subresource("log", "Pod", ("get",)),
+        ),
+        field_labels=_POD_LABELS,
+        stored_labels={"spec.host": "spec.nodeName"},
+        delete_returns_object=True,
+        generation="spec",
+    ),
+    _kind(
+        Resource("", "v1", "podtemplates", "PodTemplate"),
+        delete_returns_object=True,
+        generation="all",
+    ),
+    _kind(
+        Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+        short_names=("rc",),
+        categories=_ALL,
+        subresources=("status", "scale"),
+        field_labels=_SELECTED_BY_REPLICAS,
+        generation="spec",
+    ),
+    _kind(
+        Resource("", "v1", "resourcequotas", "ResourceQuota"),
+        short_names=("quota",),
+        subresources=("status",),
+        delete_returns_object=True,
+    ),
+    _kind(names.SECRETS, field_labels=_label("type")),
+    _kind(
+        names.SERVICEACCOUNTS,
+        short_names=("sa",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        names.SERVICES,
+        short_names=("svc",),
+        categories=_ALL,
+        subresources=("status",),
+        field_labels=_label("spec.clusterIP", "spec.type"),
+        delete_returns_object=True,
+    ),
+)
+
+_WORKLOADS = (
+    _kind(Resource("apps", "v1", "controllerrevisions", "ControllerRevision")),
+    _kind(
+        Resource("apps", "v1", "daemonsets", "DaemonSet"),
+        short_names=("ds",),
+        categories=_ALL,
+        subresources=("status",),
+        generation="spec",
+    ),
+    _kind(
+        Resource("apps", "v1", "deployments", "Deployment"),
+        short_names=("deploy",),
+        categories=_ALL,
+        subresources=("status", "scale"),
+        generation="spec",
+    ),
+    _kind(
+        Resource("apps", "v1", "replicasets", "ReplicaSet"),
+        short_names=("rs",),
+        categories=_ALL,
+        subresources=("status", "scale"),
+        field_labels=_SELECTED_BY_REPLICAS,
+        generation="spec",
+    ),
+    _kind(
+        Resource("apps", "v1", "statefulsets", "StatefulSet"),
+        short_names=("sts",),
+        categories=_ALL,
+        subresources=("status", "scale"),
+        generation="spec",
+    ),
+    _kind(
+        Resource(_EVENTS_GROUP, "v1", "events", "Event"),
+        short_names=("ev",),
+        stored_as=names.EVENTS,
+        field_labels=_label(*_NEW_EVENT_LABELS),
+        stored_labels=_NEW_EVENT_LABELS,
+        conversion=(event_conversion.to_core, event_conversion.from_core),
+    ),
+    _kind(
+        Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+        short_names=("hpa",),
+        categories=_ALL,
+        subresources=("status",),
+    ),
+    _kind(
+        names.BATCH_CRONJOBS,
+        short_names=("cj",),
+        categories=_ALL,
+        subresources=("status",),
+        generation="spec",
+    ),
+    _kind(
+        names.BATCH_JOBS,
+        categories=_ALL,
+        subresources=("status",),
+        field_labels={"status.successful": (("status", "succeeded"), "0")},
+        orphan_by_default=True,
+        generation="spec",
+    ),
+)
+
+_ACCESS = (
+    _kind(_cluster(AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview"), verbs=_CREATE),
+    _kind(names.TOKENREVIEWS, verbs=_CREATE),
+    _kind(
+        Resource(AUTHORIZATION, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview"),
+        verbs=_CREATE,
+    ),
+    _kind(
+        _cluster(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+        verbs=_CREATE,
+    ),
+    _kind(
+        _cluster(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+        verbs=_CREATE,
+    ),
+    _kind(_cluster(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"), verbs=_CREATE),
+    _kind(
+        _cluster("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest"),
+        short_names=("csr",),
+        subresources=("status",),
+        field_labels=_label("spec.signerName"),
+    ),
+    _kind(_cluster(RBAC, "clusterrolebindings", "ClusterRoleBinding")),
+    _kind(_cluster(RBAC, "clusterroles", "ClusterRole")),
+    _kind(Resource(RBAC, "v1", "rolebindings", "RoleBinding")),
+    _kind(Resource(RBAC, "v1", "roles", "Role")),
+)
+
+_NETWORK = (
+    _kind(_cluster(NETWORKING, "ingressclasses", "IngressClass"), generation="spec"),
+    _kind(
+        Resource(NETWORKING, "v1", "ingresses", "Ingress"),
+        short_names=("ing",),
+        subresources=("status",),
+        generation="spec",
+    ),
+    _kind(names.NETWORKPOLICIES, short_names=("netpol",), generation="spec"),
+    _kind(
+        names.POD_DISRUPTION_BUDGETS,
+        short_names=("pdb",),
+        subresources=("status",),
+        update_needs_rv=True,
+        generation="spec",
+    ),
+)
+
+_STORAGE_KINDS = (
+    _kind(_cluster(STORAGE, "csidrivers", "CSIDriver"), delete_returns_object=True),
+    _kind(_cluster(STORAGE, "csinodes", "CSINode"), delete_returns_object=True),
+    _kind(Resource(STORAGE, "v1", "csistoragecapacities", "CSIStorageCapacity")),
+    _kind(
+        names.STORAGECLASSES,
+        short_names=("sc",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        _cluster(STORAGE, "volumeattachments", "VolumeAttachment"),
+        subresources=("status",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        _cluster(STORAGE, "volumeattributesclasses", "VolumeAttributesClass"),
+        short_names=("vac",),
+        delete_returns_object=True,
+    ),
+)
+
+_WEBHOOK_KINDS = tuple(
+    _kind(
+        _cluster(ADMISSION, plural, kind),
+        categories=_EXTENSIONS,
+        subresources=subresources,
+        update_needs_rv=True,
+        generation="all",
+    )
+    for plural, kind, subresources in (
+        ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", ()),
+        ("validatingadmissionpolicies", "ValidatingAdmissionPolicy", ("status",)),
+        ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", ()),
+        ("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", ()),
+    )
+)
+_DEFINITIONS = _kind(
+    names.CRDS,
+    short_names=("crd", "crds"),
+    categories=_EXTENSIONS,
+    subresources=("status",),
+    update_needs_rv=True,
+    generation="spec",
+    offload_threshold=0,  # compiling one pattern may take milliseconds
+)
+
+_OTHERS = (
+    _kind(names.PRIORITYCLASSES, short_names=("pc",), generation="all"),
+    _kind(names.LEASES, update_needs_rv=True),
+    _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
+    _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
+    _kind(
+        _cluster(RESOURCE, "deviceclasses", "DeviceClass"),
+        delete_returns_object=True,
+        generation="spec",
+    ),
+    _kind(
+        Resource(RESOURCE, "v1", "resourceclaims", "ResourceClaim"),
+        subresources=("status",),
+        delete_returns_object=True,
+    ),
+    _kind(
+        Resource(RESOURCE, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+        delete_returns_object=True,
+    ),
+    _kind(
+        _cluster(RESOURCE, "resourceslices", "ResourceSlice"),
+        field_labels=_label("spec.nodeName", "spec.driver"),
+        delete_returns_object=True,
+        generation="spec",
+    ),
+)
+
+BUILT_IN: tuple[KindInfo, ...] = (
+    *_CORE,
+    *_WORKLOADS,
+    *_ACCESS,
+    *_NETWORK,
+    *_STORAGE_KINDS,
+    *_WEBHOOK_KINDS,
+    _DEFINITIONS,
+    *_OTHERS,
+)
+"""All built-in kinds; groups in the order of discovery."""

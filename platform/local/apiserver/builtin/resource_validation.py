@@ -1,0 +1,77 @@
+"""Validation of the resource requests and limits of containers."""
+
+from typing import Any
+
+from ....model import quantity, validation
+from ....model.resource_names import COMPUTE, is_extended, may_overcommit
+from ..errors.fields import FieldError, forbidden, invalid, required
+
+Json = dict[str, Any]
+
+_HUGE_PAGES = "hugepages-"
+_NATIVE = ("pods", "storage", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+"""Known resource names that containers may not request."""
+
+
+def validate_resources(resources: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate requests and limits: names, amounts, and that no request exceeds its limit."""
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    for kind, amounts in (("limits", limits), ("requests", requests)):
+        for name, text in amounts.items():
+            _validate_amount(name, text, f"{path}.{kind}[{name}]", errors)
+    for name, text in requests.items():
+        _validate_request(name, text, limits.get(name), path, errors)
+    asked = limits.keys() | requests.keys()
+    if not asked & {"cpu", "memory"} and any(name.startswith(_HUGE_PAGES) for name in asked):
+        errors.append(forbidden(path, "HugePages require cpu or memory"))
+
+
+def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) -> None:
+    if name not in COMPUTE:
+        errors += [invalid(path, name, problem) for problem in _name_errors(name)]
+    amount = quantity.parse(text)
+    if amount < quantity.ZERO:
+        errors.append(invalid(path, text, "must be greater than or equal to 0"))
+    elif is_extended(name) and not amount.is_whole:
+        errors.append(invalid(path, text, "must be an integer"))
+    elif name.startswith(_HUGE_PAGES) and not _is_multiple(amount, name):
+        detail = f"{text} is not positive integer multiple of {name}"
+        errors.append(invalid(path, text, detail))
+
+
+def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
+    """Return whether *amount* is a multiple of the huge page size in *name*."""
+    try:
+        size = quantity.parse(name.removeprefix(_HUGE_PAGES)).value()
+    except quantity.QuantityError:
+        return False
+    return size > 0 and amount.value() % size == 0
+
+
+def _name_errors(name: str) -> list[str]:
+    problem = validation.qualified_name_error(name)
+    problems = [problem] if problem else []
+    if "/" in name:
+        if is_extended(name) and (problem or name.startswith("requests.")):
+            problems.append("doesn't follow extended resource name standard")
+    elif not name.startswith(_HUGE_PAGES):
+        if not problem and name not in _NATIVE:
+            problems.append("must be a standard resource type or fully qualified")
+        problems.append("must be a standard resource for containers")
+    return problems
+
+
+def _validate_request(
+    name: str, text: str, limit: str | None, path: str, errors: list[FieldError]
+) -> None:
+    elastic = may_overcommit(name)
+    if limit is None:
+        if not elastic:
+            detail = "Limit must be set for non overcommitable resources"
+            errors.append(required(f"{path}.limits", detail))
+        return
+    wanted, most = quantity.parse(text), quantity.parse(limit)
+    if wanted > most or (wanted != most and not elastic):
+        relation = "less than or equal" if elastic else "equal"
+        detail = f"must be {relation} to {name} limit of {limit}"
+        errors.append(invalid(f"{path}.requests", text, detail))

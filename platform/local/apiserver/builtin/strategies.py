@@ -1,0 +1,234 @@
+"""REST strategy of the built-in kinds: common rules, and hooks of single kinds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ....model import validation
+from ....model.names import Resource
+from ..custom import crds
+from ..errors.fields import FieldError
+from ..kinds.groups import ADMISSION, RBAC
+from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
+from ..kinds.typed_json import add_zero_values, decode_object
+from . import (
+    batch_jobs,
+    core_objects,
+    cron_jobs,
+    event_conversion,
+    job_status,
+    pod_defaults,
+    pod_strategy,
+    stored_defaults,
+    workloads,
+)
+
+Json = dict[str, Any]
+
+
+def _no_change(obj: Json) -> None:
+    """Do nothing."""
+
+
+def _no_update_change(obj: Json, old: Json) -> None:
+    """Do nothing."""
+
+
+def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
+    return []
+
+
+def _no_warnings(obj: Json, old: Json | None) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyHooks:
+    """What one kind does in addition to the common rules."""
+
+    default: Callable[[Json], None] = _no_change
+    prepare_for_create: Callable[[Json], None] = _no_change
+    prepare_for_update: Callable[[Json, Json], None] = _no_update_change
+    validate: Callable[[Json, Json | None], list[FieldError]] = _no_errors
+    validate_status: Callable[[Json, Json], list[FieldError]] | None = None
+    """Validation of a write of ``/status``; by default :attr:`validate`."""
+
+    warnings: Callable[[Json, Json | None], list[str]] = _no_warnings
+    name_rule: NameRule = validation.dns1123_subdomain_error
+
+
+def _prepare_crd_for_create(crd: Json) -> None:
+    crd["status"] = crds.initial_status(crd)
+
+
+_PLAIN = StrategyHooks()
+_REPLICAS = StrategyHooks(default=workloads.default_replicas, validate=workloads.validate_workload)
+_ROLE = StrategyHooks(name_rule=validation.path_segment_error)
+_BINDING = StrategyHooks(
+    default=core_objects.default_binding,
+    validate=core_objects.validate_binding,
+    name_rule=validation.path_segment_error,
+)
+_WEBHOOKS = StrategyHooks(default=core_objects.default_webhooks)
+
+_HOOKS: dict[tuple[str, str], StrategyHooks] = {
+    ("", "ConfigMap"): StrategyHooks(validate=core_objects.validate_config_map),
+    ("", "Endpoints"): StrategyHooks(default=core_objects.default_endpoints),
+    ("", "Event"): StrategyHooks(validate=core_objects.validate_event),
+    ("", "LimitRange"): StrategyHooks(default=stored_defaults.default_limit_range),
+    ("", "Namespace"): StrategyHooks(
+        default=core_objects.default_namespace,
+        prepare_for_create=core_objects.prepare_namespace_for_create,
+        prepare_for_update=core_objects.prepare_namespace_for_update,
+        name_rule=validation.dns1123_label_error,
+    ),
+    ("", "Node"): StrategyHooks(
+        default=core_objects.default_node, validate=core_objects.validate_node
+    ),
+    ("", "PersistentVolume"): StrategyHooks(
+        default=core_objects.default_volume,
+        prepare_for_create=core_objects.prepare_volume_for_create,
+        validate=core_objects.validate_volume,
+    ),
+    ("", "PersistentVolumeClaim"): StrategyHooks(
+        default=core_objects.default_pvc,
+        prepare_for_create=core_objects.prepare_pvc_for_create,
+        validate=core_objects.validate_pvc,
+    ),
+    ("", "Pod"): StrategyHooks(
+        default=pod_defaults.default_pod,
+        prepare_for_create=pod_defaults.prepare_pod_for_create,
+        prepare_for_update=pod_strategy.prepare_pod_for_update,
+        validate=pod_strategy.validate_pod,
+    ),
+    ("", "PodTemplate"): StrategyHooks(default=stored_defaults.default_pod_template),
+    ("", "ReplicationController"): StrategyHooks(
+        default=workloads.default_replication_controller, validate=workloads.validate_workload
+    ),
+    ("", "Secret"): StrategyHooks(
+        default=core_objects.default_secret, validate=core_objects.validate_secret
+    ),
+    ("", "Service"): StrategyHooks(
+        default=core_objects.default_service,
+        prepare_for_create=core_objects.prepare_service_for_create,
+        prepare_for_update=core_objects.prepare_service_for_update,
+        validate=core_objects.validate_service,
+        name_rule=validation.dns1035_label_error,
+    ),
+    ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
+    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
+        default=stored_defaults.default_admission_policy
+    ),
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
+        default=stored_defaults.default_admission_binding
+    ),
+    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): StrategyHooks(
+        default=crds.default_crd,
+        prepare_for_create=_prepare_crd_for_create,
+        validate=crds.validate_crd,
+    ),
+    ("apps", "DaemonSet"): StrategyHooks(
+        default=workloads.default_daemon_set, validate=workloads.validate_workload
+    ),
+    ("apps", "Deployment"): StrategyHooks(
+        default=workloads.default_deployment, validate=workloads.validate_workload
+    ),
+    ("apps", "ReplicaSet"): _REPLICAS,
+    ("apps", "StatefulSet"): StrategyHooks(
+        default=workloads.default_stateful_set, validate=workloads.validate_workload
+    ),
+    ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
+        default=core_objects.default_autoscaler
+    ),
+    ("batch", "CronJob"): StrategyHooks(
+        default=cron_jobs.default_cron_job,
+        validate=cron_jobs.validate_cron_job,
+        validate_status=cron_jobs.validate_cron_job_status,
+        warnings=cron_jobs.cron_job_warnings,
+    ),
+    ("batch", "Job"): StrategyHooks(
+        default=batch_jobs.default_job,
+        prepare_for_create=batch_jobs.prepare_job_for_create,
+        prepare_for_update=batch_jobs.prepare_job_for_update,
+        validate=batch_jobs.validate_job,
+        validate_status=job_status.validate_job_status,
+        warnings=batch_jobs.job_warnings,
+    ),
+    ("coordination.k8s.io", "Lease"): StrategyHooks(
+        default=stored_defaults.default_lease, validate=core_objects.validate_lease
+    ),
+    ("discovery.k8s.io", "EndpointSlice"): StrategyHooks(default=core_objects.default_endpoints),
+    ("events.k8s.io", "Event"): StrategyHooks(validate=event_conversion.validate_event),
+    ("networking.k8s.io", "IngressClass"): StrategyHooks(
+        default=stored_defaults.default_ingress_class
+    ),
+    ("networking.k8s.io", "NetworkPolicy"): StrategyHooks(
+        default=core_objects.default_network_policy, validate=core_objects.validate_network_policy
+    ),
+    (RBAC, "ClusterRole"): _ROLE,
+    (RBAC, "ClusterRoleBinding"): _BINDING,
+    (RBAC, "Role"): _ROLE,
+    (RBAC, "RoleBinding"): _BINDING,
+    ("resource.k8s.io", "ResourceClaim"): StrategyHooks(
+        default=stored_defaults.default_resource_claim
+    ),
+    ("resource.k8s.io", "ResourceClaimTemplate"): StrategyHooks(
+        default=stored_defaults.default_resource_claim_template
+    ),
+    ("scheduling.k8s.io", "PriorityClass"): StrategyHooks(
+        default=core_objects.default_priority_class, validate=core_objects.validate_priority_class
+    ),
+    ("storage.k8s.io", "CSIDriver"): StrategyHooks(default=stored_defaults.default_csi_driver),
+    ("storage.k8s.io", "StorageClass"): StrategyHooks(default=core_objects.default_storage_class),
+}
+
+
+def finalizers_of(obj: Json) -> list[str]:
+    """Its default finalizers."""
+    return obj["metadata"].get("finalizers") or []
+
+
+class BuiltInStrategy:
+    """Prunes, defaults and validates the objects of one built-in kind."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._hooks = _HOOKS.get((resource.group, resource.kind), _PLAIN)
+        self.default = self._hooks.default
+        self.prepare_for_update = self._hooks.prepare_for_update
+        self.warnings = self._hooks.warnings
+
+    def prune(self, obj: Json) -> list[str]:
+        """Remove unknown fields and return their paths.
+
+        Raises:
+            MalformedError: a field has a value of a wrong type.
+        """
+        return decode_object(obj, self._resource)
+
+    def prepare_for_create(self, obj: Json) -> None:
+        """Set initial values beyond the defaults, e.g. the first phase."""
+        self._hooks.prepare_for_create(obj)
+        add_zero_values(obj, self._resource)
+
+    def validate(self, obj: Json, old: Json | None) -> list[FieldError]:
+        """Validate the metadata, and the object by the kind's hook."""
+        return self._validate_metadata(obj, old) + self._hooks.validate(obj, old)
+
+    def validate_status(self, obj: Json, old: Json) -> list[FieldError]:
+        """Validate the metadata, and the status by the kind's hook."""
+        hook = self._hooks.validate_status or self._hooks.validate
+        return self._validate_metadata(obj, old) + hook(obj, old)
+
+    def _validate_metadata(self, obj: Json, old: Json | None) -> list[FieldError]:
+        errors = validate_metadata(
+            obj["metadata"],
+            self._hooks.name_rule,
+            namespaced=self._resource.namespaced,
+            old=old["metadata"] if old else None,
+        )
+        if old is None or finalizers_of(obj) != finalizers_of(old):
+            errors += validate_known_finalizers(finalizers_of(obj))
+        return errors

@@ -1,0 +1,256 @@
+"""Objects and fields that the server stores although the embedded cluster does not act on them.
+
+Clients get a warning. Every kind and every field of a pod has its row in
+`tests/apiserver/test_no_silent_acceptance.py`; once it is enforced, remove its row there and its
+entry here or in :mod:`.unenforced_pods`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ....model import unscheduled_fields
+from ....model.names import Resource
+from ..kinds.groups import ADMISSION, NETWORKING, RBAC, RESOURCE, STORAGE
+from .unenforced_pods import unenforced_pod_fields
+
+Json = dict[str, Any]
+
+
+class UnenforcedKind(NamedTuple):
+    """A kind whose objects have no effect."""
+
+    missing_action: str
+    """What the embedded cluster does not do: *enforced*, *run*, *used*."""
+
+    advice: str
+
+
+_RUN = "run"
+_ENFORCED = "enforced"
+_USED = "used"
+_NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.sh/v1alpha1)"
+_NO_ROLES = "every user with a token may do everything"
+_NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
+_NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
+_NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
+_NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
+_NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
+
+_JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
+"""Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
+
+UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
+    ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
+    ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("", "ResourceQuota"): UnenforcedKind(
+        _ENFORCED, "limit a Queue by its spec.capability instead"
+    ),
+    ("", "ServiceAccount"): UnenforcedKind(_USED, f"it has no tokens, and {_NO_ROLES}"),
+    ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
+        _RUN, "nothing is scaled automatically"
+    ),
+    ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
+        "signed", "it has no signers"
+    ),
+    (RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
+    (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
+    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),
+    (STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
+    ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
+}
+"""By group and kind. Kinds that are plain data on any cluster are not included."""
+
+
+def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[str]:
+    """Return warnings for what has no effect in *obj*.
+
+    For an update, only for its changes: *old* is the previous object.
+    """
+    gap = kind_warning(resource)
+    if gap:
+        return [gap] if old is None or _content(obj) != _content(old) else []
+    found = field_warnings(resource, obj)
+    if old is None or not found:
+        return found
+    known = set(field_warnings(resource, old))
+    return [text for text in found if text not in known]
+
+
+def kind_warning(resource: Resource) -> str:
+    """Return the warning for any object of *resource*; empty if it has an effect."""
+    gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
+    if gap is None:
+        return ""
+    missing = f"{resource.kind} is stored but not {gap.missing_action} by the embedded cluster"
+    return f"{missing}: {gap.advice}"
+
+
+def field_warnings(resource: Resource, obj: Json) -> list[str]:
+    """Return a warning for each field of *obj* that does not have its effect."""
+    look = _FIELDS.get((resource.group, resource.kind))
+    if look is None:
+        return []
+    return [_field_warning(*found) for found in look(obj)]
+
+
+def _field_warning(path: str, why: str, effect: str = "has no effect") -> str:
+    return f"{path} {effect} in the embedded cluster: {why}"
+
+
+def _content(obj: Json) -> Json:
+    apart = ("apiVersion", "kind", "metadata", "status")
+    return {key: value for key, value in obj.items() if key not in apart}
+
+
+# Fields of single kinds. Objects may be malformed custom objects, so types are checked.
+
+Found = Iterator[tuple[str, str] | tuple[str, str, str]]
+"""Yields paths of fields, why they have no effect, and what they have instead, if anything."""
+
+
+def _dict(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _namespace(obj: Json) -> Found:
+    for label in _dict(_dict(obj.get("metadata")).get("labels")):
+        if str(label).startswith("pod-security.kubernetes.io/"):
+            yield f"metadata.labels[{label}]", "pods are not held against the security standards"
+
+
+def _pod(obj: Json) -> Found:
+    return unenforced_pod_fields([("spec", obj.get("spec"))])
+
+
+def _batch_job(obj: Json) -> Found:
+    return _batch_job_spec(_dict(obj.get("spec")), "spec")
+
+
+def _cron_job(obj: Json) -> Found:
+    template = _dict(_dict(obj.get("spec")).get("jobTemplate"))
+    return _batch_job_spec(_dict(template.get("spec")), "spec.jobTemplate.spec")
+
+
+def _batch_job_spec(spec: Json, path: str) -> Found:
+    if spec.get("managedBy") not in (None, *_JOB_CONTROLLERS):
+        yield f"{path}.managedBy", "no controller of this name runs, so the Job is not run"
+    pod = _dict(spec.get("template")).get("spec")
+    yield from unenforced_pod_fields([(f"{path}.template.spec", pod)])
+
+
+def _volcano_job(obj: Json) -> Found:
+    return _volcano_job_spec(_dict(obj.get("spec")), "spec")
+
+
+def _volcano_cron_job(obj: Json) -> Found:
+    template = _dict(_dict(obj.get("spec")).get("jobTemplate"))
+    return _volcano_job_spec(_dict(template.get("spec")), "spec.jobTemplate.spec")
+
+
+def _volcano_job_spec(spec: Json, path: str) -> Found:
+    tasks = _list(spec.get("tasks"))
+    templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
+    yield from unenforced_pod_fields(
+        (f"{path}.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
+    )
+
+
+def _job_template(obj: Json) -> Found:
+    yield from _volcano_job(obj)
+    yield from unscheduled_fields.of_job(obj.get("spec"), "spec")
+
+
+def _queue(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    if spec.get("affinity"):
+        yield "spec.affinity", "the scheduler does not reserve nodes for queues"
+    if spec.get("extendClusters"):
+        yield "spec.extendClusters", "there is one cluster"
+
+
+def _service(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    kind = spec.get("type", "ClusterIP")
+    if kind == "ExternalName":
+        yield "spec.externalName", "pods have no name server; use hostAliases"
+    elif kind != "ClusterIP":
+        yield "spec.type", f"{kind} needs a proxy, which it has not; use the pods' addresses"
+    elif spec.get("clusterIP") != "None":
+        why = "there is no proxy behind the address of a Service; use a headless one (None)"
+        yield "spec.clusterIP", why
+    if spec.get("externalIPs"):
+        yield "spec.externalIPs", "there is no proxy"
+
+
+def _secret(obj: Json) -> Found:
+    if obj.get("type") == "kubernetes.io/service-account-token":
+        yield "type", "service accounts have no tokens"
+
+
+def _definition(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    for index, version in enumerate(_list(spec.get("versions"))):
+        schema = _dict(_dict(version).get("schema")).get("openAPIV3Schema")
+        inside = _with_rules(schema)
+        if inside is not None:
+            path = f"spec.versions[{index}].schema.openAPIV3Schema{inside}"
+            yield f"{path}.x-kubernetes-validations", "rules in CEL are not evaluated"
+            break
+    if _dict(spec.get("conversion")).get("strategy") == "Webhook":
+        why = "objects are converted between versions by their apiVersion alone"
+        yield "spec.conversion.strategy", why
+
+
+def _with_rules(schema: object) -> str | None:
+    """Return the path of the first node below *schema* that has CEL rules."""
+    node = _dict(schema)
+    if node.get("x-kubernetes-validations"):
+        return ""
+    inner = [(f".properties[{key}]", sub) for key, sub in _dict(node.get("properties")).items()]
+    inner += [(f".{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
+    for step, sub in inner:
+        found = _with_rules(sub)
+        if found is not None:
+            return step + found
+    return None
+
+
+_FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
+    ("", "Namespace"): _namespace,
+    ("", "Pod"): _pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): _service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("batch", "CronJob"): _cron_job,
+    ("batch", "Job"): _batch_job,
+    ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
+    ("batch.volcano.sh", "Job"): _volcano_job,
+    ("flow.volcano.sh", "JobTemplate"): _job_template,
+    ("scheduling.volcano.sh", "Queue"): _queue,
+}

@@ -1,0 +1,144 @@
+"""kube-apiserver's warnings for the volumes of a pod template."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ....model import quantity
+from ..errors.fields import quote
+
+Json = dict[str, Any]
+
+_PLUGINS = {
+    "photonPersistentDisk": "deprecated in v1.11, non-functional in v1.16+",
+    "gitRepo": "deprecated in v1.11, and disabled by default in v1.33+",
+    "scaleIO": "deprecated in v1.16, non-functional in v1.22+",
+    "flocker": "deprecated in v1.22, non-functional in v1.25+",
+    "storageos": "deprecated in v1.22, non-functional in v1.25+",
+    "quobyte": "deprecated in v1.22, non-functional in v1.25+",
+    "glusterfs": "deprecated in v1.25, non-functional in v1.26+",
+    "cephfs": "deprecated in v1.28, non-functional in v1.31+",
+    "rbd": "deprecated in v1.28, non-functional in v1.31+",
+}
+_SHOWN = {"storageos": "storageOS"}
+"""Names of fields in messages, where another one."""
+
+
+_SOURCES = {
+    "configMap": ("ConfigMap", "name"),
+    "secret": ("Secret", "secretName"),
+    "downwardAPI": ("DownwardAPI", ""),
+}
+"""Volumes of files: name in messages, and the field with the name of the source."""
+
+_MOST = 50
+"""Warnings of one volume; more do not fit into a response."""
+
+
+class _File(NamedTuple):
+    """A file of a volume, and its source if there are several."""
+
+    path: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{quote(self.path)} ({self.source})" if self.source else quote(self.path)
+
+
+def volume_warnings(spec: Json, path: str) -> Iterator[str]:
+    """Yield warnings for removed volume types, and for files that hide each other."""
+    volumes = spec.get("volumes") or ()
+    for index, volume in enumerate(volumes):
+        field_path = f"{path}.volumes[{index}]"
+        for name, text in _PLUGINS.items():
+            if name in volume:
+                yield f"{field_path}.{_SHOWN.get(name, name)}: {text}"
+        claim = volume.get("ephemeral", {}).get("volumeClaimTemplate", {}).get("spec", {})
+        for kind in ("requests", "limits"):
+            size = claim.get("resources", {}).get(kind, {}).get("storage", "0")
+            if not quantity.parse(size).is_whole:
+                where = f"{field_path}.ephemeral.volumeClaimTemplate.spec.resources.{kind}[storage]"
+                shown = quote(quantity.canonical(size))
+                yield f"{where}: fractional byte value {shown} is invalid, must be an integer"
+    for volume in volumes:
+        yield from _overlaps(volume)
+
+
+def _overlaps(volume: Json) -> Iterator[str]:
+    name = f"volume {quote(volume.get('name', ''))}"
+    for kind, (described, key) in _SOURCES.items():
+        source = volume.get(kind, {})
+        shown = f"{described} {quote(source.get(key, ''))}" if key else described
+        for text in _conflicts(_files(source)):
+            yield f"{name} ({shown}): overlapping paths: {text}"
+    sources = volume.get("projected", {}).get("sources") or ()
+    files: list[_File] = []
+    first_after: dict[int, str] = {}
+    for source in sources:
+        if not source:
+            first_after[len(files)] = f"{name} (Projected) has no sources provided"
+        files += _projected_files(source)
+    conflicts = {
+        number: [f"{name} (Projected): overlapping paths: {text}" for text in texts]
+        for number, texts in _conflicts_by_file(files).items()
+    }
+    for number in range(len(files) + 1):
+        if number in first_after:
+            yield first_after[number]
+        yield from conflicts.get(number, ())
+
+
+def _files(source: Json, described: str = "") -> list[_File]:
+    return [_File(item.get("path", ""), described) for item in source.get("items") or ()]
+
+
+def _projected_files(source: Json) -> list[_File]:
+    for kind, described in (("configMap", "ConfigMap"), ("secret", "Secret")):
+        if source.get(kind, {}).get("items"):
+            return _files(source[kind], f"{described} {quote(source[kind].get('name', ''))}")
+    if source.get("downwardAPI", {}).get("items"):
+        return _files(source["downwardAPI"], "DownwardAPI")
+    if token := source.get("serviceAccountToken"):
+        return [_File(token.get("path", ""), "ServiceAccountToken")]
+    if bundle := source.get("clusterTrustBundle"):
+        name = bundle.get("name", bundle.get("signerName", ""))
+        return [_File(bundle.get("path", ""), f"ClusterTrustBundle {quote(name)}")]
+    certificate = source.get("podCertificate", {})
+    return [
+        _File(certificate[key], f"PodCertificate {described}")
+        for key, described in (
+            ("certificateChainPath", "chain"),
+            ("keyPath", "key"),
+            ("credentialBundlePath", "credential bundle"),
+        )
+        if certificate.get(key)
+    ]
+
+
+def _conflicts(files: list[_File]) -> Iterator[str]:
+    """Yield the pairs of files of which one has the path of the other, or is below it."""
+    for texts in _conflicts_by_file(files).values():
+        yield from texts
+
+
+def _conflicts_by_file(files: list[_File]) -> dict[int, list[str]]:
+    """Return the conflicts of each file with earlier ones, by number, in order.
+
+    Sorted by path, a file follows all that it is below, so that only conflicts take time.
+    """
+    trimmed = [file._replace(path=file.path.rstrip("/")) for file in files]
+    numbers = [number for number, file in enumerate(trimmed) if file.path]
+    numbers.sort(key=lambda number: (f"{trimmed[number].path}/", number))
+    pairs: list[tuple[int, int]] = []
+    above: list[int] = []
+    for number in numbers:
+        path = f"{trimmed[number].path}/"
+        while above and not path.startswith(f"{trimmed[above[-1]].path}/"):
+            above.pop()
+        pairs += [(max(number, each), min(number, each)) for each in above]
+        above.append(number)
+        if len(pairs) > _MOST:
+            break
+    conflicts: dict[int, list[str]] = {}
+    for number, earlier in sorted(pairs)[:_MOST]:
+        conflicts.setdefault(number, []).append(f"{trimmed[number]} with {trimmed[earlier]}")
+    return conflicts

@@ -1,0 +1,190 @@
+"""Namespace life cycle: default objects, and deletion of content."""
+
+from ....model import names
+from ..http.requests import Json
+from ..storage.resource_store import ResourceStore
+from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
+from ..verbs.options import DeleteOptions
+from ..verbs.writes import now
+from .base import Controller, ControllerContext, internal_request
+
+FINALIZER = "kubernetes"
+_ROOT_CA = "kube-root-ca.crt"
+_CA_FILE = "ca.crt"
+_ACCOUNT = "default"
+
+
+class NamespaceController(Controller):
+    """Creates default objects in namespaces, and deletes their content on termination.
+
+    The key is the name.
+    """
+
+    name = "namespaces"
+
+    def __init__(self, context: ControllerContext, *, ca: bytes) -> None:
+        super().__init__(context)
+        self._ca = ca.decode()
+        self._kind = context.catalog.require(names.NAMESPACES)
+        self._namespaces = context.resource_store(names.NAMESPACES)
+        self._config_maps = context.resource_store(names.CONFIGMAPS)
+
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Enqueue namespaces that change, lose an object, or whose default objects change."""
+        if resource_store is self._namespaces:
+            self.queue.add(event.entry.name)
+        elif resource_store is self._config_maps and event.entry.name == _ROOT_CA:
+            self.queue.add(event.entry.namespace)
+        elif event.type == DELETED and event.entry.namespace:
+            space = self._namespaces.get("", event.entry.namespace)
+            if space is None:
+                return
+            # Only the last object of a resource is progress that counts.
+            emptied = space.name not in resource_store.by_namespace
+            if (space.deleting and emptied) or event.entry.name == _ACCOUNT:
+                self.queue.add(space.name)
+
+    def enqueue_all(self) -> None:
+        """Enqueue all namespaces."""
+        for entry in self._namespaces.ordered():
+            self.queue.add(entry.name)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Create the default objects of a namespace, or finalize it."""
+        entry = self._namespaces.latest("", key)
+        if entry is None:
+            return None
+        if entry.deleting:
+            return await self._finalize(entry)
+        await self._ensure_defaults(entry)
+        return None
+
+    async def _ensure_defaults(self, namespace: StoredObject) -> None:
+        fixtures: tuple[tuple[names.Resource, Json], ...] = (
+            (names.SERVICEACCOUNTS, {"metadata": {"name": _ACCOUNT}}),
+            (
+                names.CONFIGMAPS,
+                {"metadata": {"name": _ROOT_CA}, "data": {_CA_FILE: self._ca}},
+            ),
+        )
+        for resource, obj in fixtures:
+            if (
+                self.context.resource_store(resource).latest(
+                    namespace.name, obj["metadata"]["name"]
+                )
+                is None
+            ):
+                await self.context.create(resource, namespace.name, obj).committed()
+        found = self._config_maps.latest(namespace.name, _ROOT_CA)
+        if found is not None and found.parse().get("data") != {_CA_FILE: self._ca}:
+            kind = self.context.catalog.require(names.CONFIGMAPS)
+            await self.context.update_unchecked(kind, found.key, self._with_ca).committed()
+
+    def _with_ca(self, config_map: Json) -> Json:
+        return {**config_map, "data": {_CA_FILE: self._ca}}
+
+    async def _finalize(self, namespace: StoredObject) -> float | None:
+        remaining, kept = await self._delete_content(namespace)
+        if not self._is_current(namespace):
+            return None
+        if remaining:
+            conditions = _conditions(remaining, kept)
+
+            def with_conditions(obj: Json) -> Json:
+                return _with_conditions(obj, conditions)
+
+            await self.context.update_unchecked(
+                self._kind, namespace.key, with_conditions
+            ).committed()
+            return None
+        if FINALIZER in ((namespace.parse().get("spec") or {}).get("finalizers") or ()):
+            await self.context.update_unchecked(
+                self._kind, namespace.key, _without_finalizer
+            ).committed()
+        return None
+
+    def _is_current(self, namespace: StoredObject) -> bool:
+        """Whether no client has finalized the namespace, and perhaps created it again."""
+        latest = self._namespaces.latest("", namespace.name)
+        return latest is not None and latest.uid == namespace.uid
+
+    async def _delete_content(self, namespace: StoredObject) -> tuple[int, int]:
+        """Delete the content; return how many objects remain, and how many have finalizers."""
+        resource_stores = [
+            (kind, self.context.writer.store.resource_store(kind))
+            for kind in self.context.catalog.stored_kinds()
+            if kind.resource.namespaced
+        ]
+        kept = 0
+        for kind, resource_store in resource_stores:
+            if not self._is_current(namespace):
+                break
+            entries = list(resource_store.by_namespace.get(namespace.name, {}).values())
+            kept += sum(entry.has_finalizers for entry in entries)
+            active = [entry for entry in entries if not entry.deleting]
+            request = internal_request(kind, (namespace.name, ""))
+            options = DeleteOptions(propagation_policy="Background")
+            await self.context.deleter.delete_each(request, active, options)
+        remaining = sum(
+            len(resource_store.by_namespace.get(namespace.name, ()))
+            for _, resource_store in resource_stores
+        )
+        return remaining, kept
+
+
+def _without_finalizer(obj: Json) -> Json:
+    spec = obj.get("spec") or {}
+    left = [name for name in spec.get("finalizers") or () if name != FINALIZER]
+    kept = {key: value for key, value in spec.items() if key != "finalizers"}
+    return {**obj, "spec": {**kept, "finalizers": left} if left else kept}
+
+
+def _conditions(remaining: int, kept: int) -> list[Json]:
+    facts = [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            False,
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            False,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            False,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        ("NamespaceContentRemaining", True, "SomeResourcesRemain", f"{remaining} objects remain"),
+        (
+            "NamespaceFinalizersRemaining",
+            kept > 0,
+            "SomeFinalizersRemain" if kept else "ContentHasNoFinalizers",
+            f"{kept} objects wait for finalizers",
+        ),
+    ]
+    return [
+        {
+            "type": name,
+            "status": "True" if holds else "False",
+            "reason": reason,
+            "message": message,
+        }
+        for name, holds, reason, message in facts
+    ]
+
+
+def _with_conditions(obj: Json, conditions: list[Json]) -> Json:
+    status = obj.get("status") or {}
+    old = {each["type"]: each for each in status.get("conditions") or ()}
+    merged = []
+    for each in conditions:
+        before = old.get(each["type"], {})
+        changed = before.get("status") != each["status"]
+        moment = now() if changed else before.get("lastTransitionTime", now())
+        merged.append({**each, "lastTransitionTime": moment})
+    return {**obj, "status": {**status, "phase": "Terminating", "conditions": merged}}

@@ -1,0 +1,285 @@
+"""The volume controller: binds claims to volumes, and provisions directory volumes.
+
+A binding is written to the volume first and to the claim last; a crash in between leaves a volume
+with a claimRef, from which the next start continues. Agents keep the directories by claim uid, so
+that binding moves no files.
+"""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from ....model import names, times
+from ..errors.status import StatusError
+from ..storage.resource_store import ResourceStore
+from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
+from ..verbs.options import DeleteOptions
+from ..verbs.writes import now
+from . import volume_binding
+from .base import Controller, ControllerContext, internal_request
+from .volume_binding import Bind, Provision, Wait
+
+Json = dict[str, Any]
+
+_COMPONENT = "persistentvolume-controller"
+_NON_SOURCE_FIELDS = frozenset(
+    {
+        "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
+        "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName",
+        "volumeMode",
+    }
+)  # fmt: skip
+
+
+class PersistentVolumeController(Controller):
+    """Binds claims and volumes; a key is ``claim/<namespace>/<name>`` or ``volume/<name>``."""
+
+    name = "volumes"
+
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._claims = context.resource_store(names.PERSISTENTVOLUMECLAIMS)
+        self._volumes = context.resource_store(names.PERSISTENTVOLUMES)
+        self._classes = context.resource_store(names.STORAGECLASSES)
+        self._waiting: set[str] = set()
+        """Keys of claims that a new volume or class may unblock."""
+        self._volumes_by_claim_uid: dict[str, str] = {}
+        """Names of volumes by the uids in their claimRef."""
+
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Enqueue what changed, and claims that may wait for it."""
+        entry = event.entry
+        if resource_store is self._claims:
+            self.queue.add(_claim_key(entry.namespace, entry.name))
+            if volume_name := self._volumes_by_claim_uid.get(entry.uid):
+                self.queue.add(f"volume/{volume_name}")
+        elif resource_store is self._volumes:
+            self._enqueue_volume(entry, deleted=event.type == DELETED)
+            self._enqueue_waiting()
+        elif resource_store is self._classes:
+            self._enqueue_waiting()
+
+    def enqueue_all(self) -> None:
+        """Enqueue all claims and volumes."""
+        for entry in self._volumes.entries():
+            self._enqueue_volume(entry)
+        for entry in self._claims.entries():
+            self.queue.add(_claim_key(entry.namespace, entry.name))
+
+    def _enqueue_volume(self, entry: StoredObject, *, deleted: bool = False) -> None:
+        about = volume_binding.claim_ref(entry.parse())
+        if uid := about.get("uid"):
+            self._volumes_by_claim_uid[uid] = entry.name
+            if deleted:
+                del self._volumes_by_claim_uid[uid]
+        if about:
+            self.queue.add(_claim_key(about.get("namespace", ""), about.get("name", "")))
+        self.queue.add(f"volume/{entry.name}")
+
+    def _enqueue_waiting(self) -> None:
+        for key in self._waiting:
+            self.queue.add(key)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Bind a claim, or set the phase of a volume."""
+        kind, _, rest = key.partition("/")
+        if kind == "volume":
+            await self._sync_volume(rest)
+        else:
+            namespace, _, name = rest.partition("/")
+            self._waiting.discard(key)
+            await self._sync_claim(key, self._claims.latest(namespace, name))
+        return None
+
+    # Claims.
+
+    async def _sync_claim(self, key: str, entry: StoredObject | None) -> None:
+        if entry is None or entry.deleting:
+            return
+        claim = entry.parse()
+        phase = claim["status"].get("phase")
+        done = volume_binding.BIND_COMPLETED in (claim["metadata"].get("annotations") or {})
+        if done:
+            if self._volumes.latest("", claim["spec"].get("volumeName", "")) is None:
+                await self._mark_lost(claim)
+            return
+        classes = {each.name: each.parse() for each in self._classes.latest_entries()}
+        if phase == "Bound":  # by an old agent, which created a directory for any claim
+            await self._provision(claim, Provision())
+            return
+        if "storageClassName" not in claim["spec"]:
+            claim["spec"]["storageClassName"] = volume_binding.default_class(classes.values())
+        volumes = {each.name: each.parse() for each in self._volumes.latest_entries()}
+        decision = volume_binding.decide(claim, volumes, classes)
+        if isinstance(decision, Bind):
+            await self._bind(claim, decision.volume)
+        elif isinstance(decision, Provision):
+            await self._provision(claim, decision)
+        else:
+            self._waiting.add(key)
+            await self._record_event(claim, decision)
+
+    async def _provision(self, claim: Json, provision: Provision) -> None:
+        volume = _dir_volume(claim, provision)
+        name = volume["metadata"]["name"]
+        if self._volumes.latest("", name) is None:
+            await self.context.create(names.PERSISTENTVOLUMES, "", volume).committed()
+        found = self._volumes.latest("", name)
+        if found is not None:
+            await self._bind(claim, found.parse())
+
+    async def _bind(self, claim: Json, volume: Json) -> None:
+        """Write the binding to volume and claim, the claim last."""
+        name = volume["metadata"]["name"]
+
+        def bound_volume(current: Json) -> Json:
+            spec = {**current["spec"], "claimRef": _claim_reference(claim)}
+            return _with_phase({**current, "spec": spec}, "Bound")
+
+        def bound_claim(current: Json) -> Json:
+            if current["metadata"]["uid"] != claim["metadata"]["uid"]:
+                return current
+            return _with_volume(current, claim, volume)
+
+        await self.context.update_unchecked(
+            self._volumes.kind, ("", name), bound_volume
+        ).committed()
+        meta = claim["metadata"]
+        where = meta["namespace"], meta["name"]
+        if self._claims.latest(*where) is not None:
+            await self.context.update_unchecked(self._claims.kind, where, bound_claim).committed()
+
+    async def _mark_lost(self, claim: Json) -> None:
+        def lost(current: Json) -> Json:
+            return {**current, "status": {**current["status"], "phase": "Lost"}}
+
+        if claim["status"].get("phase") != "Lost":
+            meta = claim["metadata"]
+            where = meta["namespace"], meta["name"]
+            await self.context.update_unchecked(self._claims.kind, where, lost).committed()
+            await self._record_event(
+                claim, Wait("ClaimLost", "Bound claim has lost its PersistentVolume.")
+            )
+
+    async def _record_event(self, claim: Json, result: Wait) -> None:
+        """Record why a claim waits, each reason once an hour."""
+        meta, moment = claim["metadata"], now()
+        text = f"{meta['uid']} {result.reason} {result.message}"
+        name = f"{meta['name'][:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        if self.context.resource_store(names.EVENTS).latest(meta["namespace"], name) is not None:
+            return
+        event = {
+            "metadata": {"name": name},
+            "involvedObject": _claim_reference(claim),
+            "type": "Normal" if result.reason == "ExternalProvisioning" else "Warning",
+            "reason": result.reason,
+            "message": result.message,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+            "eventTime": times.format_micros(datetime.now(UTC)),
+            "action": "Bind",
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": _COMPONENT,
+        }
+        try:
+            await self.context.create(names.EVENTS, meta["namespace"], event).committed()
+        except StatusError as error:
+            if error.code != 403:  # the namespace is terminating
+                raise
+
+    # Volumes.
+
+    async def _sync_volume(self, name: str) -> None:
+        entry = self._volumes.latest("", name)
+        if entry is None or entry.deleting:
+            return
+        volume = entry.parse()
+        about = volume_binding.claim_ref(volume)
+        if not about.get("uid"):
+            await self._set_phase(volume, "Available")
+            return
+        claim = self._claims.latest(about.get("namespace", ""), about.get("name", ""))
+        if claim is not None and claim.uid == about["uid"]:
+            await self._set_phase(volume, "Bound")
+            return
+        await self._reclaim(volume)
+
+    async def _reclaim(self, volume: Json) -> None:
+        """Apply the reclaim policy of a volume whose claim is deleted."""
+        spec, name = volume["spec"], volume["metadata"]["name"]
+        policy = spec.get("persistentVolumeReclaimPolicy")
+        if policy == "Retain":
+            await self._set_phase(volume, "Released")
+        elif policy == "Delete" and (spec.get("csi") or {}).get("driver") == names.DIR_PROVISIONER:
+            call = internal_request(self._volumes.kind, ("", name))
+            await self.context.deleter.delete(call, DeleteOptions()).committed()
+        else:
+            source = ", ".join(sorted(spec.keys() - _NON_SOURCE_FIELDS))
+            text = f"cannot {str(policy).lower()} a volume of type {source}: do it manually"
+            await self._set_phase(volume, "Failed", text)
+
+    async def _set_phase(self, volume: Json, phase: str, message: str = "") -> None:
+        def with_phase(current: Json) -> Json:
+            return _with_phase(current, phase, message)
+
+        where = "", volume["metadata"]["name"]
+        await self.context.update_unchecked(self._volumes.kind, where, with_phase).committed()
+
+
+def _claim_key(namespace: str, name: str) -> str:
+    return f"claim/{namespace}/{name}"
+
+
+def _with_phase(volume: Json, phase: str, message: str = "") -> Json:
+    status = volume["status"]
+    if status.get("phase") == phase and status.get("message", "") == message:
+        return volume
+    status = {"phase": phase, "lastPhaseTransitionTime": now()}
+    return {**volume, "status": {**status, "message": message} if message else status}
+
+
+def _claim_reference(claim: Json) -> Json:
+    meta = claim["metadata"]
+    return {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+    }
+
+
+def _dir_volume(claim: Json, provision: Provision) -> Json:
+    spec, uid = claim["spec"], claim["metadata"]["uid"]
+    spec = {
+        "accessModes": spec["accessModes"],
+        "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+        "claimRef": _claim_reference(claim),
+        "csi": {"driver": names.DIR_PROVISIONER, "volumeHandle": uid},
+        "persistentVolumeReclaimPolicy": provision.reclaim_policy,
+        "volumeMode": "Filesystem",
+    }
+    if chosen := spec.get("storageClassName"):
+        spec["storageClassName"] = chosen
+    annotations = {volume_binding.PROVISIONED_BY: names.DIR_PROVISIONER}
+    return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": spec}
+
+
+def _with_volume(current: Json, claim: Json, volume: Json) -> Json:
+    meta, spec = dict(current["metadata"]), dict(current["spec"])
+    marks = {volume_binding.BIND_COMPLETED: "yes"}
+    if spec.get("volumeName") != volume["metadata"]["name"]:
+        marks[volume_binding.BOUND_BY_CONTROLLER] = "yes"
+    meta["annotations"] = {**(meta.get("annotations") or {}), **marks}
+    spec["volumeName"] = volume["metadata"]["name"]
+    if "storageClassName" in claim["spec"]:
+        spec.setdefault("storageClassName", claim["spec"]["storageClassName"])
+    offered = volume["spec"]
+    status = {
+        "phase": "Bound",
+        "accessModes": offered["accessModes"],
+        "capacity": offered["capacity"],
+    }
+    return {**current, "metadata": meta, "spec": spec, "status": status}

@@ -1,0 +1,287 @@
+"""Assemble the embedded API server and run it on a listening socket.
+
+Local files are the caller's business (``local.apiserver``): the server gets their paths, the users
+by bearer token and the socket in :class:`Config`.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...httpserver.limits import Limits
+from ...kube.supervision import supervise
+from ...model import names
+from ...model.admission import Webhook
+from . import bootstrap
+from .app import App
+from .controllers.base import Controller, ControllerContext
+from .controllers.crds import CrdController
+from .controllers.disruptions import DisruptionController
+from .controllers.event_ttl import EventTtlController
+from .controllers.garbage_collector import GarbageCollector
+from .controllers.kubernetes_service import KubernetesServiceController
+from .controllers.namespaces import NamespaceController
+from .controllers.node_health import NodeLifecycleSettings
+from .controllers.node_lifecycle import NodeLifecycleController
+from .controllers.pod_garbage_collector import PodGarbageCollector
+from .controllers.pods_by_node import PodsByNode
+from .controllers.taint_eviction import TaintEvictionController
+from .controllers.volumes import PersistentVolumeController
+from .discovery.catalog import Catalog
+from .errors.status import StatusError, disk_full
+from .http.auth import Authenticator, User
+from .http.connections import Connections, RequestHandler
+from .http.requests import Json
+from .metrics import ServerMetrics
+from .storage.object_store import ObjectStore
+from .storage.sqlite import SqliteStore
+from .verbs.admission import Admission, LatestReader
+from .verbs.deletes import Deleter
+from .verbs.handlers import Handlers
+from .verbs.log_proxy import LogProxy
+from .verbs.pod_subresources import PodKinds, PodSubresources
+from .verbs.reads import Reader
+from .verbs.writes import Writer
+
+log = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT = 5.0
+"""Seconds that shutdown waits for requests in flight."""
+
+START_TIMEOUT = 30.0
+"""Seconds that start waits for each write of the server's controllers."""
+
+BOOTSTRAP_RETRY_INTERVAL = 2.0
+"""Seconds between attempts to create the default objects on a full disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Configuration of one API server; options of kube-apiserver have its flags' names."""
+
+    database: Path
+    """SQLite file of all objects; created if it does not exist."""
+
+    listener: socket.socket
+    """Listening socket."""
+
+    local_listener: socket.socket | None = None
+    """Listening socket of clients on this machine, without TLS."""
+
+    address: str
+    """``host:port`` at which clients reach the server."""
+
+    ca: bytes
+    """CA bundle of the cluster, PEM: published to pods, and verifies the agents' certificates."""
+
+    tls_cert_file: Path
+    tls_private_key_file: Path
+
+    kubelet_client_certificate: Path
+    """With its key, authenticates the log proxy to agents."""
+    kubelet_client_key: Path
+
+    users_by_token: Mapping[str, User]
+
+    webhooks: Sequence[Webhook] = ()
+    """Admission webhooks, called in this process."""
+
+    crds: Sequence[Json] = ()
+    """Custom resource definitions to install at start, and to restore if they were changed."""
+
+    optional_crds: Sequence[Json] = ()
+    """Custom resource definitions to install at start if they are missing."""
+
+    limits: Limits = field(default_factory=Limits)
+    """Limits per client of the listener."""
+
+    collect_garbage: bool = True
+    """Whether dependents of deleted owners are deleted."""
+
+    node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
+    """When nodes count as lost and their pods are deleted; ``None`` disables both."""
+
+    wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
+    """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[App]:
+    """Run an API server for the duration of the block.
+
+    Raises:
+        OSError: a file cannot be used.
+    """
+    core = _ServerCore(config)
+    async with core.running(), _listening(core.app, config):
+        yield core.app
+
+
+class _ServerCore:
+    """Store, controllers and application: all but the listener."""
+
+    def __init__(self, config: Config) -> None:
+        self._crds = config.crds
+        self._optional_crds = config.optional_crds
+        self._store = ObjectStore(SqliteStore(config.database))
+        self._catalog = Catalog()
+        lookup = LatestReader(self._store, self._catalog)
+        admission = Admission(lookup, config.webhooks)
+        self._writer = Writer(self._store, self._catalog, admission)
+        deleter = Deleter(self._writer)
+        self._log_proxy = LogProxy(_kubelet_client_context(config))
+        context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._kubernetes_service = KubernetesServiceController(
+            context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
+        )
+        self._controllers: list[Controller] = [
+            CrdController(context),
+            NamespaceController(context, ca=config.ca),
+            self._kubernetes_service,
+            EventTtlController(context),
+            PersistentVolumeController(context),
+            DisruptionController(context),
+        ]
+        if config.collect_garbage:
+            self._controllers.append(GarbageCollector(context))
+        self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
+        if config.node_lifecycle is not None:
+            pods, settings = self._pods_by_node, config.node_lifecycle
+            self._controllers += [
+                NodeLifecycleController(context, pods, settings),
+                TaintEvictionController(context, pods),
+                PodGarbageCollector(context, pods, settings),
+            ]
+        authenticator = Authenticator(config.users_by_token)
+        handlers = Handlers(
+            reader=Reader(self._store),
+            writer=self._writer,
+            deleter=deleter,
+            pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
+            authenticator=authenticator,
+        )
+        self.app = App(
+            catalog=self._catalog,
+            handlers=handlers,
+            authenticator=authenticator,
+            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
+            address=config.address,
+            writable=lambda: self._store.writable,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        store = self._store
+        self._pods_by_node.rebuild()
+        store.listeners.append(self._pods_by_node.observe)
+        for controller in self._controllers:
+            # The CRD controller is first: the stores of custom kinds exist for those after it.
+            for kind in self._catalog.stored_kinds():
+                store.resource_store(kind)
+            controller.enqueue_all()
+            store.listeners.append(controller.handle_event)
+        store.replay()
+        committing = asyncio.create_task(
+            supervise("store", store.run, may_end=lambda: store.stopping)
+        )
+        tasks = [asyncio.create_task(controller.run()) for controller in self._controllers]
+        try:
+            try:
+                await self._bootstrap()
+            except StatusError:
+                if store.writable:
+                    raise
+                # Serve anyway: clients can read, and delete objects to free space.
+                log.exception("cannot create the default objects, retrying")
+                retrying = supervise(
+                    "bootstrap", self._retry_bootstrap, may_end=lambda: self.app.ready
+                )
+                tasks.append(asyncio.create_task(retrying))
+            yield
+        finally:
+            self.app.ready = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            store.stop()
+            await committing
+            await store.close()
+            await self._log_proxy.close()
+
+    async def _bootstrap(self) -> None:
+        await bootstrap.ensure_defaults(
+            self._writer,
+            self._catalog,
+            self._crds,
+            optional_definitions=self._optional_crds,
+        )
+        await self._wait_bootstrapped()
+        self.app.ready = True
+
+    async def _retry_bootstrap(self) -> None:
+        """Retry until the disk has space."""
+        while not self.app.ready:
+            await asyncio.sleep(BOOTSTRAP_RETRY_INTERVAL)
+            try:
+                await self._bootstrap()
+            except StatusError:
+                log.warning("cannot create the default objects, retrying", exc_info=True)
+
+    async def _wait_bootstrapped(self) -> None:
+        """Wait until the custom kinds are served and the ``kubernetes`` Service exists."""
+        for definition in self._crds:
+            while not self._catalog.crd_kinds(definition["metadata"]["name"]):
+                await self._next_version()
+        while not self._kubernetes_service.is_synced:
+            await self._next_version()
+
+    async def _next_version(self) -> None:
+        if not self._store.writable:
+            raise disk_full()
+        await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
+
+
+def _pod_kinds(catalog: Catalog) -> PodKinds:
+    return PodKinds(
+        pods=catalog.require(names.PODS),
+        nodes=catalog.require(names.NODES),
+        budgets=catalog.require(names.POD_DISRUPTION_BUDGETS),
+    )
+
+
+def _kubelet_client_context(config: Config) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=config.ca.decode())
+    context.load_cert_chain(config.kubelet_client_certificate, config.kubelet_client_key)
+    # An agent's address may not be in its certificate; a certificate of the CA is enough.
+    context.check_hostname = False
+    return context
+
+
+@asynccontextmanager
+async def _listening(app: App, config: Config) -> AsyncIterator[None]:
+    """Serve *app* on the listener."""
+    handler: RequestHandler = app
+    if config.wrap_handler is not None:
+        handler = config.wrap_handler(app)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(config.tls_cert_file, config.tls_private_key_file)
+    connections = Connections(
+        handler,
+        is_authenticated=app.is_authenticated,
+        limits=config.limits,
+        metrics=app.metrics.listeners,
+    )
+    connections.listen(config.listener, tls=context)
+    if config.local_listener is not None:
+        connections.listen(config.local_listener)
+    try:
+        yield
+    finally:
+        connections.stop()
+        app.handlers.writer.store.close_watches()
+        await connections.close(DRAIN_TIMEOUT)

@@ -1,0 +1,272 @@
+"""Admission: built-in plugins, then the webhooks, between decoding and storing.
+
+Webhooks here are functions in this process, passed in by the caller that starts the server; their
+requests and responses are those of webhooks on a real cluster.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
+
+import msgspec
+
+from ....model import names, quantity
+from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
+from ....model.names import Resource
+from ..builtin.core_objects import storage_request
+from ..builtin.unenforced import warnings_on_write
+from ..discovery.catalog import Catalog
+from ..errors.status import StatusError, forbidden
+from ..kinds.info import KindInfo
+from ..storage.object_store import ObjectStore
+from ..storage.stored_objects import StoredObject
+
+T = TypeVar("T")
+_NOT_READY = "node.kubernetes.io/not-ready"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
+EXEMPT_NAMESPACES = frozenset(("kube-system", "volcano-system"))
+"""Namespaces exempt from webhooks: those of the system and of the platform."""
+
+DEFAULT_TOLERATION_SECONDS = 300
+"""Default seconds that pods tolerate a node that is not ready or unreachable."""
+
+
+UnchangedCheck = Callable[[], bool]
+"""Returns whether something that was read is still unchanged."""
+
+_reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
+
+
+class LatestReader:
+    """Objects that admission rules may read: the latest state, as the write under review finds it.
+
+    Rules in a thread may see a concurrent change partly; their reads are recorded, and the caller
+    checks that they are still unchanged before it acts on the result.
+    """
+
+    def __init__(self, store: ObjectStore, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """Return one object, or ``None``."""
+        kind = self._catalog.get(resource.group, resource.version, resource.plural)
+        if kind is None:
+            return None
+        resource_store = self._store.resource_store(kind)
+        entry = resource_store.latest(namespace, name)
+        if (reads := _reads.get()) is not None:
+            reads.append(lambda: resource_store.latest(namespace, name) is entry)
+        return entry.shared() if entry else None
+
+    def list(self, resource: Resource) -> Iterable[Json]:
+        """Yield all objects of a resource."""
+        kind = self._catalog.get(resource.group, resource.version, resource.plural)
+        if kind is None:
+            return
+        for entry in self._latest_entries(kind):
+            yield entry.shared()
+
+    def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
+        """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
+        kind = self._catalog.require(resource)
+        return [each.shared() for each in self._latest_entries(kind) if text in each.data]
+
+    def _latest_entries(self, kind: KindInfo) -> Sequence[StoredObject]:
+        resource_store = self._store.resource_store(kind)
+        if (reads := _reads.get()) is not None:
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        return list(resource_store.latest_entries())
+
+
+class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
+    """A write under review."""
+
+    operation: str
+    kind: KindInfo
+    namespace: str
+    name: str
+    old_object: Json | None
+    user: str
+    warnings: list[str] | None = None
+    """Receives warnings of fields without effect."""
+
+
+class Admission:
+    """The plugins and webhooks in order."""
+
+    def __init__(self, lookup: LatestReader, webhooks: Sequence[Webhook]) -> None:
+        self._lookup = lookup
+        self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
+        for webhook in webhooks:
+            for operation in webhook.operations:
+                key = operation, webhook.resource.group, webhook.resource.plural
+                self._webhooks.setdefault(key, []).append(webhook)
+
+    def recording_reads(self, work: Callable[[], T]) -> tuple[T, list[UnchangedCheck]]:
+        """Run *work*; also return the checks that its reads are still unchanged."""
+        reads: list[UnchangedCheck] = []
+        token = _reads.set(reads)
+        try:
+            return work(), reads
+        finally:
+            _reads.reset(token)
+
+    def mutate(self, attributes: AdmissionAttributes, obj: Json) -> Json:
+        """Return the object as changed by admission.
+
+        Raises:
+            StatusError: 403, or the error of a webhook.
+        """
+        if attributes.operation == "UPDATE" and attributes.kind.resource == names.PODS:
+            _add_default_tolerations(obj["spec"])
+        if attributes.operation == "CREATE":
+            if attributes.kind.resource == names.PODS:
+                self._default_pod(attributes, obj)
+            elif attributes.kind.resource == names.NODES:
+                _taint_not_ready(obj)
+        for webhook in self._matching_webhooks(attributes):
+            if webhook.mutate is not None:
+                try:
+                    obj = webhook.mutate(_admission_request(attributes, obj), self._lookup)
+                except DeniedError as error:
+                    raise _denied(webhook, error) from error
+        return obj
+
+    def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Validate a write, and warn of fields that have no effect.
+
+        Raises:
+            StatusError: 403, a webhook denies the write, or it has no effect.
+        """
+        if (
+            attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
+            and obj
+            and attributes.old_object
+        ):
+            self._check_resize(attributes, obj, attributes.old_object)
+        for webhook in self._matching_webhooks(attributes):
+            if webhook.validate is not None:
+                try:
+                    webhook.validate(_admission_request(attributes, obj), self._lookup)
+                except DeniedError as error:
+                    raise _denied(webhook, error) from error
+            if webhook.warn is not None and attributes.warnings is not None:
+                request = _admission_request(attributes, obj)
+                attributes.warnings.extend(webhook.warn(request, self._lookup))
+        if obj is not None and attributes.warnings is not None:
+            attributes.warnings.extend(
+                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
+            )
+
+    def _check_resize(self, attributes: AdmissionAttributes, pvc: Json, old: Json) -> None:
+        """Reject a larger claim, as kube-apiserver does if the class allows no expansion."""
+        size, before = (storage_request(each.get("spec", {})) for each in (pvc, old))
+        if size == before or quantity.parse(size) <= quantity.parse(before):
+            return
+        chosen = pvc["spec"].get("storageClassName", "")
+        found = self._lookup.get(names.STORAGECLASSES, "", chosen) if chosen else None
+        why = (
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions "
+            "the pvc must support resize"
+        )
+        if found and found.get("allowVolumeExpansion"):
+            why = "the embedded cluster does not expand volumes"
+        raise forbidden(attributes.kind.resource, attributes.name, why)
+
+    def _matching_webhooks(self, attributes: AdmissionAttributes) -> list[Webhook]:
+        if attributes.namespace in EXEMPT_NAMESPACES:
+            return []
+        resource = attributes.kind.resource
+        return self._webhooks.get((attributes.operation, resource.group, resource.plural), [])
+
+    def _default_pod(self, attributes: AdmissionAttributes, pod: Json) -> None:
+        spec = pod.get("spec")
+        if not isinstance(spec, dict):
+            return
+        spec.setdefault("serviceAccountName", "default")
+        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+        self._set_priority(attributes, spec)
+        _add_default_tolerations(spec)
+
+    def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
+        name = spec.get("priorityClassName", "")
+        found = self._lookup.get(names.PRIORITYCLASSES, "", name) if name else None
+        if name and found is None:
+            why = f"no PriorityClass with name {name} was found"
+            raise forbidden(attributes.kind.resource, attributes.name, why)
+        if not name:
+            found = self._default_priority_class()
+            if found is not None:
+                spec["priorityClassName"] = found["metadata"]["name"]
+        value = found.get("value", 0) if found else 0
+        if spec.get("priority") not in (None, value):
+            why = (
+                f"the integer value of priority ({spec['priority']}) must not be provided in pod "
+                f"spec; priority admission controller computed {value} from the given "
+                "PriorityClass name"
+            )
+            raise forbidden(attributes.kind.resource, attributes.name, why)
+        spec["priority"] = value
+        policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+        if spec.get("preemptionPolicy") not in (None, policy):
+            why = (
+                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
+                f"provided in pod spec; priority admission controller computed {policy} from the "
+                "given PriorityClass name"
+            )
+            raise forbidden(attributes.kind.resource, attributes.name, why)
+        spec["preemptionPolicy"] = policy
+
+    def _default_priority_class(self) -> Json | None:
+        classes = self._lookup.containing(names.PRIORITYCLASSES, b'"globalDefault":true')
+        chosen = [each for each in classes if each.get("globalDefault")]
+        return min(chosen, key=lambda each: int(each.get("value", 0)), default=None)
+
+
+def _taint_not_ready(node: Json) -> None:
+    """Taint a new node until it is found ready."""
+    taint = {"key": _NOT_READY, "effect": "NoSchedule"}
+    spec = node.setdefault("spec", {})
+    taints = spec.get("taints") or []
+    if not any((each.get("key"), each.get("effect")) == tuple(taint.values()) for each in taints):
+        spec["taints"] = [*taints, taint]
+
+
+def _add_default_tolerations(spec: Json) -> None:
+    tolerations = spec.get("tolerations") or []
+    for taint in (_NOT_READY, _UNREACHABLE):
+        if not any(_tolerates(toleration, taint) for toleration in tolerations):
+            tolerations.append(
+                {
+                    "key": taint,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": DEFAULT_TOLERATION_SECONDS,
+                }
+            )
+    spec["tolerations"] = tolerations
+
+
+def _tolerates(toleration: Json, taint: str) -> bool:
+    if toleration.get("key", "") not in ("", taint):
+        return False
+    return toleration.get("effect", "") in ("", "NoExecute")
+
+
+def _admission_request(attributes: AdmissionAttributes, obj: Json | None) -> AdmissionRequest:
+    return AdmissionRequest(
+        operation=attributes.operation,
+        namespace=attributes.namespace,
+        name=attributes.name,
+        object=obj,
+        old_object=attributes.old_object,
+        user=attributes.user,
+    )
+
+
+def _denied(webhook: Webhook, error: DeniedError) -> StatusError:
+    text = f'admission webhook "{webhook.name}" denied the request: {error}'
+    # No reason: clients see denials without a status like this.
+    return StatusError(400, "", text)

@@ -1,0 +1,1 @@
+"""The embedded cluster on one machine: supervisor, data directory, certificates, tokens."""
