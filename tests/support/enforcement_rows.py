@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SERVER, AGENT, SCHEDULER = "apiserver", "agent", "scheduler"
+SERVER, AGENT, SCHEDULER = "local/apiserver", "local/agent", "scheduler"
 _CODE = Path(__file__).parents[2] / "platform"
 
 
