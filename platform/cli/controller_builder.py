@@ -36,15 +36,15 @@ divide the limit of the settings."""
 
 
 _MODULES = {
-    "job-controller": "job_ctrl.controller",
-    "jobflow-controller": "flow_ctrl.controller",
-    "jobtemplate-controller": "flow_ctrl.template_controller",
-    "queue-controller": "queue_ctrl.controller",
-    "pg-controller": "podgroup_ctrl.controller",
-    "cronjob-controller": "cron_ctrl.controller",
-    controller_selection.BATCH_JOB: "batch_ctrl.controller",
-    controller_selection.BATCH_CRON_JOB: "cron_ctrl.controller",
-    controller_selection.TRAINING: "training_ctrl.controller",
+    "job-controller": ("job_ctrl.controller",),
+    "jobflow-controller": ("flow_ctrl.controller",),
+    "jobtemplate-controller": ("flow_ctrl.template_controller",),
+    "queue-controller": ("queue_ctrl.controller",),
+    "pg-controller": ("podgroup_ctrl.controller",),
+    "cronjob-controller": ("cron_ctrl.controller", "cron_ctrl.volcano"),
+    controller_selection.BATCH_JOB: ("batch_ctrl.controller",),
+    controller_selection.BATCH_CRON_JOB: ("cron_ctrl.controller", "cron_ctrl.kubernetes"),
+    controller_selection.TRAINING: ("training_ctrl.controller",),
 }
 
 
@@ -55,7 +55,8 @@ def import_controllers(enabled: Collection[str]) -> None:
     core, during which no Lease is renewed.
     """
     for name in enabled:
-        import_module(f"...{_MODULES[name]}", __name__)
+        for module in _MODULES[name]:
+            import_module(f"...{module}", __name__)
 
 
 class SharedMetrics:

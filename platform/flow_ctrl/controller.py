@@ -87,7 +87,9 @@ class JobFlowController(Controller[FlowView, Effect]):
             indexes={BY_FLOW: index_by_flow},
         )
         self._jobs = WriteThroughCache(client, JOBS, Job, jobs, clock=self.clock)
-        self._templates = templates or Informer(client, JOBTEMPLATES, JobTemplate)
+        if templates is None:
+            templates = Informer(client, JOBTEMPLATES, JobTemplate)
+        self._templates = templates
         self.sources = [
             KindSource(self._templates, self._on_template),
             KindSource(jobs, self._on_job),

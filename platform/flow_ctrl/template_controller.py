@@ -36,17 +36,18 @@ class JobTemplateController(Controller[TemplateView, JobTemplateStatus]):
     ) -> None:
         """*templates*: informer of all JobTemplates; may be used and run by several controllers."""
         super().__init__("jobtemplate", settings or ControllerSettings(), clock=clock)
-        informer = templates or Informer(client, JOBTEMPLATES, JobTemplate)
+        if templates is None:
+            templates = Informer(client, JOBTEMPLATES, JobTemplate)
         indexes = {"template": _template_keys}
         self._jobs = Informer(
             client, JOBS, MetadataOnly, label_selector=CREATED_BY_JOB_TEMPLATE, indexes=indexes
         )
         self._templates = WriteThroughCache(
-            client, JOBTEMPLATES, JobTemplate, informer, clock=self.clock
+            client, JOBTEMPLATES, JobTemplate, templates, clock=self.clock
         )
         self.keep(self._templates)
         self.sources = [
-            KindSource(informer, self._on_template),
+            KindSource(templates, self._on_template),
             KindSource(self._jobs, self._on_job),
         ]
 
