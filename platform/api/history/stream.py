@@ -59,9 +59,6 @@ LATE_AFTER = 2.0
 """Seconds between a change and its reception from which on the change is late. Its reception is
 then not recorded as the time of the change."""
 
-_MAX_DELAY = 2 * SECOND
-"""Microseconds before a change is received, at most, if it is not late."""
-
 _FAILURES = (ApiError, ConnectionLostError, DecodeError, StoreUnavailableError, OutOfStepError)
 _TOO_LARGE = "Too large resource version"
 """Text of the error of a server that was restored from a backup and has not reached the position
@@ -274,7 +271,6 @@ class RecordedStream:
             previous=self._position.version,
             position=changes[-1].version,
             observed_at=observed_at,
-            seen_at=self._position.observed_at if is_late else observed_at,
             records=records,
             is_late=is_late,
         )
@@ -289,7 +285,7 @@ class RecordedStream:
                 raise
             self._log_skipped(error)
             await self._recording.write(replace(batch, records=()))
-        self._position = Position(batch.position, batch.seen_at)
+        self._position = Position(batch.position, observed_at)
         self._metrics.recorded(self._recorded.name, len(records), self._clock.now().timestamp())
 
     def _decode(self, line: bytes) -> _Change | None:
@@ -335,9 +331,9 @@ class RecordedStream:
         await self._recording.write_missing(
             name, missing, last_seen_at=last_seen_at, observed_at=started_at
         )
-        # Changes shortly before the last one was received may not have been received.
-        gap = max(last_seen_at - _MAX_DELAY, 0), started_at
-        await self._recording.complete_list(name, version, gap=gap, observed_at=started_at)
+        await self._recording.complete_list(
+            name, version, gap=(last_seen_at, started_at), observed_at=started_at
+        )
         self._position = Position(version, started_at)
         self._metrics.gaps.labels(name).inc()
         log.info(
