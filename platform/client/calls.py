@@ -1,8 +1,8 @@
 """Calls of the REST API: credentials, retries with backoff, deadlines, decoding.
 
-Every request of the SDK may be repeated: reads, writes that are idempotent, and POSTs with an
-``Idempotency-Key``, of which all attempts have the same. A lost response is therefore resolved by
-the next attempt.
+Every request of the SDK may be sent again: reads and idempotent writes because they change nothing
+the second time, POSTs because all attempts of a call have the same ``Idempotency-Key``. So if a
+response is lost, the next attempt finds out what became of the request.
 """
 
 import logging
@@ -58,7 +58,7 @@ class Session:
     """Without a slash at the end."""
     credentials: CredentialSource
     namespace: str = "default"
-    """Of operations that name none."""
+    """The namespace of operations that do not name one."""
     timeout: float = 30.0
     """Seconds for one call with all its attempts."""
     retries: Retries = field(default_factory=Retries)
@@ -88,7 +88,7 @@ class Result:
     lost: bool
     """Whether an earlier attempt without a response may have been executed."""
     is_done: bool = False
-    """Whether the request was found to be executed by such an attempt; *reply* is empty then."""
+    """Whether such an attempt has executed the request; *reply* is empty then."""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class StaticToken:
 
 
 class TokenFile:
-    """A bearer token in a file that is rotated; read for each request, so never stale."""
+    """A bearer token in a file that others may replace; the file is read for each request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

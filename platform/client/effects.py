@@ -94,7 +94,7 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class StreamHead:
-    """A response of which the body is read in chunks; *stream* belongs to the executor."""
+    """The head of a response whose body is read in chunks; only the executor uses *stream*."""
 
     reply: Reply
     stream: Any

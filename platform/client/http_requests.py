@@ -27,6 +27,6 @@ def stream_timeouts(effect: OpenStream) -> httpx.Timeout:
 
 
 def transport_error(error: Exception) -> TransportError:
-    """Return the error of operations; it keeps no reference to the request."""
+    """Convert an error of httpx; the result does not refer to the request and its credentials."""
     text = str(error) or type(error).__name__
     return TransportError(text, sent=not isinstance(error, _NOT_SENT))

@@ -54,16 +54,16 @@ class _Source:
 
     last: tuple[datetime, int] | None = None
     at_last: int = 0
-    """Lines read that have the last timestamp: a program may write many in one."""
+    """Number of lines read with the last timestamp: a program may write several at one time."""
     skip_to: tuple[datetime, int] | None = None
-    """While lines are read again: the last one that was read before."""
+    """The last line before the connection broke, while the lines up to it are read again."""
     skip_equal: int = 0
 
     def begin(self) -> None:
         self.skip_to, self.skip_equal = self.last, self.at_last
 
     def advance(self, key: tuple[datetime, int] | None) -> bool:
-        """Return whether a line was not read before; then it is now."""
+        """Note that a line is read; return False if it was read on an earlier connection."""
         if self.skip_to is not None and self._was_read(key):
             return False
         if key is not None and key == self.last:
@@ -96,9 +96,9 @@ class LogPosition:
             source.begin()
 
     def advance(self, line: LogLine) -> bool:
-        """Return whether *line* was not read before; then it is now.
+        """Note that *line* is read; return False if it was read on an earlier connection.
 
-        Without a timestamp, lines of one source are in the order of the stream.
+        A line without a timestamp counts as the continuation of the line before it.
         """
         return self.sources.setdefault(line.source, _Source()).advance(_key(line.timestamp))
 

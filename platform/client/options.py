@@ -29,7 +29,7 @@ class ClientOptions(TypedDict, total=False):
     data_dir: str | os.PathLike[str] | None
     """Data directory of ``batholith up``."""
     namespace: str | None
-    """Of operations that name none; by default that of the context."""
+    """The namespace of operations that do not name one; by default that of the context."""
     ca_file: str | os.PathLike[str] | None
     """Only trust these CAs; by default those of the system and of the cluster."""
     insecure: bool

@@ -39,8 +39,8 @@ class Retries:
     def delay(self, attempt: int, timing: Timing, *, retry_after: float | None = None) -> float:
         """Return the seconds to wait after *attempt* (1 for the first), with full jitter.
 
-        ``Retry-After`` is a lower bound, with up to the same delay added, so that the callers
-        that were rejected together do not return together.
+        The random delay is added to ``Retry-After``, so that callers that were rejected together
+        do not return together.
         """
         bound = min(self.maximum, self.base * float(2 ** min(attempt - 1, 32)))
         return (retry_after or 0.0) + bound * timing.random()

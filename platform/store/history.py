@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import structs
 
-from ..wire.history import JobHistory, RecordedJob, RecordedPhase, RecordedTask
+from ..wire.history import RecordedJob, RecordedPhase, RecordedTask
 from .commands import COMMANDS, CommandRecord
 from .database import Database
 from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
@@ -38,8 +37,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
     """All that is recorded of one job."""
 
-    job: JobHistory
-    """Without its commands."""
+    job: RecordedJob
+    spec: Any
+    """As it was stored; ``None`` if it was larger than what the recorder stores."""
+    spec_bytes: int
+    phases: list[RecordedPhase]
+    resource_seconds: dict[str, float]
     commands: Sequence[CommandRecord]
 
 
@@ -108,14 +111,14 @@ class HistoryStore:
             row = db.execute(query).first()
             if row is None:
                 return None
-            found = JobHistory(
-                **structs.asdict(_job(row)),
+            return JobDetails(
+                job=_job(row),
                 spec=None if row.spec is None else msgspec.json.decode(row.spec),
                 spec_bytes=row.spec_bytes,
                 phases=_phases(db, row),
                 resource_seconds=_resource_seconds(db, uid, to_micros(now)),
+                commands=_commands(db, row),
             )
-            return JobDetails(job=found, commands=_commands(db, row))
 
         return await self._database.read(work)
 

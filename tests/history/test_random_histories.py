@@ -145,8 +145,8 @@ class RecordedHistories(RuleBasedStateMachine):
                 assert world.compactions, f"{uid}: {details.job.incomplete_reason}"
                 continue
             expected = world.resource_seconds(uid)
-            assert details.job.resource_seconds == pytest.approx(expected), uid
-            assert [each.phase for each in details.job.phases] == phases
+            assert details.resource_seconds == pytest.approx(expected), uid
+            assert [each.phase for each in details.phases] == phases
             exists = uid in world.objects[RESOURCES[0]]
             assert (details.job.deleted_at is None) == exists
         counted, steps = world.counted()
@@ -170,9 +170,7 @@ class RecordedHistories(RuleBasedStateMachine):
             for amount in point.resource_seconds.values()
         )
         details = [world.run(store.details(uid, now=now)) for uid in world.phases]
-        by_job = sum(
-            sum(each.job.resource_seconds.values()) for each in details if each is not None
-        )
+        by_job = sum(sum(each.resource_seconds.values()) for each in details if each is not None)
         assert in_series == pytest.approx(by_job)
 
 

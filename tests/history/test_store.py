@@ -123,7 +123,7 @@ async def test_a_batch_is_written_once_though_it_is_repeated(database: Database)
     assert await usage(database) == {"research": expected}
     details = await HistoryStore(database).details("u", now=NOON)
     assert details is not None
-    assert details.job.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
+    assert details.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
 
 
 async def test_running_pods_count_until_now(database: Database) -> None:
@@ -135,7 +135,7 @@ async def test_running_pods_count_until_now(database: Database) -> None:
     assert list(await usage(database, by="user", user="eve")) == []
     assert list(await usage(database, by="namespace", user="ada")) == ["default"]
     details = await HistoryStore(database).details("u", now=NOON + 2 * HOUR)
-    assert details is not None and details.job.resource_seconds["cpu"] == 2 * 7200 + 3600
+    assert details is not None and details.resource_seconds["cpu"] == 2 * 7200 + 3600
 
 
 async def test_pods_that_end_before_their_job_is_known_are_counted_then(database: Database) -> None:
@@ -188,7 +188,7 @@ async def test_text_of_any_kind_is_stored(database: Database) -> None:
     history = HistoryStore(database)
     found = await history.details("u", now=NOON)
     assert found is not None
-    assert (found.job.user, found.job.message, found.job.spec) == (text, text, {"a": "\0"})
+    assert (found.job.user, found.job.message, found.spec) == (text, text, {"a": "\0"})
     jobs, _ = await history.jobs(JobFilter(user=text), limit=5)
     assert [each.uid for each in jobs] == ["u"]
 
@@ -227,12 +227,12 @@ async def test_a_pod_that_names_the_uid_of_a_job_alone_is_not_billed_to_it(
     history = HistoryStore(database)
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert (found.job.resource_seconds, found.job.complete) == ({}, True)
+    assert (found.resource_seconds, found.job.complete) == ({}, True)
     assert await usage(database) == {}
     await write(recording, pod("own", finished=True, ended_at=at(1)), previous="2", position="3")
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert found.job.resource_seconds["cpu"] == 2 * 3600
+    assert found.resource_seconds["cpu"] == 2 * 3600
     assert not await recording.add_unknown_jobs(before=at(3), limit=9)
 
 

@@ -1,7 +1,7 @@
 """Convert jobs that the history does not have yet, and what it has of a job."""
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ...store.history import JobDetails
 from ...wire.history import JobHistory, RecordedJob
@@ -21,4 +21,11 @@ def unrecorded_job(job: JobSummary) -> RecordedJob:
 
 def history_of(details: JobDetails) -> JobHistory:
     """Convert all that the store has of a job."""
-    return replace(details.job, commands=[command_of(each) for each in details.commands])
+    return JobHistory(
+        **asdict(details.job),
+        spec=details.spec,
+        spec_bytes=details.spec_bytes,
+        phases=details.phases,
+        resource_seconds=details.resource_seconds,
+        commands=[command_of(each) for each in details.commands],
+    )

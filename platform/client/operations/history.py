@@ -35,7 +35,7 @@ class HistoryFilters(TypedDict, total=False):
 def list_history(
     server: Server, *, page_size: int = PAGE_SIZE, **filters: Unpack[HistoryFilters]
 ) -> Stream[RecordedJob]:
-    """List the jobs of the history, also deleted ones: unfinished first, then the last."""
+    """List jobs, also deleted ones: first those that have not ended, then those that ended last."""
     everywhere = filters.get("all_namespaces", False)
     inside = server.inside(filters.get("namespace"), all_namespaces=everywhere)
     query: dict[str, QueryValue] = {

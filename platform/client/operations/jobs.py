@@ -45,7 +45,7 @@ class JobFilters(TypedDict, total=False):
     created_after: datetime | None
     created_before: datetime | None
     sort: str | None
-    """``name``, ``created``, ``phase`` or ``queue``; descending after a ``-``."""
+    """``name``, ``created``, ``phase`` or ``queue``; with a ``-`` before it, descending."""
     fields: Iterable[str] | None
     """Read only these fields, and namespace, name and uid."""
 
@@ -184,10 +184,11 @@ def _creation(
 def delete(
     job: ObjectRef, *, propagation: str | None = None, if_match: str | None = None
 ) -> Operation[JobSummary | None]:
-    """Delete a job; return its last state, with ``deleting`` while finalizers hold it.
+    """Delete a job; return its last state, or ``None`` if the response that had it was lost.
 
-    After a lost response the job is read first, so that a new job of the same name is not deleted
-    instead, if the uid is known. ``None``: an attempt without response has deleted it.
+    The state has ``deleting`` set while finalizers hold the job. If a response is lost and the uid
+    of the job is known, the job is read before the next attempt, which would otherwise delete a
+    new job of the same name.
 
     Args:
         job: which one.

@@ -30,7 +30,7 @@ def list_queues(
         queues: all of them.
         state: only queues in these states, e.g. ``Open``.
         parent: only children of this queue.
-        sort: ``name``, ``created``, ``weight`` or ``priority``; descending after a ``-``.
+        sort: ``name``, ``created``, ``weight`` or ``priority``; with a ``-`` before it, descending.
         page_size: number of queues that one request reads.
     """
 
@@ -54,7 +54,7 @@ def get_queue(queues: Collection, name: str) -> Operation[Queue]:
 def create_queue(
     queues: Collection, queue: Mapping[str, Any], *, idempotency_key: str | None = None
 ) -> Operation[Queue]:
-    """Create a queue of a manifest, or of its fields, e.g. ``{"name": "a", "weight": 2}``.
+    """Create a queue from a manifest, or from some fields, e.g. ``{"name": "a", "weight": 2}``.
 
     Raises:
         ConflictError: a queue of this name exists.
@@ -67,7 +67,7 @@ def create_queue(
 def delete_queue(
     queues: Collection, name: str, *, if_match: str | None = None
 ) -> Operation[Queue | None]:
-    """Delete a queue; ``None`` if an attempt without response has deleted it.
+    """Delete a queue; return its last state, or ``None`` if the response that had it was lost.
 
     Raises:
         NotFoundError: it does not exist.
@@ -154,7 +154,7 @@ def list_podgroups(
     sort: str | None = None,
     page_size: int = PAGE_SIZE,
 ) -> Stream[PodGroup]:
-    """List PodGroups, by name or as *sort* names it: ``name``, ``created``, after a ``-`` down."""
+    """List PodGroups; *sort* is ``name`` (default) or ``created``, with a ``-`` if descending."""
     query: dict[str, QueryValue] = {
         "phase": texts(phase),
         "queue": queue,

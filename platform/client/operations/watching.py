@@ -57,7 +57,7 @@ class _Watch(Generic[ObjectT]):
             self.state.seed(self.known)
 
     def open(self) -> Operation[StreamHead]:
-        """Connect; without a position the server lists the objects first.
+        """Connect, and resume from the last position; without one the server lists all objects.
 
         Raises:
             DeadlineError: the deadline of the watch, or of the call, passed.
@@ -87,7 +87,7 @@ class _Watch(Generic[ObjectT]):
 
     @property
     def must_reopen(self) -> bool:
-        """Whether the connection would wait for much longer than until the deadline."""
+        """Whether the connection would wait for events much longer than the deadline allows."""
         return self.deadline.remaining < 0.9 * self.idle_timeout
 
     def changes(self, event: ServerEvent) -> Iterator[Change[ObjectT]]:
