@@ -474,6 +474,7 @@ def test_unsupported_scheduling_flags_are_rejected(argument: str) -> None:
     assert argument.partition("=")[0] in outcome.output
 
 
+@pytest.mark.process
 def test_the_limit_of_pods_per_job_is_given_to_admission_and_controllers(tmp_path: Path) -> None:
     assert ParsedCommand().controllers()[1].max_pods_per_job == 100_000
     assert ParsedCommand().controllers("--max-pods-per-job=7")[1].max_pods_per_job == 7

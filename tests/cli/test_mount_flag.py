@@ -43,6 +43,7 @@ def data(tmp_path: Path) -> Iterator[DataDir]:
     data.unlock()
 
 
+@pytest.mark.process
 def test_each_start_of_the_agent_gets_the_permitted_directories(data: DataDir) -> None:
     directories = (HostDir("/usr"), HostDir("/opt", read_only=True))
     with EmbeddedCluster(data, Options(port=0, api_port=0, host_dirs=directories)) as cluster:
