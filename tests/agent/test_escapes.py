@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ class ContainerAttack:
 
     def prepare(self, *argv: str, run_as: int = 0, mounts: Sequence[rootfs.Mount] = ()) -> RunDir:
         """Prepare the run like the agent."""
-        data, run_dir = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
+        data, pod_uid = self.data, str(uuid.uuid4())
+        run_dir = RunDir(data / "pods" / pod_uid / "containers" / "c" / "0")
         with seen_by(self.user):
             tools = () if self.ids.base is None else runs.PYTHON_PREFIXES
             steps = rootfs.mount_plan(mounts, hidden=[str(data)], home="/no-home", tools=tools)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from asyncio.subprocess import Process
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class AgentOfUser:
             steps = mount_plan([mount], hidden=[], home="/no-home")
         finally:
             os.seteuid(0)
-        run_dir = RunDir(self.base / "pods" / "uid" / "c" / "0")
+        run_dir = RunDir(self.base / "pods" / str(uuid.uuid4()) / "c" / "0")
         before = os.getgroups()
         os.setgroups([GROUP])  # as the agent's process has it
         try:

@@ -1,6 +1,7 @@
 """Containers in one directory, without an agent, at each isolation level of this machine."""
 
 import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class Sandbox:
         self.level = level
         own = report.id_mode is IdMode.OWN
         self.ids = Ids(None if own else SHARED, own or report.id_mode is IdMode.RANGE)
+        self.pod_uid = str(uuid.uuid4())
+        """Unique on the machine: a lost run's processes are found, and killed, by it."""
         self._runs = 0
 
     def prepare(
@@ -53,7 +56,7 @@ class Sandbox:
     ) -> RunDir:
         """Prepare a run with *mounts*, or with the *steps* of a plan."""
         self._runs += 1
-        run_dir = RunDir(self.base / "pods" / "uid" / "c" / str(self._runs))
+        run_dir = RunDir(self.base / "pods" / self.pod_uid / "c" / str(self._runs))
         if steps is None:
             steps = rootfs.mount_plan(
                 mounts,
