@@ -135,7 +135,10 @@ class CycleRunner:
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
-            reports = tuple(self._report(session, gang, now, busy=busy) for gang in changed_gangs)
+            position = partial(self._positions.position, session, now=now)
+            reports = tuple(
+                self._report(gang, now, busy=busy, position=position) for gang in changed_gangs
+            )
             self._cache.refresh()  # of the phases
             return Decision(
                 placements=tuple(session.placements),
@@ -154,7 +157,9 @@ class CycleRunner:
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def _report(self, session: Session, gang: Gang, now: float, *, busy: bool) -> PodGroupReport:
+    def _report(
+        self, gang: Gang, now: float, *, busy: bool, position: Callable[[Gang], tuple[int, int]]
+    ) -> PodGroupReport:
         """Return the report on *gang*, which sets its phase by its tasks."""
         phase = gang.phase
         report = build_report(
@@ -163,7 +168,7 @@ class CycleRunner:
             busy=busy,
             queue=self._cache.queues.of(gang),
             total=self._cache.node_matrix.total,
-            position=partial(self._positions.position, session, now=now),
+            position=position,
             plan=self._cache.planned.note(gang),
         )
         if gang.phase != phase:
