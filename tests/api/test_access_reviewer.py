@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from support.authorization import authorizer_without_roles
 
 from batholith.api.identity.reviewer import AccessAttributes, AccessReviewer
 from batholith.api.problems import ProblemError
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.local.apiserver.authorization.reviews import review
 from batholith.local.apiserver.http.auth import ANONYMOUS, Authenticator, User
-from batholith.local.apiserver.http.reviews import review
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import JOBS, TOKENREVIEWS
 
@@ -32,7 +33,14 @@ async def access_reviewer(
     async def serve_review(request: web.Request) -> web.Response:
         body = await request.json()
         if body["kind"] == "TokenReview":
-            found = review(TOKENREVIEWS, body, namespace="", user=ANONYMOUS, authenticator=known)
+            found = review(
+                TOKENREVIEWS,
+                body,
+                namespace="",
+                user=ANONYMOUS,
+                authenticator=known,
+                authorizer=authorizer_without_roles(),
+            )
             return web.json_response(found, status=201)
         shown = body["spec"]
         may = all(shown.get(key) == value for key, value in allowed.items())

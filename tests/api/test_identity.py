@@ -20,7 +20,8 @@ from support.rest import controller_api_with_cronjob, running_api, sqlite
 from batholith.api.identity.authentication import SecuritySettings
 from batholith.api.identity.client_certificates import ClientCaError, parse_client_certificate
 from batholith.api.serving.server import ApiSettings, serve
-from batholith.local.apiserver.http.reviews import AUDIENCE
+from batholith.local.apiserver.authorization.bootstrap_policy import RESOURCES
+from batholith.local.apiserver.authorization.reviews import AUDIENCE
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
@@ -213,8 +214,19 @@ async def tls_rest(directory: Path, security: SecuritySettings) -> AsyncIterator
             await asyncio.wait((serving,))
 
 
+def cluster_admins(group: str) -> dict[str, Any]:
+    """A binding of the members of a group to the role of the cluster's administrators."""
+    kind = {"apiGroup": "rbac.authorization.k8s.io"}
+    return {
+        "metadata": {"name": group},
+        "roleRef": {**kind, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{**kind, "kind": "Group", "name": group}],
+    }
+
+
 async def test_a_caller_with_a_client_certificate_is_impersonated(tmp_path: Path) -> None:
     async with tls_rest(tmp_path, SecuritySettings(impersonate=True)) as caller:
+        await caller.api.create(RESOURCES[1], cluster_admins("builders"))
         subject = ClientSubject(names=("ada",), organizations=("builders", "ci"))
         assert (await caller.call_as(subject))[0] == 201
         [created] = caller.requests_on("jobs", "create")

@@ -46,8 +46,9 @@ _TEMPLATE: Json = {
 }
 _WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": _TEMPLATE}
 _ONCE = {"spec": {**_TEMPLATE["spec"], "restartPolicy": "Never"}}
-_ROLE_OF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
-_CLUSTER_ROLE_OF = {**_ROLE_OF, "kind": "ClusterRole"}
+_AUTHORIZER = f"{SERVER}/authorization/authorizer.py"
+_ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}
+_BINDING = {"roleRef": _ROLE}
 _SOURCE = {"source": {"persistentVolumeName": "v"}, "attacher": "a", "nodeName": "n"}
 _DEVICE = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -101,10 +102,10 @@ ROWS: Mapping[str, EnforcementRow] = {
     "authorization.k8s.io/v1/selfsubjectrulesreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/subjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
     "certificates.k8s.io/v1/certificatesigningrequests": warned({"spec": _SIGNED}),
-    "rbac.authorization.k8s.io/v1/clusterrolebindings": warned({"roleRef": _CLUSTER_ROLE_OF}),
-    "rbac.authorization.k8s.io/v1/clusterroles": warned({"rules": []}),
-    "rbac.authorization.k8s.io/v1/rolebindings": warned({"roleRef": _ROLE_OF}),
-    "rbac.authorization.k8s.io/v1/roles": warned({"rules": []}),
+    "rbac.authorization.k8s.io/v1/clusterrolebindings": enforced(_AUTHORIZER, _BINDING),
+    "rbac.authorization.k8s.io/v1/clusterroles": enforced(_AUTHORIZER),
+    "rbac.authorization.k8s.io/v1/rolebindings": enforced(_AUTHORIZER, _BINDING),
+    "rbac.authorization.k8s.io/v1/roles": enforced(_AUTHORIZER),
     "networking.k8s.io/v1/ingressclasses": warned({"spec": {"controller": "a.b/c"}}),
     "networking.k8s.io/v1/ingresses": warned({"spec": {"defaultBackend": _BACKEND}}),
     "networking.k8s.io/v1/networkpolicies": warned({"spec": {"podSelector": {}}}),

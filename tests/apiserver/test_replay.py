@@ -5,7 +5,9 @@ ours when they first appear; times, field order and wording are ignored.
 """
 
 import asyncio
+import json
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +102,18 @@ class Replay:
             lambda m: m[1] + self._comparison.versions.get(m[2], m[2]),
             text,
         )
+        text = re.sub(r"(?<=continue=)[\w-]+", lambda m: self._translated_token(m[0]), text)
         return re.sub(r"timeoutSeconds=\d+", "timeoutSeconds=1", text)
+
+    def _translated_token(self, token: str) -> str:
+        """A token of the recorded server, with the version that ours had then."""
+        try:
+            content = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        except ValueError:
+            return token  # recorded as malformed
+        version = str(content.get("rv"))
+        content["rv"] = int(self._comparison.versions.get(version, version))
+        return urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
     def _compare_events(self, entry: Json, body: Any) -> list[str]:
         if entry["status"] != 200:

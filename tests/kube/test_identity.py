@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.authorization import authorizer_without_roles
 from support.examples import examples
 from support.raw_http_server import OK, RawConnection, RawHttpServer, raw_http_server
 
@@ -17,13 +18,15 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity, IdentityError
 from batholith.kube.errors import CallerUnauthorizedError, ConfigError, UnauthorizedError
+from batholith.local.apiserver.authorization.impersonation import acting_user
+from batholith.local.apiserver.authorization.rules import Attributes
 from batholith.local.apiserver.http.auth import User
-from batholith.local.apiserver.http.impersonation import acting_user
 from batholith.local.supervisor import pki
 from batholith.model.names import QUEUES
 
 UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}"
 ADMIN = User(name="admin", groups=("system:masters",))
+MASTERS_ONLY = authorizer_without_roles()
 
 
 def client_of(http_server: RawHttpServer, **credentials: Any) -> Client:
@@ -213,7 +216,7 @@ def test_what_is_sent_is_what_the_server_reads(
         key = name.decode("ascii").lower()
         text = value.strip(b" \t").decode("latin-1")
         headers[key] = f"{headers[key]}\n{text}" if key in headers else text
-    found = acting_user(ADMIN, headers, method="GET", path="/version")
+    found = acting_user(ADMIN, headers, Attributes("get", path="/version"), MASTERS_ONLY)
     assert (found.name, found.uid) == (user, uid)
     assert dict(found.extra) == {key: tuple(values) for key, values in extra.items()}
     added = {"system:authenticated", "system:unauthenticated"}

@@ -14,6 +14,7 @@ from typing import Any
 
 from support.embedded_apiserver import Server
 
+from batholith.local.apiserver.authorization.bootstrap_policy import FILE, RESOURCES
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
 from batholith.local.apiserver.kinds import go_types
 from batholith.local.apiserver.kinds.info import KindInfo
@@ -22,20 +23,48 @@ Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "local" / "apiserver" / "kinds" / "data"
+POLICY = ROOT / "platform" / "local" / "apiserver" / "authorization" / "data" / FILE
 GO_TYPES = "go-types.json"
 SCHEMAS = "openapi-schemas.json"
 
+_BOOTSTRAPPING = "kubernetes.io/bootstrapping"
 _PREFIX = "#/components/schemas/"
 _OPTIONS = ("Create", "Delete", "Get", "List", "Patch", "Update")
 _SHARED = ("meta.ListMeta", "meta.Status", *(f"meta.{each}Options" for each in _OPTIONS))
 """Messages that no kind refers to, and every client may send or get."""
 
 
-async def generate(server: Server) -> dict[str, str]:
-    """Return both files by name, as they are to be written."""
+async def generate(server: Server) -> dict[Path, str]:
+    """Return the files with their content."""
     messages = _messages()
     schemas = await _schemas(server)
-    return {GO_TYPES: _lines(messages), SCHEMAS: _lines(schemas)}
+    policy = await _bootstrap_policy(server)
+    return {
+        PACKAGED / GO_TYPES: _lines(messages),
+        PACKAGED / SCHEMAS: _lines(schemas),
+        POLICY: json.dumps(policy, indent=1) + "\n",
+    }
+
+
+async def _bootstrap_policy(server: Server) -> dict[str, list[Json]]:
+    """The roles and bindings that the server creates itself, without rules that are aggregated."""
+    return {
+        each.plural: [
+            _without_server_fields(obj)
+            for obj in (await server.get(each.path()))["items"]
+            if (obj["metadata"].get("labels") or {}).get(_BOOTSTRAPPING) == "rbac-defaults"
+        ]
+        for each in RESOURCES
+    }
+
+
+def _without_server_fields(obj: Json) -> Json:
+    kept = ("annotations", "labels", "name", "namespace")
+    metadata = {name: obj["metadata"][name] for name in kept if name in obj["metadata"]}
+    result = {**obj, "metadata": metadata}
+    if "aggregationRule" in obj:
+        del result["rules"]
+    return result
 
 
 def _lines(entries: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with real_server(Path(directory)) as server:
             files = await api_types.generate(server)
-    for name, text in files.items():
-        (api_types.PACKAGED / name).write_text(text)
+    for path, text in files.items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The application: handles HTTP requests.
 
-Every request is authenticated and passed to the handler of its path; every error becomes a
-``Status`` here and only here.
+Every request is authenticated, authorized and passed to the handler of its path; every error
+becomes a ``Status`` here and only here.
 """
 
 import logging
@@ -11,6 +11,9 @@ from itertools import accumulate
 
 import msgspec
 
+from .authorization.attributes import request_attributes
+from .authorization.authorizer import Authorizer
+from .authorization.impersonation import acting_user, impersonates
 from .discovery.catalog import Catalog
 from .discovery.documents import aggregated_type
 from .errors.status import (
@@ -21,9 +24,8 @@ from .errors.status import (
     too_large,
     unauthorized,
 )
-from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous
+from .http.auth import ANONYMOUS, MASTERS_GROUP, Authenticator, User
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
-from .http.impersonation import acting_user, impersonates
 from .http.negotiation import DISCOVERY_VERSIONS, aggregated_version, wants_pretty
 from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
@@ -61,6 +63,8 @@ VERSION = {
 }
 """Kubernetes version that the server implements."""
 
+_HEALTH_CHECKS = ("healthz", "livez", "readyz")
+
 _NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
 
 
@@ -71,6 +75,7 @@ class App:
     catalog: Catalog
     handlers: Handlers
     authenticator: Authenticator
+    authorizer: Authorizer
     metrics: ServerMetrics
     address: str
     """``host:port`` at which clients reach the server."""
@@ -107,21 +112,26 @@ class App:
 
     async def _handle(self, http_request: HttpRequest, warnings: list[str]) -> Response:
         path, headers = http_request.path, http_request.headers
-        user = self._authenticate(headers.get("authorization", ""), path)
-        if impersonates(headers):
-            user = acting_user(user, headers, method=http_request.method, path=path)
+        user = self._authenticate(headers.get("authorization", ""))
+        query = parse_query(http_request.query)
+        request_info = parse_path(path)
+        impersonating = impersonates(headers)
+        if impersonating or MASTERS_GROUP not in user.groups:
+            attributes = request_attributes(http_request.method, path, query, request_info)
+            if impersonating:
+                user = acting_user(user, headers, attributes, self.authorizer)
+            self.authorizer.check(user, attributes)
         if http_request.too_large:
             raise too_large(MAX_BODY_SIZE)
         request = Request(
             method=http_request.method,
             path=path,
-            query=parse_query(http_request.query),
+            query=query,
             headers=headers,
             body=http_request.body,
             user=user,
             warnings=warnings,
         )
-        request_info = parse_path(path)
         if request_info is None:
             return self._handle_non_resource(request)
         kind = self.catalog.get(request_info.group, request_info.version, request_info.plural)
@@ -142,14 +152,13 @@ class App:
         )
         return self.catalog.document(path, aggregated="", address="") is not None
 
-    def _authenticate(self, authorization: str, path: str) -> User:
-        if authorization:
-            user = self.authenticator.authenticate_header(authorization)
-            if user is not None:
-                return user
-        elif allows_anonymous(path):
+    def _authenticate(self, authorization: str) -> User:
+        if not authorization:
             return ANONYMOUS
-        raise unauthorized()
+        user = self.authenticator.authenticate_header(authorization)
+        if user is None:
+            raise unauthorized()
+        return user
 
     def _handle_non_resource(self, request: Request) -> Response:
         """Serve discovery, health, metrics and version."""
@@ -158,7 +167,7 @@ class App:
             raise method_not_allowed()
         if path == "/version":
             return Response(body=msgspec.json.encode(VERSION) + b"\n")
-        if allows_anonymous(path):
+        if path.split("/")[1] in _HEALTH_CHECKS:
             return self._health(request, path)
         if path == "/metrics":
             return Response(body=self.metrics.render(), content_type=CONTENT_TYPE)

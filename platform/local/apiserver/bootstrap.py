@@ -1,10 +1,11 @@
-"""Objects that exist from the start: namespaces, priority classes, custom resource definitions."""
+"""Objects that exist from the start: namespaces, priority classes, roles, definitions."""
 
 import logging
 from collections.abc import Iterable
 
 from ...model import names
 from ...model.names import Resource
+from .authorization import bootstrap_policy
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.requests import Json, ObjectPath
@@ -57,6 +58,10 @@ async def ensure_defaults(
         _create(writer, catalog, names.CRDS, {**each, "metadata": dict(each["metadata"])})
         for each in optional_definitions
     ]
+    writes += [
+        _ensure_policy(writer, catalog, resource, obj)
+        for resource, obj in bootstrap_policy.objects()
+    ]
     for written in writes:
         if written is not None:
             await written.committed()
@@ -78,6 +83,24 @@ def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> 
         if error.reason != "AlreadyExists":
             raise
         return None
+
+
+def _ensure_policy(
+    writer: Writer, catalog: Catalog, resource: Resource, wanted: Json
+) -> WriteResult | None:
+    """Create a role or binding, or add what it lacks."""
+    kind = catalog.require(resource)
+    namespace, name = wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"]
+    entry = writer.store.resource_store(kind).latest(namespace, name)
+    if entry is None:
+        path = ObjectPath(namespace=namespace)
+        return writer.create(WriteRequest(kind=kind, object_path=path), wanted)
+    current = entry.parse()
+    if bootstrap_policy.completed(current, wanted) is current:
+        return None
+    log.warning("completed role or binding", extra={"kind": resource.kind, "object": name})
+    call = WriteRequest(kind=kind, object_path=ObjectPath(namespace=namespace, name=name))
+    return writer.patch(call, lambda obj: bootstrap_policy.completed(obj, wanted))
 
 
 def _apply_crd(writer: Writer, catalog: Catalog, definition: Json) -> WriteResult | None:

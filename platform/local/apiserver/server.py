@@ -19,6 +19,8 @@ from ...model import names
 from ...model.admission import Webhook
 from . import bootstrap
 from .app import App
+from .authorization.authorizer import Authorizer
+from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
 from .controllers.base import Controller, ControllerContext
 from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
@@ -30,6 +32,7 @@ from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.pods_by_node import PodsByNode
+from .controllers.role_aggregation import RoleAggregationController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
 from .discovery.catalog import Catalog
@@ -131,7 +134,8 @@ class _ServerCore:
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
-        admission = Admission(lookup, config.webhooks)
+        self._authorizer = _authorizer(self._store, self._catalog)
+        admission = Admission(lookup, config.webhooks, self._authorizer)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
         self._log_proxy = LogProxy(_kubelet_client_context(config))
@@ -146,6 +150,7 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context),
             DisruptionController(context),
+            RoleAggregationController(context),
         ]
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
@@ -164,11 +169,13 @@ class _ServerCore:
             deleter=deleter,
             pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
             authenticator=authenticator,
+            authorizer=self._authorizer,
         )
         self.app = App(
             catalog=self._catalog,
             handlers=handlers,
             authenticator=authenticator,
+            authorizer=self._authorizer,
             metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
             address=config.address,
             writable=lambda: self._store.writable,
@@ -178,7 +185,8 @@ class _ServerCore:
     async def running(self) -> AsyncIterator[None]:
         store = self._store
         self._pods_by_node.rebuild()
-        store.listeners.append(self._pods_by_node.observe)
+        self._authorizer.rebuild()
+        store.listeners += [self._pods_by_node.observe, self._authorizer.observe]
         for controller in self._controllers:
             # The CRD controller is first: the stores of custom kinds exist for those after it.
             for kind in self._catalog.stored_kinds():
@@ -244,6 +252,17 @@ class _ServerCore:
         if not self._store.writable:
             raise disk_full()
         await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
+
+
+def _authorizer(store: ObjectStore, catalog: Catalog) -> Authorizer:
+    stores = [store.resource_store(catalog.require(each)) for each in POLICY_RESOURCES]
+    cluster_roles, cluster_role_bindings, roles, role_bindings = stores
+    return Authorizer(
+        roles=roles,
+        role_bindings=role_bindings,
+        cluster_roles=cluster_roles,
+        cluster_role_bindings=cluster_role_bindings,
+    )
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ....model import unscheduled_fields
 from ....model.names import Resource
-from ..kinds.groups import ADMISSION, NETWORKING, RBAC, RESOURCE, STORAGE
+from ..kinds.groups import ADMISSION, NETWORKING, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
 
 Json = dict[str, Any]
@@ -29,7 +29,6 @@ _RUN = "run"
 _ENFORCED = "enforced"
 _USED = "used"
 _NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.sh/v1alpha1)"
-_NO_ROLES = "every user with a token may do everything"
 _NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
@@ -46,7 +45,7 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
-    ("", "ServiceAccount"): UnenforcedKind(_USED, f"it has no tokens, and {_NO_ROLES}"),
+    ("", "ServiceAccount"): UnenforcedKind(_USED, "it has no tokens"),
     ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
@@ -57,10 +56,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
-    (RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
     (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
     (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
     (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),

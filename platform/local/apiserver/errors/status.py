@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ....model.names import Resource
-from .fields import FieldError
+from .fields import FieldError, quote
 
 
 class StatusError(Exception):
@@ -91,24 +91,35 @@ def denied(
     path: str = "",
     group: str = "",
     plural: str = "",
+    subresource: str = "",
     name: str = "",
     namespace: str = "",
+    reason: str = "",
 ) -> StatusError:
     """403: an authorizer denies *verb* on a path or a resource."""
     if path:
-        text = f'forbidden: User "{user}" cannot {verb} path "{path}"'
-        return StatusError(403, "Forbidden", text, details={})
-    resource = Resource(group, "", plural, "")
-    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-    what = f'resource "{plural}" in API group "{group}" {where}'
-    named = f'{qualified(resource)} "{name}"' if name else qualified(resource)
-    text = f'{named} is forbidden: User "{user}" cannot {verb} {what}'
-    return StatusError(403, "Forbidden", text, details=details_of(resource, name))
+        problem = f"User {quote(user)} cannot {verb} path {quote(path)}"
+        text = f"forbidden: {_without_markup(problem)}"
+        details = {}
+    else:
+        resource = Resource(group, "", plural, "")
+        where = f"in the namespace {quote(namespace)}" if namespace else "at the cluster scope"
+        full = f"{plural}/{subresource}" if subresource else plural
+        problem = (
+            f"User {quote(user)} cannot {verb} resource {quote(full)} "
+            f"in API group {quote(group)} {where}"
+        )
+        named = f'{qualified(resource)} "{name}"' if name else qualified(resource)
+        text = f"{named} is forbidden: {_without_markup(problem)}"
+        details = details_of(resource, name)
+    if reason:
+        text += f": {reason}"
+    return StatusError(403, "Forbidden", text, details=details)
 
 
-def cannot_impersonate(user: str, plural: str, name: str, *, namespace: str = "") -> StatusError:
-    """403: *user* may not impersonate a user or ServiceAccount."""
-    return denied(user, verb="impersonate", plural=plural, name=name, namespace=namespace)
+def _without_markup(text: str) -> str:
+    """Escape what a browser could take for HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def not_found(resource: Resource, name: str) -> StatusError:

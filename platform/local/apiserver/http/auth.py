@@ -3,16 +3,21 @@
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-ANONYMOUS_PATHS = ("/healthz", "/livez", "/readyz", "/version")
-"""Paths of health and version, readable without a token."""
+IMPERSONATION_PREFIX = "impersonate-"
+"""Of the names of headers that name another user."""
+
+REPEATED_HEADER = "\n"
+"""Separates the values of a repeated header of these, which cannot contain it."""
 
 _CACHE_SIZE = 100
 """Headers to cache; one token can be written with any number of spaces."""
 
 AUTHENTICATED_GROUP = "system:authenticated"
+MASTERS_GROUP = "system:masters"
+"""Members may do everything, whatever the roles are."""
 
 COMPONENTS_GROUP = "batholith:components"
 """Group of the embedded cluster's components."""
@@ -29,11 +34,7 @@ class User:
 
     def to_user_info(self) -> dict[str, Any]:
         """Return the UserInfo of reviews."""
-        groups = [
-            *self.groups,
-            *(() if AUTHENTICATED_GROUP in self.groups else (AUTHENTICATED_GROUP,)),
-        ]
-        info: dict[str, Any] = {"username": self.name, "uid": self.uid, "groups": groups}
+        info: dict[str, Any] = {"username": self.name, "uid": self.uid, "groups": [*self.groups]}
         info["extra"] = {key: list(values) for key, values in self.extra.items()}
         return {key: value for key, value in info.items() if value}
 
@@ -44,13 +45,16 @@ APISERVER_USER = User(name="system:apiserver", groups=("system:masters",))
 
 
 class Authenticator:
-    """Maps bearer tokens to users."""
+    """Maps bearer tokens to users, who are in the group of authenticated users."""
 
     def __init__(self, tokens: Mapping[str, User]) -> None:
         self._header_cache: dict[str, User] = {}
         """Valid headers: all further requests of a client have the same."""
         # Looking up digests and comparing them in full gives nothing away by timing.
-        self._users = {_digest(token): (token, user) for token, user in tokens.items()}
+        self._users = {
+            _digest(token): (token, replace(user, groups=(*user.groups, AUTHENTICATED_GROUP)))
+            for token, user in tokens.items()
+        }
 
     def authenticate_token(self, token: str) -> User | None:
         """Return the user of *token*, if it is known."""
@@ -73,8 +77,3 @@ class Authenticator:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-
-
-def allows_anonymous(path: str) -> bool:
-    """Return whether *path* may be read without a token."""
-    return path in ANONYMOUS_PATHS or path.startswith(("/healthz/", "/livez/", "/readyz/"))

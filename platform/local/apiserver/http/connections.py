@@ -23,7 +23,7 @@ from ....httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ....httpserver.metrics import ListenerMetrics
 from ..errors.status import StatusError, too_large
 from ..media_types import JSON
-from .impersonation import HEADER_PREFIX, REPEATED
+from .auth import IMPERSONATION_PREFIX, REPEATED_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -287,8 +287,8 @@ class Connection(LimitedConnection):
         """Store one header."""
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         headers = self._incoming.headers
-        if key in headers and key.startswith(HEADER_PREFIX):
-            text = f"{headers[key]}{REPEATED}{text}"
+        if key in headers and key.startswith(IMPERSONATION_PREFIX):
+            text = f"{headers[key]}{REPEATED_HEADER}{text}"
         headers[key] = text
 
     def on_headers_complete(self) -> None:

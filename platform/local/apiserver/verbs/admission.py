@@ -13,10 +13,15 @@ import msgspec
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ..authorization.authorizer import Authorizer
+from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden
+from ..http.auth import User
+from ..http.requests import ObjectPath
+from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
 from ..storage.object_store import ObjectStore
 from ..storage.stored_objects import StoredObject
@@ -88,7 +93,10 @@ class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     old_object: Json | None
-    user: str
+    user: User
+    object_path: ObjectPath
+    """Of the request; *name* may be generated."""
+
     warnings: list[str] | None = None
     """Receives warnings of fields without effect."""
 
@@ -96,8 +104,11 @@ class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
 class Admission:
     """The plugins and webhooks in order."""
 
-    def __init__(self, lookup: LatestReader, webhooks: Sequence[Webhook]) -> None:
+    def __init__(
+        self, lookup: LatestReader, webhooks: Sequence[Webhook], authorizer: Authorizer
+    ) -> None:
         self._lookup = lookup
+        self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
         for webhook in webhooks:
             for operation in webhook.operations:
@@ -132,6 +143,19 @@ class Admission:
                     obj = webhook.mutate(_admission_request(attributes, obj), self._lookup)
                 except DeniedError as error:
                     raise _denied(webhook, error) from error
+        if attributes.kind.resource.group == RBAC:
+            target = attributes.object_path
+            check_escalation(
+                self._authorizer,
+                attributes.user,
+                RoleWrite(
+                    resource=attributes.kind.resource,
+                    namespace=target.namespace,
+                    requested_name=target.name,
+                    old=attributes.old_object,
+                    new=obj,
+                ),
+            )
         return obj
 
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
@@ -262,7 +286,7 @@ def _admission_request(attributes: AdmissionAttributes, obj: Json | None) -> Adm
         name=attributes.name,
         object=obj,
         old_object=attributes.old_object,
-        user=attributes.user,
+        user=attributes.user.name,
     )
 
 

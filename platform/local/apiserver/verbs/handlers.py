@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..authorization.authorizer import Authorizer
+from ..authorization.reviews import review
 from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
@@ -25,7 +27,6 @@ from ..http.bodies import (
 from ..http.negotiation import negotiate
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
 from ..http.requests import ObjectPath, Request, Response
-from ..http.reviews import review
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
 from ..media_types import JSON
@@ -61,6 +62,7 @@ class Handlers:
     deleter: Deleter
     pods: PodSubresources
     authenticator: Authenticator
+    authorizer: Authorizer
 
     async def handle(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         """Handle *request* for the resource or object in *request_info*.
@@ -288,6 +290,7 @@ class Handlers:
             namespace=request_info.object_path.namespace,
             user=request.user,
             authenticator=self.authenticator,
+            authorizer=self.authorizer,
         )
         return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
 

@@ -359,7 +359,8 @@ class Writer:
             namespace=write_request.object_path.namespace,
             name=obj["metadata"].get("name", ""),
             old_object=old,
-            user=write_request.user.name,
+            user=write_request.user,
+            object_path=write_request.object_path,
             # Our own components have warned the user already, on the object that they act for.
             warnings=None
             if COMPONENTS_GROUP in write_request.user.groups

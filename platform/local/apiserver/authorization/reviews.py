@@ -6,24 +6,31 @@ from ....model.names import Resource
 from ..errors.fields import FieldError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
-from .auth import Authenticator, User
-from .requests import Json
+from ..http.auth import Authenticator, User
+from ..http.requests import Json
+from .authorizer import Authorizer
+from .rules import Attributes, PolicyRule
 
 AUDIENCE = "https://kubernetes.default.svc"
 """Audience of the tokens: the server itself."""
 
-_ALLOWED_REASON = "every user with a token may do everything"
 _ATTRIBUTES_CONFLICT = (
     "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 )
 
 
 def review(
-    resource: Resource, obj: Json, *, namespace: str, user: User, authenticator: Authenticator
+    resource: Resource,
+    obj: Json,
+    *,
+    namespace: str,
+    user: User,
+    authenticator: Authenticator,
+    authorizer: Authorizer,
 ) -> Json:
     """Handle a TokenReview, SelfSubjectReview or one of the access reviews.
 
-    Every access is allowed; *namespace* is that of the request.
+    *namespace* is that of the request.
 
     Raises:
         StatusError: 400 or 422, the review is incomplete.
@@ -35,13 +42,39 @@ def review(
     elif resource.kind == "SelfSubjectReview":
         status = {"userInfo": user.to_user_info()}
     elif resource.kind == "SelfSubjectRulesReview":
-        status = _rules(spec)
+        status = _rules(spec, user, authorizer)
     else:
         errors = _check_access(resource.kind, spec, namespace)
         if errors:
             raise invalid(Resource(resource.group, resource.version, "", ""), "", errors)
-        status = {"allowed": True, "reason": _ALLOWED_REASON}
+        subject = user if resource.kind == "SelfSubjectAccessReview" else _reviewed_user(spec)
+        decision = authorizer.authorize(subject, _reviewed_attributes(spec))
+        status = {"allowed": decision.allowed}
+        if decision.reason:
+            status["reason"] = decision.reason
     return {**obj, "status": status}
+
+
+def _reviewed_user(spec: Json) -> User:
+    """Return the user of a review, who has only the groups that it names."""
+    return User(
+        name=spec.get("user") or "",
+        uid=spec.get("uid") or "",
+        groups=tuple(spec.get("groups") or ()),
+    )
+
+
+def _reviewed_attributes(spec: Json) -> Attributes:
+    given = spec.get("nonResourceAttributes")
+    if given is not None:
+        return Attributes(given.get("verb") or "", path=given.get("path") or "/")
+    given = spec["resourceAttributes"]
+    return Attributes(
+        *(
+            given.get(name) or ""
+            for name in ("verb", "group", "resource", "subresource", "name", "namespace")
+        )
+    )
 
 
 def _review_token(spec: Json, authenticator: Authenticator) -> Json:
@@ -54,12 +87,19 @@ def _review_token(spec: Json, authenticator: Authenticator) -> Json:
     return {"authenticated": True, "user": found.to_user_info(), "audiences": [AUDIENCE]}
 
 
-def _rules(spec: Json) -> Json:
+def _rules(spec: Json, user: User, authorizer: Authorizer) -> Json:
     if not spec.get("namespace"):
         raise bad_request("no namespace on request")
+    rules = authorizer.rules_of(user, spec["namespace"])
     return {
-        "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+        "resourceRules": [
+            rule._replace(non_resource_urls=()).to_json() for rule in rules if rule.resources
+        ],
+        "nonResourceRules": [
+            PolicyRule(rule.verbs, non_resource_urls=rule.non_resource_urls).to_json()
+            for rule in rules
+            if rule.non_resource_urls
+        ],
         "incomplete": False,
     }
 

@@ -1,0 +1,1 @@
+"""Authorization by RBAC: rules, decisions, checks of writes, impersonation, reviews."""
