@@ -56,7 +56,9 @@ class _Grants:
     errors: list[str] = field(default_factory=list)
     """Roles of bindings that do not exist."""
 
-    decisions: dict[Attributes, tuple[str | None, dict[str, str]]] = field(default_factory=dict)
+    decisions: dict[tuple[str, ...], tuple[str | None, dict[str, str]]] = field(
+        default_factory=dict
+    )
     """By attributes without a name: the reason for all names, and those for single names."""
 
 
@@ -111,15 +113,16 @@ class Authorizer:
         if MASTERS_GROUP in user.groups:
             return Decision(True)
         grants = self._grants_of(user, attributes.namespace)
-        key = attributes._replace(name="")
+        verb, group, resource, subresource, name, _, path = attributes
+        key = verb, group, resource, subresource, path
         found = grants.decisions.get(key)
         if found is None:
             if len(grants.decisions) >= _CACHED_DECISIONS:
                 grants.decisions.clear()
-            found = grants.decisions[key] = _decide(grants, key)
+            found = grants.decisions[key] = _decide(grants, attributes)
         reason, named = found
         if reason is None:
-            reason = named.get(attributes.name)
+            reason = named.get(name)
         if reason is not None:
             return Decision(True, reason)
         errors = list(dict.fromkeys(grants.errors))
