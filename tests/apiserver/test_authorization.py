@@ -101,9 +101,9 @@ async def test_a_component_cannot_make_itself_administrator(
 ) -> None:
     token = server.tokens[user]
     bindings = f"{ROOT}/clusterrolebindings"
-    made = await server.request("POST", bindings, binding("cluster-admin", user), token=token)
-    assert made.status == 403
-    assert "is attempting to grant RBAC permissions not currently held" in made.body["message"]
+    response = await server.request("POST", bindings, binding("cluster-admin", user), token=token)
+    assert response.status == 403
+    assert "is attempting to grant RBAC permissions not currently held" in response.body["message"]
     full = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     role = {"rules": [full]}
     patched = await server.request(

@@ -1,4 +1,4 @@
-"""RBAC: both servers make the same decisions from the same roles and bindings."""
+"""RBAC: both servers decide the same from the same roles and bindings."""
 
 import random
 from pathlib import Path

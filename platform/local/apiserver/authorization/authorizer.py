@@ -1,7 +1,7 @@
 """The RBAC authorizer: decides from the stored roles and bindings.
 
 It observes the committed changes of the store, and keeps for each user and namespace the rules that
-apply and the decisions that were made, until a role or binding changes there.
+apply and their decisions, until a role or binding changes there.
 """
 
 from collections.abc import Iterator

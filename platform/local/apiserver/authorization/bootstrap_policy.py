@@ -67,7 +67,7 @@ def _metadata(name: str) -> Json:
 def completed(current: Json, wanted: Json) -> Json:
     """Return *current* with the rules and subjects of *wanted* that it lacks.
 
-    It is returned as it is if it has all, or if its annotation says that it is not to be updated.
+    It is returned as it is if it has all, or if its annotation forbids updates.
     """
     annotations = current["metadata"].get("annotations") or {}
     if annotations.get(AUTO_UPDATE) == "false" or current.get("roleRef") != wanted.get("roleRef"):

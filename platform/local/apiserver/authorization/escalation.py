@@ -1,7 +1,7 @@
-"""Checks of writes of roles and bindings: nobody grants more than they have.
+"""Checks of writes of roles and bindings: no user grants more than their own rights.
 
-Exempt are members of ``system:masters``, and whoever has the right to the verb ``escalate`` on the
-role, or to ``bind`` on the role of a binding.
+Exempt are members of ``system:masters``, and users with the right to ``escalate`` the role, or to
+``bind`` the role of a binding.
 """
 
 from typing import Any, NamedTuple

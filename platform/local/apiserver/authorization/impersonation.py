@@ -1,4 +1,4 @@
-"""Impersonation: requests that are handled as another user, by whoever has the right to.
+"""Impersonation: requests that are handled as another user, if the caller has the right.
 
 As kube-apiserver 1.36: the constrained modes (verbs ``impersonate:MODE`` and
 ``impersonate-on:MODE:VERB``) are tried first, then the verb ``impersonate``.

@@ -39,7 +39,7 @@ class PolicyRule(NamedTuple):
         return {name: list(values) for name, values in zip(_FIELDS, self, strict=True) if values}
 
     def allows(self, attributes: Attributes) -> bool:
-        """Return whether the rule matches, whatever its resource names are."""
+        """Return whether the rule matches, apart from its resource names."""
         if not (ALL in self.verbs or attributes.verb in self.verbs):
             return False
         if attributes.path:
@@ -56,7 +56,7 @@ class PolicyRule(NamedTuple):
         return f"{resource}/{subresource}" in self.resources or f"*/{subresource}" in self.resources
 
     def covers(self, other: "PolicyRule") -> bool:
-        """Return whether the rule grants all of *other*, which `break_down` made."""
+        """Return whether the rule grants all of *other*, a rule of `break_down`."""
         return (
             _has_all(self.verbs, other.verbs)
             and _has_all(self.api_groups, other.api_groups)

@@ -118,7 +118,7 @@ def denied(
 
 
 def _without_markup(text: str) -> str:
-    """Escape what a browser could take for HTML."""
+    """Escape what a browser could parse as HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

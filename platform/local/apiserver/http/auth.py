@@ -17,7 +17,7 @@ _CACHE_SIZE = 100
 
 AUTHENTICATED_GROUP = "system:authenticated"
 MASTERS_GROUP = "system:masters"
-"""Members may do everything, whatever the roles are."""
+"""Members may do everything, independently of the roles."""
 
 COMPONENTS_GROUP = "batholith:components"
 """Group of the embedded cluster's components."""
