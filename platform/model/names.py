@@ -125,6 +125,9 @@ MUTATING_BINDINGS_BETA = Resource(
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 
 SCHEDULER_NAME = "volcano"
+SYSTEM_NAMESPACE = "volcano-system"
+"""Default namespace of Batholith's own objects."""
+
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 QUEUE_COMMAND_NAMESPACE = "default"

@@ -11,6 +11,10 @@ ENDPOINT = "batholith-scheduler-endpoint"
 """Secret with the address of the leading scheduler, in its namespace; its keys follow."""
 
 URL_KEY, CA_KEY, TOKEN_KEY = "url", "ca.crt", "token"
+SERVER_NAME = "batholith-scheduler"
+"""Name in the certificate, at any address."""
+
+PATH = "/simulate"
 
 
 class SimulationRequest(ApiStruct, frozen=True):
@@ -51,6 +55,9 @@ class SimulationResult(ApiStruct, frozen=True):
 
     why: str = ""
     """The explanation as in the annotation of PodGroups, if it would wait."""
+
+    impossible: bool = False
+    """Whether it could not start even if nothing else ran."""
 
     changes: tuple[TriedChange, ...] = ()
     is_complete: bool = True

@@ -122,6 +122,17 @@ async def test_queue_with_a_limit_names_another_queue() -> None:
     )
 
 
+async def test_job_that_could_never_start_is_told_from_one_that_waits() -> None:
+    world = world_of("a")
+    run(world, "running", 8, "a")
+    assert not (await simulate(world, job((1, {"cpu": "2"})))).impossible
+    result = await simulate(world, job((1, {"cpu": "1", "nvidia.com/gpu": "2"})))
+    assert result.impossible
+    assert result.changes == (
+        TriedChange("requests", starts_now=False, requests={"nvidia.com/gpu": "1"}),
+    )
+
+
 async def test_pods_that_would_be_evicted_are_counted() -> None:
     text = conf.DEFAULT.replace('"enqueue, allocate', '"allocate, preempt')
     assert "preempt" in text

@@ -183,5 +183,7 @@ def _divided(task: TaskSpec, resource: str, divisor: int) -> msgspec.Raw:
         for amounts in (container.get("resources") or {}).values():
             if isinstance(amounts, dict) and resource in amounts:
                 units = amount(resource, amounts[resource]) // divisor
+                if "/" in resource:  # an extended resource exists in whole units only
+                    units -= units % amount(resource, 1)
                 amounts[resource] = to_quantity(resource, units)
     return msgspec.Raw(msgspec.json.encode(body))

@@ -55,6 +55,7 @@ class Simulator:
         return SimulationResult(
             starts_now=False,
             why=trial.explanation.encode() if trial.explanation else "",
+            impossible=trial.impossible,
             changes=tuple(changes),
             is_complete=not self.is_over(),
         )
@@ -91,8 +92,11 @@ class Simulator:
         for resource in _scarce(trial.explanation)[:_MAX_RESOURCES]:
             for divisor in _DIVISORS:
                 changed = gang.with_fraction(resource, divisor)
+                units = changed.request(resource)
+                if not units:
+                    break  # less would be nothing
                 starts = self.try_in_copy(changed).starts
-                request = to_quantity(resource, changed.request(resource))
+                request = to_quantity(resource, units)
                 yield TriedChange("requests", starts_now=starts, requests={resource: request})
                 if starts:
                     break

@@ -28,6 +28,9 @@ class Trial:
     explanation: Explanation | None = None
     """Why it waits."""
 
+    impossible: bool = False
+    """Whether it could not start even if nothing else ran."""
+
     @property
     def starts(self) -> bool:
         """Whether the gang would start, at once or when its victims have ended."""
@@ -72,7 +75,9 @@ class SchedulerCopy:
             report = next((each for each in decision.reports if each.key == gang.key), report)
             if not self.cache.has_changes():
                 break
-        return Trial({}, explanation=report.why if report else None)
+        if report is None:
+            return Trial({})
+        return Trial({}, explanation=report.why, impossible=report.impossible)
 
 
 def _is_of(found: GangRef | None, gang: ProposedGang) -> bool:
