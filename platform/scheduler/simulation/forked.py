@@ -53,7 +53,7 @@ def _run_copy(compute: Callable[[], bytes], write: int) -> None:
         os.closerange(3, write)
         os.closerange(write + 1, os.sysconf("SC_OPEN_MAX"))
         with suppress(OSError):
-            os.nice(_NICE)
+            os.nice(max(_NICE - os.nice(0), 0))  # a copy of a copy has it already
         result = compute()
         while result:
             result = result[os.write(write, result) :]

@@ -47,9 +47,9 @@ class JobSimulation:
         simulator = Simulator(cache, self._try_in_copy, lambda: time.monotonic() > end)
         return msgspec.json.encode(_Answer(simulator.simulate(gang)))
 
-    def _try_in_copy(self, gang: ProposedGang) -> Trial:
+    def _try_in_copy(self, gang: ProposedGang, positions: bool) -> Trial:
         def compute() -> bytes:
-            return pickle.dumps(self.scheduler.try_gang(gang))
+            return pickle.dumps(self.scheduler.try_gang(gang, positions=positions))
 
         # What is loaded was written by this program, in a process that it has started.
         trial: Trial = pickle.loads(compute_in_copy(compute))  # noqa: S301

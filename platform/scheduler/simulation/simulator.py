@@ -26,8 +26,9 @@ class Simulator:
     """Tries a gang as it is, and then with changes until the time is over."""
 
     cache: SchedulerCache
-    try_in_copy: Callable[[ProposedGang], Trial]
-    """Tries a gang in a copy of the scheduler that is dropped afterwards."""
+    try_in_copy: Callable[[ProposedGang, bool], Trial]
+    """Tries a gang in a copy of the scheduler that is dropped afterwards; the flag is whether the
+    explanation contains the position in the queue."""
 
     is_over: Callable[[], bool]
     """Whether no further change is to be tried."""
@@ -38,7 +39,7 @@ class Simulator:
         Raises:
             CannotSimulateError: the job is malformed.
         """
-        trial = self.try_in_copy(gang)
+        trial = self.try_in_copy(gang, True)
         if trial.starts:
             nodes = sorted(trial.pods_by_node.items(), key=lambda item: (-item[1], item[0]))
             return SimulationResult(
@@ -60,6 +61,9 @@ class Simulator:
             is_complete=not self.is_over(),
         )
 
+    def _starts(self, gang: ProposedGang) -> bool:
+        return self.try_in_copy(gang, False).starts
+
     def _fewer_pods(self, gang: ProposedGang, _: Trial) -> Iterator[TriedChange]:
         """Find the largest gang that would start, by bisection; yields that one, or the smallest
         that would not."""
@@ -69,7 +73,7 @@ class Simulator:
         best = 0
         while low <= high and not self.is_over():
             middle = (low + high + 1) // 2
-            if self.try_in_copy(gang.with_pods(middle)).starts:
+            if self._starts(gang.with_pods(middle)):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
@@ -85,8 +89,8 @@ class Simulator:
             if name != gang.job.spec.queue and name not in parents and _is_open(queue)
         ]
         for name in found[:_MAX_QUEUES]:
-            trial = self.try_in_copy(gang.with_queue(name))
-            yield TriedChange("queue", starts_now=trial.starts, queue=name)
+            starts = self._starts(gang.with_queue(name))
+            yield TriedChange("queue", starts_now=starts, queue=name)
 
     def _smaller_requests(self, gang: ProposedGang, trial: Trial) -> Iterator[TriedChange]:
         for resource in _scarce(trial.explanation)[:_MAX_RESOURCES]:
@@ -95,7 +99,7 @@ class Simulator:
                 units = changed.request(resource)
                 if not units:
                     break  # less would be nothing
-                starts = self.try_in_copy(changed).starts
+                starts = self._starts(changed)
                 request = to_quantity(resource, units)
                 yield TriedChange("requests", starts_now=starts, requests={resource: request})
                 if starts:

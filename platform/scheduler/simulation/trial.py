@@ -49,8 +49,11 @@ class SchedulerCopy:
     time: float
     """Unix time."""
 
-    def try_gang(self, gang: ProposedGang) -> Trial:
+    def try_gang(self, gang: ProposedGang, *, positions: bool = True) -> Trial:
         """Add *gang* and run cycles until it is placed or rejected.
+
+        *positions* is whether the explanation contains the position in the queue: with many waiting
+        gangs it costs more than all else.
 
         Raises:
             CannotSimulateError: the job is malformed.
@@ -63,7 +66,7 @@ class SchedulerCopy:
         placed: Counter[str] = Counter()
         report: PodGroupReport | None = None
         for _ in range(_MAX_CYCLES):
-            decision = self.runner.run_once(now=self.now, time=self.time)
+            decision = self.runner.run_once(now=self.now, time=self.time, positions=positions)
             placed.update(each.node for each in decision.placements if _is_of(each.gang, gang))
             if placed.total() >= podgroup.spec.min_member:
                 return Trial(dict(placed))
