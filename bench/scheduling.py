@@ -27,7 +27,7 @@ from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.simulation.forked import start_copy
-from batholith.scheduler.simulation.simulation import JobSimulation, decode_answer
+from batholith.scheduler.simulation.simulation import JobSimulation, decode_result
 from batholith.scheduler.simulation.trial import SchedulerCopy
 from batholith.scheduler.state.cache.cache import SchedulerCache
 from batholith.scheduler.state.cache.events import PodDisruptionBudgetEvent
@@ -319,7 +319,7 @@ def evictions() -> list[str]:
 
 
 def simulation() -> list[str]:
-    """The answer on a gang of eight pods, with all changes that are tried, until it has arrived.
+    """The simulation of a gang of eight pods, with all changes that are tried.
 
     The time is that of a clock: most of it is spent in copies of the process.
     """
@@ -341,7 +341,7 @@ def simulation() -> list[str]:
         pid, read = start_copy(JobSimulation(copy, job, "2026-01-01T00:00:00Z").compute)
         forks.append(time.perf_counter() - started)
         with os.fdopen(read, "rb") as file:
-            result = decode_answer(file.read())
+            result = decode_result(file.read())
         os.waitpid(pid, 0)
         times.append(time.perf_counter() - started)
     label = "simulation of a gang, 50,000 bound pods, 10,000 gangs waiting"

@@ -245,7 +245,7 @@ def _scheduler(
                 components = [ElectedRunnable(gang_scheduler, elector)]
                 if address is not None:
                     server = SimulationServer(
-                        gang_scheduler.simulate,
+                        gang_scheduler.simulations.simulate,
                         client,
                         SystemClock(),
                         address,

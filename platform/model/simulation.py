@@ -1,4 +1,4 @@
-"""What the REST API asks the scheduler about a job that does not exist, and what that answers."""
+"""Request and response of the REST API and the scheduler about a job that does not exist."""
 
 import msgspec
 

@@ -29,13 +29,11 @@ from ..machinery.delay_heap import DelayHeap
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
-from ..model import names, times
-from ..model.job import Job
+from ..model import names
 from ..model.meta import HasMeta
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
-from ..model.simulation import SimulationResult
 from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
@@ -45,9 +43,7 @@ from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
-from .simulation.forked import CopyFailedError, result_of, start_copy
-from .simulation.simulation import JobSimulation, decode_answer
-from .simulation.trial import SchedulerCopy
+from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
     CacheEvent,
@@ -103,9 +99,6 @@ _EVICTION_RETRY_DELAY = 300.0
 
 _MIN_RETRY_DELAY = 0.01
 """Seconds until a cycle for gangs that are due, so that several are tried in one."""
-
-_SIMULATION_TIMEOUT = 5.0
-"""Seconds after which a simulation is given up; it usually takes less than one."""
 
 _EVENT_BATCH_SIZE = 200
 """Events applied before the scheduler yields to the event loop: some 5 ms."""
@@ -174,6 +167,8 @@ class Scheduler:
     _loop: asyncio.AbstractEventLoop | None = None
     """The event loop in which it runs, once it does."""
 
+    _retry_timer: Timer | None = None
+
     def __init__(
         self,
         client: Client,
@@ -205,10 +200,9 @@ class Scheduler:
         self._events: list[CacheEvent] = []
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
-        self._waiting_copies: list[tuple[Job, asyncio.Future[tuple[int, int]]]] = []
+        self.simulations = Simulations(self._clock, self._wake.set)
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
-        self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
@@ -238,13 +232,8 @@ class Scheduler:
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
-            for writer in (
-                self._binder,
-                self._status_updater,
-                self._gate_manager,
-                self._evictor,
-                self._nominator,
-            ):
+            pod_writers = (self._binder, self._gate_manager, self._evictor, self._nominator)
+            for writer in (self._status_updater, *pod_writers):
                 self._settings.work_metrics.register(writer.queue)
 
     def _new_status_updater(self, client: Client, recorder: Recorder | None) -> StatusUpdater:
@@ -336,43 +325,7 @@ class Scheduler:
         while True:
             await self._wake.wait()
             await self._run_cycle()
-            self._start_copies()
-
-    # -- simulation ----------------------------------------------------------------------------
-
-    async def simulate(self, job: Job) -> SimulationResult:
-        """Return what would become of *job*, which does not exist, if it were created now.
-
-        Raises:
-            CannotSimulateError: the job is malformed.
-            CopyFailedError: the simulation failed, or took too long.
-        """
-        loop = asyncio.get_running_loop()
-        started: asyncio.Future[tuple[int, int]] = loop.create_future()
-        self._waiting_copies.append((job, started))
-        self._wake.set()
-        pid, read = await started
-        return decode_answer(await result_of(pid, read, timeout=_SIMULATION_TIMEOUT))
-
-    def _start_copies(self) -> None:
-        """Start the simulations that wait for the end of a cycle: in one, the state is half
-        changed."""
-        waiting, self._waiting_copies = self._waiting_copies, []
-        for job, started in waiting:
-            if started.cancelled():
-                continue
-            now = self._clock.now()
-            scheduler = SchedulerCopy(
-                self._scheduler_cache,
-                self._cycle_runner,
-                now=self._clock.monotonic(),
-                time=now.timestamp(),
-            )
-            simulation = JobSimulation(scheduler, job, times.format(now))
-            try:
-                started.set_result(start_copy(simulation.compute))
-            except CopyFailedError as error:
-                started.set_exception(error)
+            self.simulations.start_waiting(self._scheduler_cache, self._cycle_runner)
 
     # -- configuration -------------------------------------------------------------------------
 

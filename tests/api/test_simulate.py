@@ -25,7 +25,7 @@ STARTS = SimulationResult(starts_now=True, nodes=(NodePods("a", 2), NodePods("b"
 Simulate = Callable[[Job], Awaitable[SimulationResult]]
 
 
-async def answer(_: Job) -> SimulationResult:
+async def start_now(_: Job) -> SimulationResult:
     return STARTS
 
 
@@ -39,7 +39,9 @@ async def published(rest: RestClient) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def leading(rest: RestClient, simulate: Simulate = answer) -> AsyncIterator[dict[str, str]]:
+async def leading(
+    rest: RestClient, simulate: Simulate = start_now
+) -> AsyncIterator[dict[str, str]]:
     """Serve simulations; yield what is published."""
     before = await published(rest)
     address = SimulationAddress(host="127.0.0.1", port=0, namespace=NAMESPACE)

@@ -1,4 +1,4 @@
-"""What the scheduler says about a job that does not exist."""
+"""Simulations of jobs that do not exist."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from batholith.model.simulation import NodePods, SimulationResult, TriedChange
 from batholith.scheduler import conf
 from batholith.scheduler.simulation.forked import CopyFailedError, result_of, start_copy
 from batholith.scheduler.simulation.proposed_gang import CannotSimulateError
-from batholith.scheduler.simulation.simulation import JobSimulation, decode_answer
+from batholith.scheduler.simulation.simulation import JobSimulation, decode_result
 from batholith.scheduler.simulation.trial import SchedulerCopy
 from batholith.scheduler.state.core_types import PriorityClass
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 
 def job(*tasks: tuple[int, dict[str, str]], **spec: Any) -> Job:
-    """A job with tasks of so many pods, each with these requests."""
+    """A job of *tasks*, each with a number of pods and their requests."""
     manifest = {
         "metadata": {"name": "new", "namespace": "ns"},
         "spec": {
@@ -52,7 +52,7 @@ async def simulate(world: SchedulerWorld, proposed: Job) -> SimulationResult:
     world.schedule()
     copy = SchedulerCopy(world.cluster, world.core, now=1.0, time=1.0)
     simulation = JobSimulation(copy, proposed, "2026-01-02T00:00:00Z", max_seconds=math.inf)
-    return decode_answer(await result_of(*start_copy(simulation.compute), timeout=30))
+    return decode_result(await result_of(*start_copy(simulation.compute), timeout=30))
 
 
 def world_of(*names: str, text: str = conf.DEFAULT) -> SchedulerWorld:

@@ -130,16 +130,10 @@ def build_report(
     why = None
     if diagnosis and gang.podgroup is not None:
         why = _explanation(gang, diagnosis, message, queue=queue, position=position)
-    return PodGroupReport(
-        gang.key,
-        gang.podgroup,
-        status,
-        pod_conditions,
-        requeue_after,
-        why,
-        plan,
-        impossible=impossible is not None,
+    report = PodGroupReport(
+        gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan
     )
+    return report if impossible is None else report._replace(impossible=True)
 
 
 def _explanation(

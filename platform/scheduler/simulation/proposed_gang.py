@@ -20,7 +20,7 @@ _UID = "simulated"
 
 
 class CannotSimulateError(ValueError):
-    """The job cannot be simulated; the text says which field is the cause."""
+    """The job cannot be simulated; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)

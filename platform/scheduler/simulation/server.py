@@ -1,7 +1,7 @@
 """The HTTPS endpoint at which the REST API asks for simulations.
 
-The leader publishes its address, a certificate and a token in a Secret, all of them new: whoever
-may read that Secret may ask, and no former leader is taken for the current one.
+The leader publishes its address, a certificate and a token in a Secret, all of them new: any
+reader of that Secret may ask, and no former leader is taken for the current one.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ MAX_WAITING = 8
 """Simulations that wait for others; they are computed one at a time."""
 
 _PUBLISH_INTERVAL = 300.0
-"""Seconds after which the Secret is written again, in case somebody has changed or deleted it."""
+"""Seconds after which the Secret is written again, since it may have been changed or deleted."""
 
 _VALIDITY = timedelta(days=3650)
 """The key exists in the memory of this process only, and ends with it."""

@@ -50,7 +50,7 @@ class SchedulerCopy:
     """Unix time."""
 
     def try_gang(self, gang: ProposedGang, *, positions: bool = True) -> Trial:
-        """Add *gang* and run cycles until it is placed or rejected.
+        """Add *gang* and run cycles until it is allocated or rejected.
 
         *positions* is whether the explanation contains the position in the queue: with many waiting
         gangs it costs more than all else.
@@ -63,18 +63,18 @@ class SchedulerCopy:
         uids = {pod.metadata.uid for pod in pods}
         for pod in pods:
             self.cache.apply(PodEvent(None, pod))
-        placed: Counter[str] = Counter()
+        allocated: Counter[str] = Counter()
         report: PodGroupReport | None = None
         for _ in range(_MAX_CYCLES):
             decision = self.runner.run_once(now=self.now, time=self.time, positions=positions)
-            placed.update(each.node for each in decision.placements if _is_of(each.gang, gang))
-            if placed.total() >= podgroup.spec.min_member:
-                return Trial(dict(placed))
+            allocated.update(each.node for each in decision.placements if _is_of(each.gang, gang))
+            if allocated.total() >= podgroup.spec.min_member:
+                return Trial(dict(allocated))
             nominated = Counter(
                 each.node for each in decision.nominations if each.node and each.uid in uids
             )
-            if nominated and nominated.total() + placed.total() >= podgroup.spec.min_member:
-                return Trial(dict(placed + nominated), len(decision.evictions))
+            if nominated and nominated.total() + allocated.total() >= podgroup.spec.min_member:
+                return Trial(dict(allocated + nominated), len(decision.evictions))
             report = next((each for each in decision.reports if each.key == gang.key), report)
             if not self.cache.has_changes():
                 break
