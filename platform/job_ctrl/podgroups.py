@@ -42,6 +42,8 @@ def build(job: Job, spec: PodGroupSpec, *, members: str = "") -> PodGroup:
     """
     given = job.metadata.annotations
     annotations = {name: text for name, text in given.items() if name not in _NOT_INHERITED}
+    if job.spec.running_estimate:
+        annotations[names.RUNNING_ESTIMATE] = job.spec.running_estimate
     if members:
         annotations[names.MEMBERS] = members
     return PodGroup(
