@@ -89,6 +89,13 @@ class SchedulingFlags:
             help="Allocate gangs before their pods exist, if the job controller describes them."
         ),
     ] = True
+    state_configmap: Annotated[
+        str,
+        typer.Option(
+            help="ConfigMap in the namespace of the Lease with what is kept over restarts; "
+            "empty: nothing is kept."
+        ),
+    ] = "batholith-scheduler-state"
     feature_gates: Annotated[
         str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
@@ -218,6 +225,7 @@ def _scheduler(
     from ..machinery.clock import SystemClock
     from ..scheduler.scheduler import Scheduler
     from ..scheduler.simulation.server import SimulationServer
+    from ..scheduler.writers.kept_state import KeptState
     from .deployment_check import SCHEDULER, OtherSystemRunningError
     from .health import CannotListenError, serve_endpoints
 
@@ -227,7 +235,8 @@ def _scheduler(
         _validate(scheduling)
         settings = _settings(scheduling, telemetry.registry)
         config = election.settings()
-        address = simulation.address(election.leader_elect_resource_namespace)
+        namespace = election.leader_elect_resource_namespace
+        address = simulation.address(namespace)
         endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
@@ -243,6 +252,15 @@ def _scheduler(
                 )
                 telemetry.health.conditions["plugins"] = lambda: gang_scheduler.disabled_plugins
                 components = [ElectedRunnable(gang_scheduler, elector)]
+                if scheduling.state_configmap:
+                    kept = KeptState(
+                        client,
+                        SystemClock(),
+                        namespace,
+                        scheduling.state_configmap,
+                        {"predictions": gang_scheduler.predictions},
+                    )
+                    components.append(ElectedRunnable(kept, elector))
                 if address is not None:
                     server = SimulationServer(
                         gang_scheduler.simulations.simulate,

@@ -195,8 +195,8 @@ enforces it."""
 ACTIVE_DEADLINE = "batholith.io/active-deadline-seconds"
 """Annotation of a PodGroup: the ``activeDeadlineSeconds`` of its owner; written by controllers."""
 RUNNING_ESTIMATE = "batholith.io/running-estimate"
-"""Annotation of a PodGroup: how long it is expected to run, as a Go duration. Users write it, and the
-job controller does with the ``runningEstimate`` of a job."""
+"""Annotation of a PodGroup: how long it is expected to run, as a Go duration. Users write it,
+and the job controller does with the ``runningEstimate`` of a job."""
 DEFAULT_TIME_LIMIT = "batholith.io/default-time-limit"
 MAX_TIME_LIMIT = "batholith.io/max-time-limit"
 """Annotations of a queue: the limit of jobs without one, and the longest that a job may have. They

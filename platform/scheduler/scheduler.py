@@ -168,6 +168,7 @@ class Scheduler:
     """The event loop in which it runs, once it does."""
 
     _retry_timer: Timer | None = None
+    _new_conf: conf.Conf | None = None
 
     def __init__(
         self,
@@ -188,6 +189,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._recorder = recorder
         self._scheduler_cache = _new_cache(self._settings)
+        self.predictions = self._scheduler_cache.run_times.predictions
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
@@ -203,7 +205,6 @@ class Scheduler:
         self.simulations = Simulations(self._clock, self._wake.set)
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
-        self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
             self._clock, lambda key: self._enqueue_event(Recheck(key))

@@ -6,7 +6,6 @@ user predicts the next one better than limits that users set (Tsafrir, Etsion an
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -80,12 +79,17 @@ class Predictions:
         self.version += 1
         return error
 
-    def records(self) -> list[Record]:
-        """Return what is remembered, to be restored after a restart; the latest ones last."""
-        return list(self._records.values())
+    def encode(self) -> str:
+        """Return what is remembered as text, to be restored after a restart."""
+        return msgspec.json.encode(list(self._records.values())).decode()
 
-    def restore(self, records: Iterable[Record]) -> None:
-        """Remember *records*, unless something newer is known."""
+    def restore(self, text: str) -> None:
+        """Remember what :meth:`encode` has returned, unless something newer is known.
+
+        Raises:
+            ValueError: the text is malformed.
+        """
+        records = msgspec.json.decode(text, type=list[Record])
         newer = self._records
         self._records = OrderedDict(
             (each.pattern, each) for each in records if each.last and each.pattern not in newer
