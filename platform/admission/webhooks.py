@@ -16,6 +16,7 @@ from . import (
     queue_validation,
     queue_warnings,
     resource_groups,
+    time_limits,
     training,
 )
 from .decoding import decode
@@ -41,7 +42,8 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             keep_zero=request.operation == "UPDATE",
         )
         # Volcano sets only the PodGroup's queue, so that Job and pods name another one.
-        return namespaces.set_namespace_queue(job, request, reader)
+        job = namespaces.set_namespace_queue(job, request, reader)
+        return time_limits.set_default(job, request, reader)
 
     def mutate_queue(request: AdmissionRequest, reader: ObjectReader) -> Json:
         return queue_validation.set_defaults(request.object or {})
@@ -65,7 +67,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
             )
-            validate_job_update(job, obj, old, max_pods=settings.max_pods_per_job)
+            validate_job_update(job, obj, old, reader, max_pods=settings.max_pods_per_job)
 
     def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
         queue_validation.validate(request, reader, settings)
