@@ -214,9 +214,8 @@ def test_usage_in_a_gap_of_the_pods_is_missing_from_jobs_that_ended_before_the_l
     """The change that was received last had happened before the job ended."""
     histories = RecordedHistories()
     histories.start(may_compact=True)
-    histories.start_another_recorder()
     histories.change([("create_pod", 0, (1, 1)), ("complete_job", 1, (1, 1))])
-    histories.compact()
+    histories.compact(RESOURCES[1:])
     histories.change([("create_pod", 0, (1, 0)), ("delete_pod", 0, (1, 0))])
     histories.teardown()
 
