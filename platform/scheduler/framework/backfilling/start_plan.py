@@ -83,13 +83,21 @@ class StartReservation:
 class StartPlan:
     """The start reservations in the order of their precedence."""
 
-    def __init__(self, *, max_idle: float) -> None:
+    def __init__(self, *, max_idle: float = 0.0) -> None:
         """Start without any.
 
         One whose start is not known keeps capacity for *max_idle* seconds at most.
         """
         self.reservations: dict[str, StartReservation] = {}
         self.max_idle = max_idle
+        self.ends: dict[str, float] = {}
+        """When running gangs were expected to end, as Unix time, by their keys."""
+        self.node_position = (0, 0)
+        """Of the changes of nodes that it includes."""
+        self.has_estimates = False
+        """Whether any gang had an expected run time."""
+        self.waiting_since: dict[str, float] = {}
+        """When gangs were first to get a reservation, as Unix time, by their keys."""
         self.version = 0
         """Grows when a gang that was held back may start."""
         self._profile: Profile | None = None
@@ -197,6 +205,18 @@ class StartPlan:
                     self._subtract(each)
             else:
                 self._plan(each.waiting, before=each, cause=Cause.PRIORITY)
+
+    def rechecks(self, now: float) -> dict[str, float]:
+        """Return in how many seconds reservations are due, by the keys of their gangs: a start, or
+        the end of the time for which one whose start is not known keeps capacity."""
+        due = {each.waiting.key: self._due(each) for each in self}
+        return {key: at - now for key, at in due.items() if now < at < math.inf}
+
+    def _due(self, reservation: StartReservation) -> float:
+        if math.isfinite(reservation.start):
+            return reservation.start
+        is_kept = reservation.is_kept and reservation.waits_since is not None
+        return (reservation.waits_since or 0.0) + self.max_idle if is_kept else math.inf
 
     # -- what is left to others ----------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
 from ..planning.reservations import Reservations
+from ..planning.run_time_source import RunTimes
 from ..podinfo.declared_fields import PodFields
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_traits import PodTraits, QueueAffinities, has_topology, own_traits
@@ -107,6 +108,8 @@ class SchedulerCache:
         self.resource_quotas = NamespaceQuotas()
         self.disruption_budgets = DisruptionBudgets(self.task_table)
         self.node_usage = NodeUsages()
+        self.run_times: RunTimes | None = None
+        """For how long gangs run, if that is known."""
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
