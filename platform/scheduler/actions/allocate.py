@@ -103,7 +103,10 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
                 session.reject_failed(waiting.gang, error)
             continue
         if overused:
-            _reject_overused(session, queue, [waiting.gang for _, _, waiting in heap])
+            gangs = [waiting.gang for _, _, waiting in sorted(heap)]
+            _reject_overused(session, queue, gangs)
+            for gang in gangs:
+                planning.rejected(gang)
             continue
         _pop_hopeless(session, heap)
         if not heap:

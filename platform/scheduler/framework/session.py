@@ -31,6 +31,7 @@ from ..state.queue.scheduling_queue import (
     queue_gained,
 )
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
+from .backfilling.start_plan import StartPlan
 from .candidate import Candidate
 from .decision import Eviction, Nomination, UngatedPod
 from .explain import explain
@@ -103,7 +104,6 @@ class Session(PluginDecisions):
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
-        self.start_plan = caches.start_plan
         self._spare: NodeLimit | None = None
         self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
@@ -119,6 +119,11 @@ class Session(PluginDecisions):
         cache.scheduling_queue.starving.drop_needless_retry()
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else caches.placers
         self._pipelined: list[Operation] = []
+
+    @property
+    def start_plan(self) -> StartPlan:
+        """The planned starts, which are kept across sessions."""
+        return self._caches.start_plan
 
     # -- placement -----------------------------------------------------------------------------
 

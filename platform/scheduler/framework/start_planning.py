@@ -37,7 +37,7 @@ from .statement import MissingMembers, OperationKind, Statement, grouped, runs
 RELEASE_SECONDS = 30.0
 """After which terminating pods are expected to have ended."""
 
-_MAX_ATTEMPTS = 3
+_MAX_ATTEMPTS = 10
 """How many gangs per reservation a session tries to plan that have not been tried in it."""
 
 _COUNTED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
@@ -115,6 +115,9 @@ class StartPlanning:
         self._attempts = _MAX_ATTEMPTS * options.depth
         self._slots = np.zeros(0, np.int64)
         self._ends: FloatVector = np.zeros(0)
+        self._committed: Matrix | None = None
+        self._started: list[tuple[str, Occupation]] = []
+        """What was allocated in this session, by queue."""
 
     @property
     def is_on(self) -> bool:
@@ -128,6 +131,9 @@ class StartPlanning:
         if not self.is_on:
             self._plan.reservations.clear()
             return
+        for known in (self._plan.broken, self._plan.waiting_since):
+            for key in [each for each in known if each not in self._cache.pending_gangs]:
+                del known[key]
         if not self._plan:
             return
         self._begin()
@@ -209,6 +215,14 @@ class StartPlanning:
     @contextmanager
     def room(self, gang: Gang) -> Iterator[Room]:
         """Let the block use what *gang* may use without a delay of others."""
+        try:
+            with self._room(gang) as room:
+                yield room
+        finally:
+            self._count_committed(gang)
+
+    @contextmanager
+    def _room(self, gang: Gang) -> Iterator[Room]:
         waiting = self._constrained(gang)
         if waiting is None:
             yield Room()
@@ -253,16 +267,21 @@ class StartPlanning:
         """Count what *statement* has allocated for *gang*, if the block commits it."""
         used = self._used_by(statement) if self.is_on else None
         yield
+        self._committed = used
+
+    def _count_committed(self, gang: Gang) -> None:
+        """Count what was allocated for *gang*, when what was lent to it is subtracted again."""
+        used, self._committed = self._committed, None
         if used is None:
             return
-        is_ready = MissingMembers(gang).satisfied
-        if is_ready:
+        if MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(gang.key, None)
             self._plan.drop(gang.key)
         if self._has_begun:
             now = self._cache.cycle_time
             nodes = np.flatnonzero(used.any(axis=0))
             occupation = Occupation(now, now + self._duration(gang), nodes, used[:, nodes])
+            self._started.append((self._cache.queues.of(gang).name, occupation))
             self._plan.occupy(self._summary(gang), occupation)
 
     def _used_by(self, statement: Statement) -> Matrix:
@@ -469,6 +488,9 @@ class StartPlanning:
         is_own = table.queue[slots] == table.queue_id(queue.name)
         ended = slots[is_own & (self._ends <= time) & np.isin(table.status[slots], _COUNTED)]
         total = -table.requests(ended).sum(axis=1)
+        for name, started in self._started:
+            if name == queue.name and started.end <= time:
+                total[: len(started.amounts)] -= started.amounts.sum(axis=1)
         for each in self._plan:
             occupation = each.occupation
             if each.waiting.queue != queue.name or each.waiting.key == gang.key:

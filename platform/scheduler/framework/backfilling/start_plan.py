@@ -90,6 +90,8 @@ class StartPlan:
         """
         self.reservations: dict[str, StartReservation] = {}
         self.max_idle = max_idle
+        self.broken: dict[str, StartReservation] = {}
+        """Reservations that could not be planned again, by the keys of their gangs."""
         self.ends: dict[str, float] = {}
         """When running gangs were expected to end, as Unix time, by their keys."""
         self.node_position = (0, 0)
@@ -146,8 +148,7 @@ class StartPlan:
                 continue
             problem = problem or self._problem(each, waiting, cause)
             if problem is not None:
-                if not self._plan(waiting, before=each, cause=problem):
-                    self.version += 1
+                self._plan_again(waiting, each, problem)
                 continue
             each.waiting = waiting
             self.reservations[waiting.key] = each
@@ -169,12 +170,12 @@ class StartPlan:
             self._withdraw(each)
         made = self._plan(waiting)
         for each in outranked:
-            if not self._plan(each.waiting, before=each, cause=Cause.PRIORITY):
-                self.drop(each.waiting.key)
+            self._plan_again(each.waiting, each, Cause.PRIORITY)
         return made
 
     def drop(self, key: str) -> None:
         """End the reservation of a gang, if there is one."""
+        self.broken.pop(key, None)
         known = self.reservations.pop(key, None)
         if known is not None:
             self.version += 1
@@ -204,7 +205,7 @@ class StartPlan:
                 if each.is_kept:
                     self._subtract(each)
             else:
-                self._plan(each.waiting, before=each, cause=Cause.PRIORITY)
+                self._plan_again(each.waiting, each, Cause.PRIORITY)
 
     def rechecks(self, now: float) -> dict[str, float]:
         """Return in how many seconds reservations are due, by the keys of their gangs: a start, or
@@ -254,8 +255,6 @@ class StartPlan:
         suffice."""
         if waiting.version != reservation.waiting.version:
             return Cause.OWN
-        if not waiting.allowed(reservation.start):
-            return Cause.QUEUE
         nodes = reservation.occupation.nodes
         if nodes.max(initial=-1) >= self.profile.free.shape[2]:
             return Cause.NODES
@@ -263,7 +262,17 @@ class StartPlan:
             if not np.array_equal(before.feasible[nodes], now.feasible[nodes]):
                 return Cause.NODES
         is_past = reservation.start < self.profile.now
-        return cause if is_past or not self.profile.fits_at(reservation.occupation) else None
+        if is_past or not self.profile.fits_at(reservation.occupation):
+            return cause
+        return None if waiting.allowed(reservation.start) else Cause.QUEUE
+
+    def _plan_again(self, waiting: Waiting, before: StartReservation, cause: Cause) -> None:
+        """Replace *before*, which has ended because of *cause*; what was promised is kept, also if
+        no start is possible now."""
+        if not self._plan(waiting, before=before, cause=cause):
+            before.delays.append(cause)
+            self.broken[waiting.key] = before
+            self.version += 1
 
     def _plan(
         self,
@@ -303,6 +312,7 @@ class StartPlan:
         cause: Cause | None = None,
     ) -> StartReservation:
         made.bound = made.start
+        before = before or self.broken.pop(made.waiting.key, None)
         if before is not None:
             made.bound, made.delays = before.bound, before.delays
             if made.start > max(before.start, self.profile.now) and cause is not None:
