@@ -375,6 +375,7 @@ def _api(
         )
         settings = ApiSettings(
             store_url=flags.store,
+            scheduler_namespace=flags.scheduler_namespace,
             listener=listener,
             certificate=pair,
             security=security.settings(tls=pair is not None),

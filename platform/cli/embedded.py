@@ -51,7 +51,11 @@ CONTROLLERS_FLAGS = {
 """Flags by the controller that has them. All Jobs are managed, since this cluster has no other
 controller of Jobs. The init container that would bring kubectl exits at once, since pods cannot
 reach the API server."""
-SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
+SCHEDULER_FLAGS = (
+    "--default-scheduler",
+    f"--feature-gates={QUEUE_GATES}=true",
+    "--simulation-address=127.0.0.1:0",
+)
 """Enables the scheduling gate of queues, which only pods with its annotation get."""
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """No limit per caller, since all callers are the same user."""

@@ -30,6 +30,9 @@ class RestFlags:
         str,
         typer.Option(help="SQLAlchemy URL of the command history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db"
+    scheduler_namespace: Annotated[
+        str, typer.Option(help="Namespace of the scheduler, which simulates jobs.")
+    ] = "volcano-system"
     listen_address: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "127.0.0.1:7480"
     listen_fd: Annotated[
         int | None, typer.Option(help="File descriptor of an inherited listening socket.")

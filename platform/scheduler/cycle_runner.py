@@ -120,13 +120,15 @@ class CycleRunner:
         busy: bool = False,
         interrupted: Callable[[], bool] | None = None,
         prepared: bool = False,
+        positions: bool = True,
     ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
         *now* is a reading of a monotonic clock, *time* the Unix time, by default that of the last
         cycle or *now*. *busy* is true if the cluster changes at a high rate, so that members of
         a new gang may arrive slowly. If *interrupted* returns true, the rest is left to the next
-        cycle. *prepared* is whether :meth:`tasks_to_try` was called for this cycle.
+        cycle. *prepared* is whether :meth:`tasks_to_try` was called for this cycle, and *positions*
+        whether explanations contain the position in the queue.
         """
         with self._cache.cycle():
             if not prepared:
@@ -135,7 +137,10 @@ class CycleRunner:
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
-            reports = tuple(self._report(session, gang, now, busy=busy) for gang in changed_gangs)
+            position = partial(self._positions.position, session, now=now) if positions else None
+            reports = tuple(
+                self._report(gang, now, busy=busy, position=position) for gang in changed_gangs
+            )
             self._cache.refresh()  # of the phases
             return Decision(
                 placements=tuple(session.placements),
@@ -154,7 +159,14 @@ class CycleRunner:
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def _report(self, session: Session, gang: Gang, now: float, *, busy: bool) -> PodGroupReport:
+    def _report(
+        self,
+        gang: Gang,
+        now: float,
+        *,
+        busy: bool,
+        position: Callable[[Gang], tuple[int, int]] | None,
+    ) -> PodGroupReport:
         """Return the report on *gang*, which sets its phase by its tasks."""
         phase = gang.phase
         report = build_report(
@@ -163,7 +175,7 @@ class CycleRunner:
             busy=busy,
             queue=self._cache.queues.of(gang),
             total=self._cache.node_matrix.total,
-            position=partial(self._positions.position, session, now=now),
+            position=position,
             plan=self._cache.planned.note(gang),
         )
         if gang.phase != phase:

@@ -1,13 +1,16 @@
 """Random histories of jobs, pods and recorders: the record is the truth, or marked incomplete."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support.history_world import RESOURCES, HistoryWorld
 from support.stateful import stateful_settings
 
+from batholith.kube.client.codec import ListScope, ObjectList
+from batholith.model.names import PODS
 from batholith.store.history import HistoryStore
 from batholith.store.usage import UsageQuery, UsageStore
 
@@ -23,9 +26,9 @@ PACES = st.tuples(st.sampled_from([1, 7, 5000]), st.sampled_from([0, 0, 1, 100])
 
 
 class RecordedHistories(RuleBasedStateMachine):
-    def __init__(self) -> None:
+    def __init__(self, world: HistoryWorld | None = None) -> None:
         super().__init__()
-        self.world = HistoryWorld()
+        self.world = world or HistoryWorld()
         self.may_compact = False
 
     @initialize(may_compact=st.booleans())
@@ -172,6 +175,44 @@ class RecordedHistories(RuleBasedStateMachine):
         details = [world.run(store.details(uid, now=now)) for uid in world.phases]
         by_job = sum(sum(each.resource_seconds.values()) for each in details if each is not None)
         assert in_series == pytest.approx(by_job)
+
+
+def test_usage_in_a_gap_of_the_pods_is_missing_from_jobs_that_ended_before_the_last_change() -> (
+    None
+):
+    """The change that was received last had happened before the job ended."""
+    histories = RecordedHistories()
+    histories.start(may_compact=True)
+    histories.start_another_recorder()
+    histories.change([("create_pod", 0, (1, 1)), ("complete_job", 1, (1, 1))])
+    histories.compact()
+    histories.change([("create_pod", 0, (1, 0)), ("delete_pod", 0, (1, 0))])
+    histories.teardown()
+
+
+def test_usage_during_a_slow_list_of_the_pods_is_missing_from_jobs_created_meanwhile() -> None:
+    """The list has the state at which the server took it, not that when it was requested."""
+
+    class SlowWorld(HistoryWorld):
+        async def list_pages(
+            self, scope: ListScope, *, size: int = 500
+        ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
+            if scope.resource == PODS and self.compactions:
+                self.create_job()
+                self.create_pod("job-0", 1)
+                self.start_pod("pod-1")
+                await self.clock.advance(5)
+                self.delete_pod("pod-1")
+                self.set_phase("job-0", "Completed")
+            async for page in super().list_pages(scope, size=size):
+                yield page
+
+    histories = RecordedHistories(SlowWorld())
+    histories.start(may_compact=True)
+    histories.world.create_pod("another", 1)
+    histories.compact()
+    histories.deliver(0, RESOURCES[1], 1)
+    histories.teardown()
 
 
 RecordedHistories.TestCase.settings = stateful_settings(steps=20, histories=60)

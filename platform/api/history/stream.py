@@ -33,7 +33,7 @@ from ...machinery.clock import Clock
 from ...model.names import Resource
 from ...store.database import PERMANENT_ERRORS, StoreUnavailableError
 from ...store.recording import Batch, OutOfStepError, Position, Recording
-from ...store.records import SECOND, Record, to_micros
+from ...store.records import SECOND, Record, to_micros, version_number
 from .metrics import RecorderMetrics
 
 log = logging.getLogger(__name__)
@@ -75,11 +75,6 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 _decode_object = msgspec.json.Decoder(_Object).decode
-
-
-def _revision(version: str) -> int:
-    """Return a resourceVersion as a number, which increases with every write."""
-    return int(version) if version.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +213,10 @@ class RecordedStream:
         self._late_through = 0
         if (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER:
             page = await anext(self._client.list_pages(self._scope, size=1))
-            self._late_through = _revision(page.resource_version)
+            self._late_through = version_number(page.resource_version)
 
     def _is_late(self, change: _Change) -> bool:
-        return self._was_busy or _revision(change.version) <= self._late_through
+        return self._was_busy or version_number(change.version) <= self._late_through
 
     async def write(self, lines: Sequence[bytes]) -> int:
         """Write the changes of *lines*; return how many of them are recorded.
@@ -313,13 +308,15 @@ class RecordedStream:
             FencedError, StoreUnavailableError: likewise.
         """
         name, kind = self._recorded.name, self._recorded.kind
-        last_seen_at = self._position.observed_at if self._position is not None else 0
+        last = self._position or Position("", 0)
         known = await self._recording.recorded(name, kind)
         started_at = to_micros(self._clock.now())
+        ended_at = 0  # of the gap: when the server had taken the version of the list
         listed: set[str] = set()
         version = ""
         async for page in self._client.list_pages(self._scope, size=PAGE_SIZE):
             version = version or page.resource_version
+            ended_at = ended_at or to_micros(self._clock.now())
             records = []
             for raw in page.items:
                 listed.add(_decode_object(raw).metadata.uid)
@@ -329,12 +326,11 @@ class RecordedStream:
             await self._write_listed(records, observed_at=started_at)
         missing = sorted(set(known) - listed)
         await self._recording.write_missing(
-            name, missing, last_seen_at=last_seen_at, observed_at=started_at
+            name, missing, last_seen_at=last.observed_at, observed_at=started_at
         )
-        await self._recording.complete_list(
-            name, version, gap=(last_seen_at, started_at), observed_at=started_at
-        )
-        self._position = Position(version, started_at)
+        position = Position(version, started_at)
+        await self._recording.complete_list(name, position, last=last, ended_at=ended_at)
+        self._position = position
         self._metrics.gaps.labels(name).inc()
         log.info(
             "listed", extra={"resource": name, "objects": len(listed), "missing": len(missing)}

@@ -18,6 +18,7 @@ from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...machinery.file_watcher import FileWatcher
 from ...machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
+from ...model.names import SYSTEM_NAMESPACE
 from ...store.commands import CommandStore
 from ...store.database import Database, SchemaTooNewError, StoreError
 from ...store.history import HistoryStore
@@ -37,6 +38,7 @@ from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
 from ..routes.dependencies import AppState
 from ..schemas.queues import queue_of
+from ..simulation import SchedulerSimulations
 from ..streams.feeds import Streams, StreamSettings
 from .app import create_app
 from .listener import ApiListener
@@ -84,6 +86,9 @@ class ApiSettings:
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
+
+    scheduler_namespace: str = SYSTEM_NAMESPACE
+    """Namespace in which the scheduler publishes where it simulates jobs."""
 
     history: HistorySettings = field(default_factory=HistorySettings)
     """Whether the history of jobs is recorded, and how much of it is kept."""
@@ -159,6 +164,7 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         metrics=ApiMetrics(settings.registry),
         history=HistoryStore(database),
         usage=UsageStore(database),
+        simulations=SchedulerSimulations(client, settings.scheduler_namespace),
         clock=clock,
     )
 

@@ -12,6 +12,7 @@ from ...machinery.reconcile.events import Event
 from ...model import times
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
+from ...model.job_podgroup import dependencies_met
 from ...model.job_reasons import Reason
 from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
@@ -318,7 +319,7 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
         task.name: tuple(view.pod_tracker.missing(task.name))
         for task in view.job.spec.tasks
         if view.pod_tracker.index_count(task.name) < task.replicas
-        and podgroups.dependencies_met(task, partial(_has_started, view))
+        and dependencies_met(task, partial(_has_started, view))
     }
     if any(missing.values()):
         without = view.without_podgroup

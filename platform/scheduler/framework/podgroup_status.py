@@ -72,6 +72,9 @@ class PodGroupReport(NamedTuple):
     plan: PlanNote | None = None
     """What the annotation with the plan is to contain; ``None`` for what it contains."""
 
+    impossible: bool = False
+    """Whether the gang waits, and could not start even if nothing else ran."""
+
 
 def build_report(
     gang: Gang,
@@ -127,7 +130,10 @@ def build_report(
     why = None
     if diagnosis and gang.podgroup is not None:
         why = _explanation(gang, diagnosis, message, queue=queue, position=position)
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan)
+    report = PodGroupReport(
+        gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan
+    )
+    return report if impossible is None else report._replace(impossible=True)
 
 
 def _explanation(

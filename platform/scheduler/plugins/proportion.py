@@ -221,15 +221,17 @@ class Division:
 
     def _update_rows(self, cache: SchedulerCache, names: set[str]) -> bool:
         """Update the requests of queues; returns whether all of their resources are known."""
-        known = set(self._resources)
+        known, rows, requested = set(self._resources), list[int](), list[Amounts]()
         for name in names:
             row, queue = self._rows.get(name, -1), cache.queues.by_name.get(name)
             if row < 0 or queue is None:
                 continue
             if not queue.requested.keys() <= known:
                 return False
-            self._requested[row] = self._vector(queue.requested)
+            rows.append(row)
+            requested.append(queue.requested)
             self._active[row] = bool(queue.gangs)
+        self._requested[rows] = self._matrix(requested)
         return True
 
     def _divide(self) -> None:

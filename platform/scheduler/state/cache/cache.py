@@ -43,6 +43,7 @@ from ..podinfo.pod_traits import PodTraits, QueueAffinities, has_topology, own_t
 from ..podinfo.victim_traits import VictimTraits, restarted_traits
 from ..queue.admission_rounds import AdmissionRounds
 from ..queue.scheduling_queue import ANY, PODGROUP, VICTIMS, SchedulingQueue, queue_gained
+from ..run_times.run_times import RunTimes
 from .change_record import ChangeRecord
 from .events import (
     CacheEvent,
@@ -93,6 +94,7 @@ class SchedulerCache:
         self.admission_rounds = AdmissionRounds()
         self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
         self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
+        self.run_times = RunTimes(self.queues.objects_of)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -485,6 +487,7 @@ class SchedulerCache:
         """Update the queue sums and the pending gangs for gangs that changed."""
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
+            self.run_times.observe(gang, self.cycle_time)
             is_new = gang.is_pending and gang.podgroup is not None
             queue_name = self.queues.of(gang).name if is_new else None
             self.admission_rounds.observe(gang, queue_name)

@@ -1,6 +1,6 @@
 """The queues, and the sums of what the gangs of each have and ask for."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from ....model import names
 from ....model.queue import Queue
@@ -47,6 +47,13 @@ class Queues:
     def of(self, gang: Gang) -> QueueInfo:
         """Return the queue of *gang*."""
         return self.named("" if gang.single else gang.queue_name or self._default_name)
+
+    def objects_of(self, gang: Gang) -> Iterator[Queue]:
+        """Yield the queue of *gang* and its ancestors, as far as they are known."""
+        for name in self.with_ancestors(self.of(gang).name):
+            queue = self.by_name.get(name)
+            if queue is not None and queue.object is not None:
+                yield queue.object
 
     def update(self, old: Queue | None, new: Queue | None) -> tuple[str, Queue | None]:
         """Add, update or delete the object of a queue; returns its name and the former object."""

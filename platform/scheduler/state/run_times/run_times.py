@@ -1,0 +1,120 @@
+"""When gangs end: by their limits, by estimates, or by what former gangs took."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ....model import names
+from ....model.queue import Queue as QueueObject
+from ....model.run_times import Basis, limit_of, seconds_of
+from ..gangs.gang import Gang, TaskStatus
+from .predictions import Predictions
+
+
+class RunTime(NamedTuple):
+    """How long a gang runs from its start."""
+
+    seconds: float | None
+    """``None`` if nothing is known."""
+
+    basis: Basis
+
+
+UNKNOWN = RunTime(None, Basis.UNKNOWN)
+
+
+class RunTimes:
+    """The run times of gangs. What is known counts in this order: the time limit of the gang, the
+    deadline of its owner or of its pods, its estimate, the default of its queue, and a prediction.
+    """
+
+    def __init__(self, queues_of: Callable[[Gang], Iterable[QueueObject]]) -> None:
+        """Start without knowledge of former gangs.
+
+        *queues_of* returns the queue of a gang and those above it, where they are known.
+        """
+        self._queues_of = queues_of
+        self._running: dict[str, float] = {}
+        """Since when gangs run, in Unix time."""
+        self.predictions = Predictions()
+
+    def observe(self, gang: Gang, now: float) -> None:
+        """Learn from *gang*, which may have started or ended since it was observed last; *now* is
+        the Unix time."""
+        counts = gang.counts
+        if counts.allocated:
+            is_started = counts[TaskStatus.RUNNING] + counts.completed >= gang.min_member
+            if is_started and gang.key not in self._running:
+                self._running[gang.key] = self.started_at(gang) or now
+            return
+        started = self._running.pop(gang.key, None)
+        # A gang that was evicted, or is deleted while it runs, would have run for longer.
+        if started is not None and counts.completed - gang.rejected >= max(gang.min_member, 1):
+            self.predictions.observe(gang, max(now - started, 0.0))
+
+    def of(self, gang: Gang) -> RunTime:
+        """Return the run time of *gang*."""
+        annotations = gang.podgroup.metadata.annotations if gang.podgroup else {}
+        limit = limit_of(annotations)
+        if limit is None:
+            limit = _deadline_of_pods(gang)
+        if limit is not None:
+            return RunTime(limit, Basis.LIMIT)
+        estimate = seconds_of(annotations, names.RUNNING_ESTIMATE)
+        if estimate is None:
+            estimate = self._default_of_queue(gang)
+        if estimate is not None:
+            return RunTime(estimate, Basis.ESTIMATE)
+        predicted = self.predictions.predict(gang)
+        return UNKNOWN if predicted is None else RunTime(predicted, Basis.PREDICTION)
+
+    def started_at(self, gang: Gang) -> float | None:
+        """Return when as many pods of *gang* ran as it needs, in Unix time; ``None`` if they do
+        not run yet."""
+        started = sorted(
+            float(task.traits.started)
+            for task in gang.tasks.values()
+            if task.status is TaskStatus.RUNNING and task.traits.started
+        )
+        # Pods that have succeeded started before: the count of those that run suffices.
+        needed = max(gang.min_member - gang.counts.completed, 1)
+        return None if len(started) < needed else started[needed - 1]
+
+    def expected_end(self, gang: Gang, now: float) -> float | None:
+        """Return when *gang*, which has pods on nodes, releases them, in Unix time; ``None`` if
+        that is not known.
+
+        A gang that is limited has ended its grace period after its limit. An estimate or a
+        prediction that was exceeded is doubled until it is not.
+        """
+        seconds, basis = self.of(gang)
+        if seconds is None:
+            return None
+        started = self.started_at(gang)
+        if started is None:
+            started = now
+        if basis is Basis.LIMIT:
+            return max(started + seconds + _grace_period(gang), now)
+        while started + seconds <= now:
+            seconds *= 2
+        return started + seconds
+
+    def _default_of_queue(self, gang: Gang) -> float | None:
+        for queue in self._queues_of(gang):
+            seconds = seconds_of(queue.metadata.annotations, names.DEFAULT_TIME_LIMIT)
+            if seconds is not None:
+                return seconds
+        return None
+
+
+def _deadline_of_pods(gang: Gang) -> float | None:
+    """Return the longest deadline of the pods; ``None`` if one of them has none."""
+    longest = 0
+    for task in gang.tasks.values():
+        if task.traits.active_deadline is None:
+            return None
+        longest = max(longest, task.traits.active_deadline)
+    return float(longest) if longest else None
+
+
+def _grace_period(gang: Gang) -> int:
+    return max((task.traits.grace_period for task in gang.tasks.values()), default=0)
