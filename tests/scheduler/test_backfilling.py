@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import dataclass, field
 
 import msgspec
 import pytest
@@ -12,10 +11,12 @@ from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import ObjectMeta
+from batholith.model.run_times import Basis
 from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
 
 
 def backfilling(mode: str = "easy", **more: object) -> str:
@@ -27,23 +28,18 @@ def backfilling(mode: str = "easy", **more: object) -> str:
     return f"{text}configurations:\n- name: allocate\n  arguments:\n{lines}"
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The run time of a gang."""
+class Limits(RunTimes):
+    """Run times by the name of the gang, and when gangs have started; without grace periods."""
 
-    seconds: float | None
+    def __init__(self) -> None:
+        super().__init__(lambda gang: ())
+        self.seconds: dict[str, float] = {}
+        self.started: dict[str, float] = {}
 
-
-@dataclass
-class Limits:
-    """Run times by the name of the gang, and when gangs have started."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    started: dict[str, float] = field(default_factory=dict)
-
-    def of(self, gang: Gang) -> Limit:
+    def of(self, gang: Gang) -> RunTime:
         """Return the limit of *gang*."""
-        return Limit(self.seconds.get(gang.name))
+        seconds = self.seconds.get(gang.name)
+        return RunTime(seconds, Basis.UNKNOWN if seconds is None else Basis.LIMIT)
 
     def expected_end(self, gang: Gang, now: float) -> float | None:
         """Return its start plus its limit."""

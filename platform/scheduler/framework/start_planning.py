@@ -27,7 +27,7 @@ from ..state.queue.scheduling_queue import (
 from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, Part, Profile, place
-from .backfilling.start_plan import Cause, StartReservation, Waiting
+from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
 from .queueing_hints import demand_of
@@ -122,7 +122,7 @@ class StartPlanning:
     @property
     def is_on(self) -> bool:
         """Whether starts are planned at all."""
-        return self._options.mode is not Mode.NONE and self._cache.run_times is not None
+        return self._options.mode is not Mode.NONE
 
     # -- session -------------------------------------------------------------------------------
 
@@ -181,19 +181,22 @@ class StartPlanning:
     def _find_ends(self) -> bool:
         """Find when pods on nodes end; returns whether a gang ends later than was expected."""
         cache, table = self._cache, self._cache.task_table
-        now, run_times = cache.cycle_time, cache.run_times
+        now = cache.cycle_time
         slots = np.flatnonzero(table.node >= 0)
         gang_ids = table.gang[slots]
-        known, ends = self._plan.ends, {}
+        ends: dict[str, ExpectedEnd] = {}
         by_id = np.full(int(gang_ids.max(initial=-1)) + 1, math.inf)
         overrun = False
         for gang_id in np.unique(gang_ids).tolist():
             gang = table.gang_of(gang_id)
-            end = None if run_times is None else run_times.expected_end(gang, now)
-            by_id[gang_id] = math.inf if end is None or end <= now else end
-            ends[gang.key] = before = float(by_id[gang_id])
-            overrun |= before > known.get(gang.key, math.inf)
-            self._plan.version += before < known.get(gang.key, -math.inf)
+            end = self._plan.ends.get(gang.key)
+            known = math.inf if end is None else end.time
+            if end is None or end.time <= now or end.state != self._state_of(gang):
+                end = self._expected_end(gang)
+            ends[gang.key] = end
+            by_id[gang_id] = end.time
+            overrun |= end.time > known
+            self._plan.version += end.time < known
         self._plan.ends = ends
         self._slots, self._ends = slots, by_id[gang_ids]
         releasing = table.status[slots] == TaskStatus.RELEASING
@@ -389,13 +392,30 @@ class StartPlanning:
 
         It is asked once for each version of the gang.
         """
-        run_times = self._cache.run_times
-        if run_times is not None and gang.estimated_version != gang.version:
+        now, run_times = self._cache.cycle_time, self._cache.run_times
+        if gang.estimated_version != gang.version:
             gang.estimated_version = gang.version
-            gang.estimated_seconds = run_times.of(gang).seconds
+            is_known = run_times.of(gang).seconds is not None
+            end = run_times.expected_end(gang, now) if is_known else None
+            gang.estimated_seconds = None if end is None else round(end - now, 3)
         seconds = gang.estimated_seconds
         self._plan.has_estimates |= seconds is not None
         return math.inf if seconds is None else seconds
+
+    def _expected_end(self, gang: Gang) -> ExpectedEnd:
+        """Return when *gang*, which has pods on nodes, ends."""
+        now = self._cache.cycle_time
+        end = self._cache.run_times.expected_end(gang, now)
+        # One that exceeds its limit is about to be ended, or nothing enforces the limit.
+        return ExpectedEnd(math.inf if end is None or end <= now else end, self._state_of(gang))
+
+    def _state_of(self, gang: Gang) -> tuple[object, ...]:
+        """Return what decides when *gang* ends, if that is known."""
+        running = gang.counts[TaskStatus.RUNNING]
+        end = self._plan.ends.get(gang.key)
+        is_known = end is not None and end.time < math.inf
+        predictions = 0 if is_known else self._cache.run_times.predictions.version
+        return (gang.version, running, self._cache.queues.version, predictions)
 
     def _current(self, reservation: StartReservation) -> Waiting | None:
         """Return the gang of *reservation* as it is now, if it still waits."""

@@ -31,6 +31,17 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedEnd:
+    """When a running gang is expected to end."""
+
+    time: float
+    """Unix time; infinite if it is not known."""
+
+    state: tuple[object, ...]
+    """What it was computed from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A gang that waits, as the plan sees it."""
 
@@ -92,8 +103,8 @@ class StartPlan:
         self.max_idle = max_idle
         self.broken: dict[str, StartReservation] = {}
         """Reservations that could not be planned again, by the keys of their gangs."""
-        self.ends: dict[str, float] = {}
-        """When running gangs were expected to end, as Unix time, by their keys."""
+        self.ends: dict[str, ExpectedEnd] = {}
+        """When running gangs are expected to end, by their keys."""
         self.node_position = (0, 0)
         """Of the changes of nodes that it includes."""
         self.has_estimates = False
