@@ -406,8 +406,12 @@ class StartPlanning:
         """Return when *gang*, which has pods on nodes, ends."""
         now = self._cache.cycle_time
         end = self._cache.run_times.expected_end(gang, now)
-        # One that exceeds its limit is about to be ended, or nothing enforces the limit.
-        return ExpectedEnd(math.inf if end is None or end <= now else end, self._state_of(gang))
+        known, state = self._plan.ends.get(gang.key), self._state_of(gang)
+        if end is not None and end > now:
+            return ExpectedEnd(end, state)
+        if known is None or known.is_overdue or known.time == math.inf:
+            return ExpectedEnd(math.inf, state)  # nothing enforces the limit
+        return ExpectedEnd(now + RELEASE_SECONDS, state, is_overdue=True)
 
     def _state_of(self, gang: Gang) -> tuple[object, ...]:
         """Return what decides when *gang* ends, if that is known."""

@@ -40,6 +40,9 @@ class ExpectedEnd:
     state: tuple[object, ...]
     """What it was computed from."""
 
+    is_overdue: bool = False
+    """Whether it should have ended, so that it is about to be ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
