@@ -232,8 +232,7 @@ def _allocate_minimum(session: Session, planning: StartPlanning, pending_gang: P
             session.reject(pending_gang.gang, diagnosis, statement.unfit)
             return False
         allocated_uids = statement.allocated_uids()
-        with planning.started(pending_gang.gang, statement):
-            session.commit(pending_gang.gang, statement)
+        planning.commit(pending_gang.gang, statement)
     pending_gang.tasks = [
         task
         for task in pending_gang.tasks
@@ -275,8 +274,7 @@ def _allocate_extra(
         count = statement.allocate_extra(batch, batch_size)
         allocated_uids = statement.allocated_uids()
         if statement.operations:  # an empty commit would wake other gangs, which wake this one
-            with planning.started(pending_gang.gang, statement):
-                session.commit(pending_gang.gang, statement)
+            planning.commit(pending_gang.gang, statement)
     if count == batch_size:
         pending_gang.tasks = pending_gang.tasks[batch_size:]
     else:

@@ -5,7 +5,7 @@ Nothing is computed unless run times are known and a gang has to wait.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from heapq import merge
 
@@ -70,6 +70,9 @@ class Room:
     """Key of a gang whose planned start it would delay, if it fits but for that."""
 
 
+_EVERYTHING = nullcontext(Room())
+
+
 class GangOrder:
     """The order in which gangs of a queue are tried."""
 
@@ -90,7 +93,7 @@ class GangOrder:
     def of(self, gang: Gang) -> SortKey:
         """Return the sort key of *gang* within its queue; the smallest is first."""
         order = self._session.job_order(gang)
-        duration = self._planning.observe(gang)
+        duration = self._planning.duration_of(gang)
         if not self._is_shortest_first:
             return order
         is_first = gang.key in self._first or self._planning.precedes(gang)
@@ -104,6 +107,8 @@ class StartPlanning:
         """Plan for *session*; nothing if backfilling is off, or no run time is known."""
         self._session = session
         self._options = options
+        self.is_on = options.mode is not Mode.NONE
+        """Whether starts are planned at all."""
         self._cache = session.cache
         self._plan = session.start_plan
         self._plan.max_idle = options.max_idle
@@ -118,11 +123,6 @@ class StartPlanning:
         self._committed: Matrix | None = None
         self._started: list[tuple[str, Occupation]] = []
         """What was allocated in this session, by queue."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether starts are planned at all."""
-        return self._options.mode is not Mode.NONE
 
     # -- session -------------------------------------------------------------------------------
 
@@ -148,10 +148,6 @@ class StartPlanning:
         if self._has_begun:
             self._plan.end()
             self._publish()
-
-    def observe(self, gang: Gang) -> float:
-        """Return the expected run time of *gang*, which is to be tried; infinite if unknown."""
-        return math.inf if gang.single or not self.is_on else self._duration(gang)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -215,9 +211,12 @@ class StartPlanning:
         """Return whether *gang* has a start reservation."""
         return gang.key in self._plan.reservations
 
-    @contextmanager
-    def room(self, gang: Gang) -> Iterator[Room]:
+    def room(self, gang: Gang) -> AbstractContextManager[Room]:
         """Let the block use what *gang* may use without a delay of others."""
+        return self._counting_room(gang) if self._plan or self._has_begun else _EVERYTHING
+
+    @contextmanager
+    def _counting_room(self, gang: Gang) -> Iterator[Room]:
         try:
             with self._room(gang) as room:
                 yield room
@@ -265,11 +264,14 @@ class StartPlanning:
             demand=demand_of(gang, queue.name, tasks, MissingMembers(gang)),
         )
 
-    @contextmanager
-    def started(self, gang: Gang, statement: Statement) -> Iterator[None]:
-        """Count what *statement* has allocated for *gang*, if the block commits it."""
-        used = self._used_by(statement) if self.is_on else None
-        yield
+    def commit(self, gang: Gang, statement: Statement) -> None:
+        """Commit *statement*, and count what it has allocated for *gang*.
+
+        Raises:
+            PluginError: nothing is committed.
+        """
+        used = self._used_by(statement) if self._plan or self._has_begun else None
+        self._session.commit(gang, statement)
         self._committed = used
 
     def _count_committed(self, gang: Gang) -> None:
@@ -283,7 +285,7 @@ class StartPlanning:
         if self._has_begun:
             now = self._cache.cycle_time
             nodes = np.flatnonzero(used.any(axis=0))
-            occupation = Occupation(now, now + self._duration(gang), nodes, used[:, nodes])
+            occupation = Occupation(now, now + self.duration_of(gang), nodes, used[:, nodes])
             self._started.append((self._cache.queues.of(gang).name, occupation))
             self._plan.occupy(self._summary(gang), occupation)
 
@@ -387,11 +389,13 @@ class StartPlanning:
 
     # -- gangs as the plan sees them -----------------------------------------------------------
 
-    def _duration(self, gang: Gang) -> float:
+    def duration_of(self, gang: Gang) -> float:
         """Return for how long *gang* is expected to run, in seconds; infinite if unknown.
 
         It is asked once for each version of the gang.
         """
+        if gang.single or not self.is_on:
+            return math.inf
         now, run_times = self._cache.cycle_time, self._cache.run_times
         if gang.estimated_version != gang.version:
             gang.estimated_version = gang.version
@@ -437,7 +441,7 @@ class StartPlanning:
             queue.name,
             gang.priority,
             parts,
-            self._duration(gang),
+            self.duration_of(gang),
             lambda time: True,
             gang.version,
             queue.object.spec.priority if queue.object else 0,
