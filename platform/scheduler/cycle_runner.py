@@ -155,7 +155,7 @@ class CycleRunner:
                 plugin_failures=session.calls.failures(),
                 retries=self._pop_retries(),
                 incomplete=tuple(self._stranded.evicted),
-                rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
+                rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
@@ -181,6 +181,10 @@ class CycleRunner:
         if gang.phase != phase:
             self._cache.changes.mark_stale(gang)
         return report
+
+    def _rechecks(self, now: float) -> dict[str, float]:
+        starts = self._caches.start_plan.rechecks(self._cache.cycle_time)
+        return starts | self._stranded.rechecks(now=now) | self._overcommitted.rechecks()
 
     def _prepare(self, time: float) -> None:
         """Find the gangs to be tried."""

@@ -14,6 +14,7 @@ from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue
+from ....model.run_times import OF_RUN_TIME
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
@@ -282,6 +283,8 @@ class SchedulerCache:
         gang = self._get_or_create_gang(key)
         if gang.set_podgroup(new):
             self.scheduling_queue.publish(PODGROUP)
+        if old is not None and new is not None and _run_time(old) != _run_time(new):
+            gang.version += 1  # it may start before others now
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
@@ -690,3 +693,8 @@ class SchedulerCache:
             self.node_matrix.add_releasing(eq_class, (node_index,), -1)
         self.node_matrix.vacate(eq_class, (node_index,))
         self.node_matrix.free_if_empty(node_index)
+
+
+def _run_time(podgroup: PodGroup) -> tuple[str | None, ...]:
+    """Return the annotations that state for how long a gang runs."""
+    return tuple(podgroup.metadata.annotations.get(name) for name in OF_RUN_TIME)

@@ -263,6 +263,9 @@ class Gang:
     """The group in the scheduling queue that it is in, if it was rejected."""
     group_order: tuple[object, ...] = ()
     """Its order in the group."""
+    estimated_seconds: float | None = None
+    """For how long it is expected to run, as of :attr:`estimated_version`."""
+    estimated_version = -1
     rejected_version = -1
     """Version of this gang when it was rejected."""
 
