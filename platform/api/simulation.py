@@ -4,14 +4,17 @@ import ssl
 from base64 import b64decode
 from binascii import Error as Base64Error
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import ForbiddenError, NotFoundError
+from ..model import times
 from ..model.base import ApiStruct
 from ..model.job import Job
 from ..model.names import SECRETS
+from ..model.run_times import Basis
 from ..model.simulation import (
     CA_KEY,
     ENDPOINT,
@@ -19,6 +22,7 @@ from ..model.simulation import (
     SERVER_NAME,
     TOKEN_KEY,
     URL_KEY,
+    Forecast,
     SimulationRequest,
     SimulationResult,
     TriedChange,
@@ -118,7 +122,7 @@ def simulation_of(result: SimulationResult, job: Job) -> Simulation:
         elif result.impossible:
             next_step = "ask for less: it could not start even if nothing else ran"
         else:
-            next_step = "wait until other jobs have ended"
+            next_step = _waiting(result.forecast)
     return Simulation(
         starts_now=result.starts_now,
         summary=summary,
@@ -126,9 +130,26 @@ def simulation_of(result: SimulationResult, job: Job) -> Simulation:
         nodes=[NodePods(node=each.node, pods=each.pods) for each in result.nodes],
         evictions=result.evictions,
         explanation=explanation,
+        expected_start=_time(result.forecast.start),
+        start_basis=result.forecast.basis,
+        not_before=_time(result.forecast.not_before),
         changes=changes,
         all_changes_tried=result.is_complete,
     )
+
+
+def _waiting(forecast: Forecast) -> str:
+    start, until = _time(forecast.start), _time(forecast.not_before)
+    if start is not None:
+        about = "" if forecast.basis == Basis.LIMIT else "about "
+        return f"wait until {about}{times.format(start)}, when enough other jobs have ended"
+    if until is not None:
+        return f"wait until other jobs have ended, which takes longer than {times.format(until)}"
+    return "wait until other jobs have ended"
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _start(result: SimulationResult) -> str:

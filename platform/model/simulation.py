@@ -45,6 +45,20 @@ class TriedChange(ApiStruct, frozen=True):
     """Request of each pod by resource."""
 
 
+class Forecast(ApiStruct, frozen=True):
+    """When a job that has to wait would start, as far as that is known."""
+
+    start: float | None = None
+    """Unix time."""
+
+    basis: str = ""
+    """What the start follows from: ``limit`` if all that ends before has a limit, ``estimate`` if
+    not; ``unknown`` if the job waits for gangs whose end is not known."""
+
+    not_before: float | None = None
+    """Until when what ends does not let it start, if the time of the simulation was over then."""
+
+
 class SimulationResult(ApiStruct, frozen=True):
     """What the scheduler would do with the job now."""
 
@@ -58,6 +72,9 @@ class SimulationResult(ApiStruct, frozen=True):
 
     impossible: bool = False
     """Whether it could not start even if nothing else ran."""
+
+    forecast: Forecast = Forecast()
+    """When it would start, if it would wait."""
 
     changes: tuple[TriedChange, ...] = ()
     is_complete: bool = True

@@ -1,5 +1,7 @@
 """What would become of a job that does not exist."""
 
+from datetime import datetime
+
 from .base import Record
 from .jobs import Explanation
 
@@ -40,6 +42,13 @@ class Simulation(Record, frozen=True):
     """Pods that would be evicted for it."""
     explanation: Explanation | None = None
     """Why it would wait."""
+    expected_start: datetime | None = None
+    """When it would start, if it would wait and that is known."""
+    start_basis: str = ""
+    """What that follows from: ``limit`` if all that has to end before has a time limit, else
+    ``estimate``; ``unknown`` if it waits for jobs whose end is not known."""
+    not_before: datetime | None = None
+    """Until when it would not start, if there was no time to look further ahead."""
     changes: list[SimulatedChange] = []
     """Changes that were tried because it would wait."""
     all_changes_tried: bool = True

@@ -15,7 +15,7 @@ from batholith.kube.errors import NotFoundError
 from batholith.machinery.clock import SystemClock
 from batholith.model.job import Job
 from batholith.model.names import JOBS, SECRETS
-from batholith.model.simulation import ENDPOINT, NodePods, SimulationResult, TriedChange
+from batholith.model.simulation import ENDPOINT, Forecast, NodePods, SimulationResult, TriedChange
 from batholith.scheduler.simulation.proposed_gang import CannotSimulateError
 from batholith.scheduler.simulation.server import SimulationAddress, SimulationServer
 
@@ -103,6 +103,44 @@ async def test_next_step_is_the_first_change_with_which_the_job_would_start(
         "it would start now in queue other",
         "it would start now with at most 1 cpu for each pod",
     ]
+
+
+@pytest.mark.parametrize(
+    ("forecast", "next_step", "expected"),
+    [
+        (
+            Forecast(start=60.0, basis="limit"),
+            "wait until 1970-01-01T00:01:00Z, when enough other jobs have ended",
+            ("1970-01-01T00:01:00Z", "limit", None),
+        ),
+        (
+            Forecast(start=60.0, basis="estimate"),
+            "wait until about 1970-01-01T00:01:00Z, when enough other jobs have ended",
+            ("1970-01-01T00:01:00Z", "estimate", None),
+        ),
+        (
+            Forecast(not_before=60.0),
+            "wait until other jobs have ended, which takes longer than 1970-01-01T00:01:00Z",
+            (None, "", "1970-01-01T00:01:00Z"),
+        ),
+        (
+            Forecast(basis="unknown"),
+            "wait until other jobs have ended",
+            (None, "unknown", None),
+        ),
+    ],
+)
+async def test_without_a_change_that_helps_the_next_step_is_to_wait(
+    rest: RestClient, forecast: Forecast, next_step: str, expected: tuple[str | None, ...]
+) -> None:
+    async def simulate(_: Job) -> SimulationResult:
+        return SimulationResult(starts_now=False, forecast=forecast)
+
+    async with leading(rest, simulate):
+        status, body = await rest.call("POST", "/v1/simulate", json=SHORT)
+    assert (status, body["next_step"]) == (200, next_step)
+    found = (body["expected_start"], body["start_basis"], body["not_before"])
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
-from batholith.model.simulation import NodePods, SimulationResult, TriedChange
+from batholith.model.simulation import Forecast, NodePods, SimulationResult, TriedChange
 from batholith.scheduler import conf
 from batholith.scheduler.simulation.forked import CopyFailedError, result_of, start_copy
 from batholith.scheduler.simulation.proposed_gang import CannotSimulateError
@@ -155,6 +155,50 @@ async def test_pods_that_would_be_evicted_are_counted() -> None:
 async def test_malformed_job_is_an_error_that_names_the_field(proposed: Job, text: str) -> None:
     with pytest.raises(CannotSimulateError, match=text):
         await simulate(world_of("a"), proposed)
+
+
+def run_until(world: SchedulerWorld, name: str, limit: str, node_name: str, count: int) -> None:
+    """Let a gang run that ends *limit* and its grace period after it has started, in second 1."""
+    group = podgroup(name, count, phase="Running")
+    key = "running-estimate" if limit.startswith("~") else "time-limit"
+    annotations = {f"batholith.io/{key}": limit.removeprefix("~")} if limit else {}
+    metadata = msgspec.structs.replace(group.metadata, annotations=annotations)
+    world.upsert(msgspec.structs.replace(group, metadata=metadata))
+    for number in range(count):
+        found = pod(f"{name}-{number}", name, node_name=node_name, phase="Running")
+        status = msgspec.structs.replace(found.status, start_time="1970-01-01T00:00:01Z")
+        world.upsert(msgspec.structs.replace(found, status=status))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (("1m", "10m"), Forecast(start=1 + 600 + 30, basis="limit")),
+        (("1m", "~10m"), Forecast(start=1 + 600, basis="estimate")),
+        (("1m", ""), Forecast(basis="unknown")),
+    ],
+)
+async def test_job_that_waits_starts_when_what_it_needs_has_ended(
+    limits: tuple[str, str], expected: Forecast
+) -> None:
+    world = world_of("a", "b")
+    run_until(world, "first", limits[0], "a", 8)
+    run_until(world, "second", limits[1], "b", 8)
+    result = await simulate(world, job((4, {"cpu": "3"})))
+    assert not result.starts_now
+    assert result.forecast == expected
+
+
+async def test_gangs_that_wait_start_before_a_job_that_is_submitted_later() -> None:
+    world = world_of("a")
+    run_until(world, "running", "1m", "a", 8)
+    waiting = podgroup("waiting", 8, phase="Inqueue")
+    annotations = {"batholith.io/time-limit": "5m"}
+    metadata = msgspec.structs.replace(waiting.metadata, annotations=annotations)
+    world.upsert(msgspec.structs.replace(waiting, metadata=metadata))
+    world.upsert(*(pod(f"waiting-{number}", "waiting") for number in range(8)))
+    result = await simulate(world, job((8, {"cpu": "1"})))
+    assert result.forecast == Forecast(start=(1 + 60 + 30) + 300 + 30, basis="limit")
 
 
 async def test_copy_that_fails_or_takes_too_long_leaves_no_process() -> None:

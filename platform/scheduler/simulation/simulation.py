@@ -11,9 +11,10 @@ import msgspec
 from ...machinery.clock import Clock
 from ...model import times
 from ...model.job import Job
-from ...model.simulation import SimulationResult
+from ...model.simulation import Forecast, SimulationResult
 from ..cycle_runner import CycleRunner
 from ..state.cache.cache import SchedulerCache
+from .forecast import forecast
 from .forked import CopyFailedError, compute_in_copy, result_of, start_copy
 from .proposed_gang import CannotSimulateError, ProposedGang
 from .simulator import Simulator
@@ -92,8 +93,19 @@ class JobSimulation:
             gang.check()
         except CannotSimulateError as error:
             return msgspec.json.encode(_Reply(error=str(error)))
-        simulator = Simulator(cache, self._try_in_copy, lambda: time.monotonic() > end)
+        simulator = Simulator(
+            cache, self._try_in_copy, self._forecast_in_copy, lambda: time.monotonic() > end
+        )
         return msgspec.json.encode(_Reply(simulator.simulate(gang)))
+
+    def _forecast_in_copy(self, gang: ProposedGang) -> Forecast:
+        end = time.monotonic() + self.max_seconds / 2
+
+        def compute() -> bytes:
+            found = forecast(self.scheduler, gang, lambda: time.monotonic() > end)
+            return msgspec.json.encode(found)
+
+        return msgspec.json.decode(compute_in_copy(compute), type=Forecast)
 
     def _try_in_copy(self, gang: ProposedGang, positions: bool) -> Trial:
         def compute() -> bytes:

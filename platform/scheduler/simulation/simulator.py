@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...model.queue import QueueState
-from ...model.simulation import NodePods, SimulationResult, TriedChange
+from ...model.simulation import Forecast, NodePods, SimulationResult, TriedChange
 from ..framework.explanations import Explanation
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import QueueInfo
@@ -29,6 +29,9 @@ class Simulator:
     try_in_copy: Callable[[ProposedGang, bool], Trial]
     """Tries a gang in a copy of the scheduler that is dropped afterwards; the flag is whether the
     explanation contains the position in the queue."""
+
+    forecast: Callable[[ProposedGang], Forecast]
+    """Computes in such a copy when a gang would start."""
 
     is_over: Callable[[], bool]
     """Whether no further change is to be tried."""
@@ -57,6 +60,7 @@ class Simulator:
             starts_now=False,
             why=trial.explanation.encode() if trial.explanation else "",
             impossible=trial.impossible,
+            forecast=self.forecast(gang),
             changes=tuple(changes),
             is_complete=not self.is_over(),
         )

@@ -67,7 +67,7 @@ class SchedulerCopy:
         report: PodGroupReport | None = None
         for _ in range(_MAX_CYCLES):
             decision = self.runner.run_once(now=self.now, time=self.time, positions=positions)
-            allocated.update(each.node for each in decision.placements if _is_of(each.gang, gang))
+            allocated.update(each.node for each in decision.placements if is_of(each.gang, gang))
             if allocated.total() >= podgroup.spec.min_member:
                 return Trial(dict(allocated))
             nominated = Counter(
@@ -83,5 +83,6 @@ class SchedulerCopy:
         return Trial({}, explanation=report.why, impossible=report.impossible)
 
 
-def _is_of(found: GangRef | None, gang: ProposedGang) -> bool:
+def is_of(found: GangRef | None, gang: ProposedGang) -> bool:
+    """Return whether *found* is *gang*."""
     return found is not None and found.key == gang.key
