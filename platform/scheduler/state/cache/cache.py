@@ -280,6 +280,7 @@ class SchedulerCache:
         if new is None and key not in self.gangs:
             return
         gang = self._get_or_create_gang(key)
+        self.run_times.note_end(gang)
         if gang.set_podgroup(new):
             self.scheduling_queue.publish(PODGROUP)
         if self._queue_affinities or has_topology(old) or has_topology(new):
@@ -651,6 +652,7 @@ class SchedulerCache:
         if known is None:
             return
         gang, task = known
+        self.run_times.note_end(gang)
         self.task_table.remove(task)
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING
