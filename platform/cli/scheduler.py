@@ -18,8 +18,10 @@ from .process import run
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..scheduler.scheduler import SchedulerSettings
+    from ..kube.client.client import Client
+    from ..scheduler.scheduler import Scheduler, SchedulerSettings
     from ..scheduler.simulation.server import SimulationAddress
+    from ..scheduler.writers.kept_state import KeptState
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,16 @@ class SchedulingFlags:
     plugins_dir: Annotated[
         str, typer.Option(help="Not supported (Go plugins); setting it is an error.")
     ] = ""
+
+    def kept_state(
+        self, client: "Client", namespace: str, gang_scheduler: "Scheduler"
+    ) -> "KeptState":
+        """Return what keeps the scheduler's state in the ConfigMap, in *namespace*."""
+        from ..machinery.clock import SystemClock
+        from ..scheduler.writers.kept_state import KeptState
+
+        entries = {"predictions": gang_scheduler.predictions}
+        return KeptState(client, SystemClock(), namespace, self.state_configmap, entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +237,6 @@ def _scheduler(
     from ..machinery.clock import SystemClock
     from ..scheduler.scheduler import Scheduler
     from ..scheduler.simulation.server import SimulationServer
-    from ..scheduler.writers.kept_state import KeptState
     from .deployment_check import SCHEDULER, OtherSystemRunningError
     from .health import CannotListenError, serve_endpoints
 
@@ -253,13 +264,7 @@ def _scheduler(
                 telemetry.health.conditions["plugins"] = lambda: gang_scheduler.disabled_plugins
                 components = [ElectedRunnable(gang_scheduler, elector)]
                 if scheduling.state_configmap:
-                    kept = KeptState(
-                        client,
-                        SystemClock(),
-                        namespace,
-                        scheduling.state_configmap,
-                        {"predictions": gang_scheduler.predictions},
-                    )
+                    kept = scheduling.kept_state(client, namespace, gang_scheduler)
                     components.append(ElectedRunnable(kept, elector))
                 if address is not None:
                     server = SimulationServer(

@@ -53,6 +53,13 @@ def limit_of(annotations: Mapping[str, str]) -> float | None:
     return float(deadline) if _is_count(deadline) else None
 
 
+def deadline_of(active_deadline: int | None, annotations: Mapping[str, str]) -> float | None:
+    """Return the seconds after which the controller of a job ends it: ``activeDeadlineSeconds`` or
+    the time limit, the lesser of them."""
+    limit = seconds_of(annotations, names.TIME_LIMIT)
+    return min((each for each in (active_deadline, limit) if each is not None), default=None)
+
+
 def deadline_annotation(seconds: int | None) -> dict[str, str]:
     """Return the annotation of a PodGroup whose owner has ``activeDeadlineSeconds``."""
     return {} if seconds is None else {names.ACTIVE_DEADLINE: str(seconds)}

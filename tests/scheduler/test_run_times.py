@@ -13,7 +13,7 @@ from batholith.model import names
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
-from batholith.model.run_times import Basis, limit_of, seconds_of
+from batholith.model.run_times import Basis, deadline_of, limit_of, seconds_of
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.run_times.predictions import (
@@ -117,6 +117,16 @@ def test_malformed_annotations_count_as_missing(text: str) -> None:
     annotations = {names.TIME_LIMIT: text, names.ACTIVE_DEADLINE: "-3"}
     assert seconds_of(annotations, names.TIME_LIMIT) is None
     assert limit_of(annotations) is None
+
+
+@pytest.mark.parametrize(
+    ("active_deadline", "limit", "expected"),
+    [(None, "", None), (60, "", 60), (None, "2m", 120), (60, "2m", 60), (180, "2m", 120)],
+)
+def test_the_lesser_of_deadline_and_limit_ends_other_jobs(
+    active_deadline: int | None, limit: str, expected: float | None
+) -> None:
+    assert deadline_of(active_deadline, {names.TIME_LIMIT: limit}) == expected
 
 
 def test_gang_ends_after_its_limit_and_grace_period_from_when_its_minimum_ran() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 import msgspec
-from support.jobs import job_view, make_command, pod_info
+from support.jobs import NOW, job_view, make_command, pod_info
 from support.pure_decide import pure_decide
 
 from batholith.job_ctrl import effects as fx
@@ -33,6 +33,7 @@ class JobSimulator:
         self.events: list[str] = []
         self.created: Counter[tuple[str, int]] = Counter()
         self.has_plugin_objects = False
+        self.now = NOW
         self.monotonic_now = 0.0
         self.requeue_after: list[float] = []
         self._serial = 0
@@ -110,6 +111,7 @@ class JobSimulator:
             seen,
             pod_tracker=self.pod_tracker,
             podgroup=self.podgroup,
+            now=self.now,
             monotonic_now=self.monotonic_now,
         )
 

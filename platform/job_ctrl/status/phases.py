@@ -14,6 +14,7 @@ from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
 from ...model.job_reasons import Reason
+from ...model.names import TIME_LIMIT
 from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
 from .. import podgroups
@@ -133,6 +134,19 @@ class Pending(_Active):
 class Running(_Active):
     """At least ``minAvailable`` pods run or have finished."""
 
+    def fail(self, view: JobView) -> list[Effect]:
+        """End a job that has run for its time limit, unless its pods end it."""
+        transition = self.next_transition(view)
+        is_ending = transition is not None and transition.to in FINAL_PHASES
+        return super().fail(view) or ([] if is_ending else _end_at_time_limit(view))
+
+    def sync(self, view: JobView) -> Iterator[Effect]:
+        """Also sync again when the time limit is reached."""
+        yield from super().sync(view)
+        left = view.seconds_left
+        if left is not None:
+            yield RequeueAfter(left)
+
     def next_transition(self, view: JobView) -> Transition | None:
         """Final when enough pods succeeded or all finished; Pending when too few run."""
         spec, pods = view.job.spec, view.pod_counts
@@ -228,7 +242,10 @@ class Ending(Ended):
 
     def next_transition(self, view: JobView) -> Transition | None:
         """The phase that follows, when all remaining pods have finished."""
-        return None if view.pod_counts.unfinished else Transition(to=self._then)
+        if view.pod_counts.unfinished:
+            return None
+        is_late = view.job.status.state.reason == Reason.DEADLINE_EXCEEDED
+        return Transition(to=JobPhase.FAILED if is_late else self._then)
 
 
 RULES: Mapping[JobPhase, PhaseRules] = {
@@ -285,6 +302,21 @@ def _fail_too_large(view: JobView) -> list[Effect]:
     return [
         SetStatus(new, immediate=True),
         Event(Reason.TOO_MANY_PODS, view.size_error, warning=True),
+    ]
+
+
+def _end_at_time_limit(view: JobView) -> list[Effect]:
+    """Terminate a job that has reached its time limit; it fails once its pods have ended."""
+    if view.seconds_left is None or view.seconds_left > 0:
+        return []
+    message = f"it ran for its time limit of {view.job.metadata.annotations[TIME_LIMIT]}"
+    transition = Transition(to=JobPhase.TERMINATING, bumps_version=True)
+    new = next_status.apply_transition(
+        view, transition, reason=Reason.DEADLINE_EXCEEDED, message=message
+    )
+    return [
+        SetStatus(new, immediate=True),
+        Event(Reason.DEADLINE_EXCEEDED, message, warning=True),
     ]
 
 

@@ -1,7 +1,7 @@
-"""What a scheduler keeps over restarts: a ConfigMap, one key for each part.
+"""What a scheduler keeps over restarts: a ConfigMap, one key for each entry.
 
 Only the leader writes it, at most once a minute, and when it ends. It is a cache of what the
-scheduler has learned: without it, or with a part that is malformed, the scheduler starts without
+scheduler has learned: without it, or with an entry that is malformed, the scheduler starts without
 that.
 """
 
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 60.0
 MAX_CHARACTERS = 900_000
-"""Characters of all parts; the API server stores objects of up to 1 MiB or more."""
+"""Characters of all entries; the API server stores objects of up to 1 MiB or more."""
 
 _FINAL_WRITE_TIMEOUT = 2.0
 _FAILURES = (ApiError, ConnectionLostError, NotSentError)
 
 
-class StatePart(Protocol):
-    """A part of what is kept."""
+class KeptEntry(Protocol):
+    """An entry of the ConfigMap."""
 
     @property
     def version(self) -> int:
@@ -54,21 +54,21 @@ class _ConfigMap(ApiStruct, frozen=True):
 
 @dataclass(slots=True)
 class KeptState:
-    """Reads and writes the ConfigMap *name* in *namespace*, with *parts* by key."""
+    """Reads and writes the ConfigMap *name* in *namespace*, with *entries* by key."""
 
     client: Client
     clock: Clock
     namespace: str
     name: str
-    parts: Mapping[str, StatePart]
+    entries: Mapping[str, KeptEntry]
     _written: dict[str, int] = field(default_factory=dict)
-    """Versions of the parts that were written last."""
+    """Versions of the entries that were written last."""
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
-        """Restore all parts, not before *elected*, and then write what has changed, once in
-        :data:`WRITE_INTERVAL`, until cancelled, and then once more."""
+        """Restore all entries, not before *elected*, and then write what has changed, once in
+        :data:`WRITE_INTERVAL`, until cancelled, and then again."""
         if ready is not None:
             ready.set()
         if elected is not None:
@@ -84,7 +84,7 @@ class KeptState:
             raise
 
     async def _load(self) -> None:
-        """Restore all parts, as far as that is possible."""
+        """Restore all entries, as far as that is possible."""
         try:
             found = await self.client.get(
                 CONFIGMAPS, self.name, namespace=self.namespace, view=_ConfigMap
@@ -94,20 +94,20 @@ class KeptState:
         except _FAILURES as error:
             self._warn("cannot read what was kept of the last run", error)
             found = _ConfigMap()
-        for key, part in self.parts.items():
+        for key, entry in self.entries.items():
             if key in found.data:
                 try:
-                    part.restore(found.data[key])
+                    entry.restore(found.data[key])
                 except ValueError as error:
                     self._warn(f"cannot use what was kept of {key}", error)
-            self._written[key] = part.version
+            self._written[key] = entry.version
 
     async def _save(self) -> None:
-        versions = {key: part.version for key, part in self.parts.items()}
+        versions = {key: entry.version for key, entry in self.entries.items()}
         changed = [key for key, version in versions.items() if self._written.get(key) != version]
         if not changed:
             return
-        data = {key: self.parts[key].encode() for key in changed}
+        data = {key: self.entries[key].encode() for key in changed}
         if sum(map(len, data.values())) > MAX_CHARACTERS:
             self._warn("what is to be kept is too large", ", ".join(changed))
             return

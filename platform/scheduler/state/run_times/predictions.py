@@ -17,7 +17,7 @@ MAX_PATTERNS = 4_000
 """Patterns that are remembered; those not seen for longest are forgotten."""
 
 _VARYING = re.compile(r"[0-9]+|(?<=-)(?=[a-z0-9]*[0-9])[a-z0-9]{5,}")
-"""Parts of names that differ from job to job: numbers, and generated suffixes with digits."""
+"""What differs in names from job to job: numbers, and generated suffixes with digits."""
 
 Pattern = tuple[str, str, str]
 """Queue, user and name pattern."""
