@@ -81,12 +81,7 @@ class SchedulerMetrics:
             ("reason",),
             registry=registry,
         )
-        self._prediction_ratio = Histogram(
-            "batholith_scheduler_run_time_prediction_ratio",
-            "Predicted run time of a gang, divided by the time that it ran.",
-            buckets=_RATIOS,
-            registry=registry,
-        )
+        self._prediction_ratio = _prediction_ratio(registry)
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
         if registry is not None:
@@ -186,6 +181,15 @@ class ReloadMetrics:
         """Count a configuration that cannot be used."""
         self._reloads.labels("error").inc()
         self._is_current.set(0)
+
+
+def _prediction_ratio(registry: CollectorRegistry | None) -> Histogram:
+    return Histogram(
+        "batholith_scheduler_run_time_prediction_ratio",
+        "Predicted run time of a gang, divided by the time that it ran.",
+        buckets=_RATIOS,
+        registry=registry,
+    )
 
 
 def _unschedulable(gangs: tuple[GangStats, ...]) -> Iterator[Metric]:
