@@ -105,12 +105,12 @@ def test_malformed_limit_has_no_effect(limit: str) -> None:
     assert "batholith-seconds-run" not in world.status.controlled_resources
 
 
-@given(pauses=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10_000)), max_size=4))
+@given(suspensions=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10_000)), max_size=4))
 def test_job_runs_for_its_limit_and_no_longer_whenever_it_is_suspended(
-    pauses: list[tuple[int, int]],
+    suspensions: list[tuple[int, int]],
 ) -> None:
     world, ran = limited(), 0
-    for running, stopped in pauses:
+    for running, stopped in suspensions:
         if ran + running >= 600:
             break
         let_pass(world, running)
@@ -121,7 +121,6 @@ def test_job_runs_for_its_limit_and_no_longer_whenever_it_is_suspended(
         let_pass(world, stopped)
         world.suspend(False)
         world.run_until_stable()
-        world.podgroup = None if world.podgroup is None else world.podgroup
         world.admit()
         world.run_all_pods()
     let_pass(world, 599 - ran)
