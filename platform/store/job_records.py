@@ -117,6 +117,8 @@ def _row(
             for gap in gaps
         )
         incomplete = MISSED_PODS if missed else ""
+        if listed and not missed and len(record.phases) > 1:
+            incomplete = MISSED_CHANGES  # the status has only the last time of each phase
     return {
         "uid": record.uid,
         "kind": record.kind,

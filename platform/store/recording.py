@@ -42,7 +42,7 @@ class Position(msgspec.Struct, frozen=True):
     version: str
     """Resource version."""
     observed_at: int
-    """When the last change up to it was received."""
+    """Until when all changes are known to be received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,9 @@ class Batch:
     position: str
     """Position after the last one."""
     observed_at: int
+    """When they were received."""
+    seen_at: int
+    """Until when all changes are known to be received with them: earlier, if more is delayed."""
     records: Sequence[Record]
     is_late: bool = False
     """The changes were received with a delay."""
@@ -117,7 +120,7 @@ class Recording:
                 raise OutOfStepError(f"{batch.resource}: {stored}, not {batch.previous}")
             exact = not batch.is_late
             _apply(db, batch.records, observed_at=batch.observed_at, exact=exact)
-            _set_position(db, batch.resource, batch.position, batch.observed_at)
+            _set_position(db, batch.resource, batch.position, batch.seen_at)
 
         await self._run(work)
 

@@ -94,6 +94,7 @@ async def write(
         previous=previous,
         position=position,
         observed_at=at(1),
+        seen_at=at(1),
         records=records,
     )
     await recording.write(batch)
@@ -326,6 +327,7 @@ async def test_the_oldest_rows_beyond_the_maximum_are_deleted(database: Database
             previous=str(number) if number else "",
             position=str(number + 1),
             observed_at=at(number),
+            seen_at=at(number),
             records=[job(str(number), finished_at=at(), deleted=True)],
         )
         await recording.write(batch)

@@ -129,8 +129,9 @@ class RecordedStream:
         self._written_at = -POSITION_INTERVAL
         self._live_at = 0
         """Time in microseconds until which all changes are known to be received."""
-        self._late_through = 0
-        """Revision up to which changes may be late; 0 for none."""
+        self._backlog_through = 0
+        """Version of the resource when the watch was resumed: changes up to it had happened."""
+        self._backlog_is_late = False
         self._was_busy = False
         """Whether changes may have waited here before they were taken."""
         self._max_batch = MAX_BATCH
@@ -166,10 +167,12 @@ class RecordedStream:
         return None
 
     async def resume(self) -> None:
-        """Read the position; list first if there is none."""
+        """Read the position, list first if there is none, and note what is delivered from then."""
         self._position = await self._recording.position(self._recorded.name)
         if self._position is None:
             await self.list()
+        assert self._position is not None  # noqa: S101
+        await self._note_backlog(self._position)
 
     async def _list_after_gap(self) -> float | None:
         """List; return 0, or ``None`` to retry after a delay."""
@@ -183,7 +186,6 @@ class RecordedStream:
     async def _watch(self) -> None:
         """Watch from the position until the watch ends."""
         assert self._position is not None  # noqa: S101
-        await self._note_delay(self._position)
         path = self._scope.path(
             watch=True,
             allowWatchBookmarks=True,
@@ -202,21 +204,30 @@ class RecordedStream:
                 if recorded := await self.write(lines):
                     busy = recorded >= BUSY_BATCH
                     await self._clock.sleep(BUSY_INTERVAL if busy else BATCH_INTERVAL)
-                self._live_at = taken_at
+                self._note_live(taken_at)
                 self._was_busy = self._clock.monotonic() - taken > LATE_AFTER
-            self._live_at = to_micros(self._clock.now())
+            self._note_live(to_micros(self._clock.now()))
 
-    async def _note_delay(self, position: Position) -> None:
-        """After an interruption, find out which changes the watch will deliver late."""
+    async def _note_backlog(self, position: Position) -> None:
+        """Find out which changes have happened before they can be received."""
         self._was_busy = False
         seen_at = max(position.observed_at, self._live_at)
-        self._late_through = 0
-        if (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER:
-            page = await anext(self._client.list_pages(self._scope, size=1))
-            self._late_through = version_number(page.resource_version)
+        self._backlog_is_late = (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER
+        page = await anext(self._client.list_pages(self._scope, size=1))
+        self._backlog_through = version_number(page.resource_version)
+
+    def _is_backlog(self, version: str) -> bool:
+        return version_number(version) <= self._backlog_through
 
     def _is_late(self, change: _Change) -> bool:
-        return self._was_busy or version_number(change.version) <= self._late_through
+        return self._was_busy or (self._backlog_is_late and self._is_backlog(change.version))
+
+    def _note_live(self, now: int) -> None:
+        """Note that all changes until *now* were received, unless there may be others before."""
+        assert self._position is not None  # noqa: S101
+        is_behind = version_number(self._position.version) < self._backlog_through
+        if not (self._was_busy or is_behind):
+            self._live_at = now
 
     async def write(self, lines: Sequence[bytes]) -> int:
         """Write the changes of *lines*; return how many of them are recorded.
@@ -261,11 +272,13 @@ class RecordedStream:
         """Write *changes* in one transaction; a change that cannot be stored is skipped."""
         assert self._position is not None  # noqa: S101
         records = [change.record for change in changes if change.record is not None]
+        is_live = not (self._was_busy or self._is_backlog(changes[-1].version))
         batch = Batch(
             resource=self._recorded.name,
             previous=self._position.version,
             position=changes[-1].version,
             observed_at=observed_at,
+            seen_at=observed_at if is_live else self._position.observed_at,
             records=records,
             is_late=is_late,
         )
@@ -280,8 +293,8 @@ class RecordedStream:
                 raise
             self._log_skipped(error)
             await self._recording.write(replace(batch, records=()))
-        self._position = Position(batch.position, observed_at)
-        self._metrics.recorded(self._recorded.name, len(records), self._clock.now().timestamp())
+        self._position = Position(batch.position, batch.seen_at)
+        self._metrics.recorded(self._recorded.name, len(records), batch.seen_at / SECOND)
 
     def _decode(self, line: bytes) -> _Change | None:
         event = self._decoder.decode(line)
