@@ -6,7 +6,7 @@ from typing import Any
 from ..model import quantity
 from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nested_object
 from ..model.job import Job
-from ..model.names import RUNNING_ESTIMATE, TIME_LIMIT
+from ..model.names import RUNNING_ESTIMATE, TIME_LIMIT, TIME_LIMIT_WARNING
 from ..model.quantity import QuantityError
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
 from .time_limits import job_errors
@@ -50,7 +50,7 @@ def validate_job_update(
 
 def _of_run_time(job: Json) -> list[object]:
     annotations = nested_object(nested_object(job, "metadata"), "annotations")
-    return [annotations.get(name) for name in (TIME_LIMIT, RUNNING_ESTIMATE)]
+    return [annotations.get(name) for name in (TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE)]
 
 
 def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:

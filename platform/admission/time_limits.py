@@ -11,6 +11,7 @@ from ..model.names import (
     QUEUES,
     RUNNING_ESTIMATE,
     TIME_LIMIT,
+    TIME_LIMIT_WARNING,
 )
 from ..model.run_times import seconds_of, time_limit_error
 
@@ -51,8 +52,12 @@ def job_errors(
 
     *removed* is whether it had a time limit before: a queue with a maximum does not permit that.
     """
-    problems = list(_malformed(annotations, TIME_LIMIT, RUNNING_ESTIMATE))
+    problems = list(_malformed(annotations, TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE))
     seconds = seconds_of(annotations, TIME_LIMIT)
+    warning = seconds_of(annotations, TIME_LIMIT_WARNING)
+    if not problems and warning is not None and (seconds is None or warning >= seconds):
+        text = f"must be less than {TIME_LIMIT}"
+        problems.append((TIME_LIMIT_WARNING, annotations[TIME_LIMIT_WARNING], text))
     longest = None if problems else _lowest_maximum(_annotations_of_queues(queue, reader))
     if longest is not None and (removed if seconds is None else seconds > longest[0]):
         text = f"queue `{queue}` permits at most {longest[1]}"

@@ -385,7 +385,7 @@ class JobExecutor:
                     if current != pod:
                         raise RequeueError(f'pod "{pod.name}" was modified concurrently')
                     version = current.resource_version
-                    await self._delete_pod(seen, pod, version)
+                    await self._delete_pod(seen, pod, version, effect.extra_grace)
                 finally:
                     self._write_slots.release()
             except BaseException as error:
@@ -408,7 +408,9 @@ class JobExecutor:
                 self.events.warning(seen.job.metadata, Reason.FAILED_DELETE, error.message)
             raise error
 
-    async def _delete_pod(self, seen: JobSync, pod: PodInfo, version: str) -> None:
+    async def _delete_pod(
+        self, seen: JobSync, pod: PodInfo, version: str, extra_grace: int
+    ) -> None:
         """Delete a pod that has this version, unless it is deleted already.
 
         Raises:
@@ -423,6 +425,7 @@ class JobExecutor:
                     namespace=seen.job.metadata.namespace,
                     uid=pod.uid,
                     resource_version=version,
+                    grace_period=pod.grace_period + extra_grace if extra_grace else None,
                 )
         except NotFoundError:
             log.debug("pod already deleted", extra={"job": seen.job.metadata.key, "pod": pod.name})

@@ -192,6 +192,9 @@ PODGROUPS_OF_JOB = "batholith.io/podgroups"
 TIME_LIMIT = "batholith.io/time-limit"
 """Annotation of a job or PodGroup: how long it may run, as a Go duration; the controller of the job
 enforces it."""
+TIME_LIMIT_WARNING = "batholith.io/time-limit-warning"
+"""Annotation of a Volcano job: how long before its time limit its pods get SIGTERM, as a Go
+duration."""
 ACTIVE_DEADLINE = "batholith.io/active-deadline-seconds"
 """Annotation of a PodGroup: the ``activeDeadlineSeconds`` of its owner; written by controllers."""
 RUNNING_ESTIMATE = "batholith.io/running-estimate"

@@ -53,6 +53,14 @@ def limit_of(annotations: Mapping[str, str]) -> float | None:
     return float(deadline) if _is_count(deadline) else None
 
 
+def warning_of(annotations: Mapping[str, str]) -> float:
+    """Return how many seconds before its time limit the pods of a job get SIGTERM; 0 if that is
+    malformed, or not less than the limit."""
+    limit = seconds_of(annotations, names.TIME_LIMIT) or 0.0
+    warning = seconds_of(annotations, names.TIME_LIMIT_WARNING) or 0.0
+    return warning if warning < limit else 0.0
+
+
 def deadline_of(active_deadline: int | None, annotations: Mapping[str, str]) -> float | None:
     """Return the seconds after which the controller of a job ends it: ``activeDeadlineSeconds`` or
     the time limit, the lesser of them."""

@@ -154,6 +154,7 @@ class CycleRunner:
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
                 retries=self._pop_retries(),
+                predicted_runs=self._cache.run_times.pop_predicted_runs(),
                 incomplete=tuple(self._stranded.evicted),
                 rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),

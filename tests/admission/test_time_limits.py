@@ -6,6 +6,7 @@ import pytest
 from support.admission import ObjectReaderStub, admit, check, denial, job, queue
 
 LIMIT = "batholith.io/time-limit"
+WARNING = "batholith.io/time-limit-warning"
 DEFAULT, MAXIMUM = "batholith.io/default-time-limit", "batholith.io/max-time-limit"
 Json = dict[str, Any]
 
@@ -71,6 +72,35 @@ def test_job_without_a_limit_gets_that_of_its_queues(
         assert created["metadata"].get("annotations", {}).get(LIMIT) == expected
     own = admit(limited(job(queue="leaf"), "10m"), reader)
     assert own["metadata"]["annotations"][LIMIT] == "10m"
+
+
+@pytest.mark.parametrize(
+    ("limit", "warning", "expected"),
+    [
+        ("1h", "10m", ""),
+        ("1h", "60m", "must be less than batholith.io/time-limit"),
+        (None, "10m", "must be less than batholith.io/time-limit"),
+        ("1h", "soon", "time: invalid duration"),
+        ("1h", "0s", "must be more than 0"),
+    ],
+)
+def test_warning_is_a_duration_less_than_the_limit(
+    limit: str | None, warning: str, expected: str
+) -> None:
+    stored = limited(job(), limit)
+    warned = limited(job(), limit)
+    warned["metadata"]["annotations"][WARNING] = warning
+    field = f'metadata.annotations[{WARNING}]: Invalid value: "{warning}": ' if expected else ""
+    check(field + expected, warned)
+    if expected:
+        assert field + expected in denial(warned, old=stored)
+
+
+def test_warning_may_be_less_than_the_default_of_the_queue() -> None:
+    warned = limited(job(queue="leaf"), None)
+    warned["metadata"]["annotations"][WARNING] = "10m"
+    admit(warned, queues(default_time_limit="1h"))
+    assert "must be less" in denial(warned, queues(default_time_limit="5m"))
 
 
 def test_limit_may_not_be_raised_above_the_maximum_later() -> None:

@@ -187,9 +187,16 @@ def annotated(body: Json, **annotations: str) -> Json:
     return {**body, "metadata": body["metadata"] | {"annotations": found}}
 
 
+WARNING = "metadata.annotations[batholith.io/time-limit-warning]"
 REFUSED: dict[str, tuple[Json, str]] = {
     "limit": (annotated(whole(), time_limit="soon"), "metadata.annotations"),
     "limit-0": (annotated(whole(), time_limit="0s"), "metadata.annotations"),
+    "limit-warning": (annotated(whole(), time_limit="1h", time_limit_warning="1h"), WARNING),
+    "limit-warning-only": (annotated(whole(), time_limit_warning="1m"), WARNING),
+    "limit-warning-0": (
+        annotated(whole(), time_limit="1h", time_limit_warning="0s"),
+        "metadata.annotations",
+    ),
     "limit-estimate": (annotated(whole(), running_estimate="-1h"), "metadata.annotations"),
     "queue-limit": (
         annotated(named("q", parent="root"), default_time_limit="1 hour"),

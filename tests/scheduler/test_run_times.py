@@ -16,7 +16,12 @@ from batholith.model.queue import Queue
 from batholith.model.run_times import Basis, deadline_of, limit_of, seconds_of
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.state.gangs.gang import Gang
-from batholith.scheduler.state.run_times.predictions import MAX_PATTERNS, Predictions
+from batholith.scheduler.state.run_times.predictions import (
+    MAX_PATTERNS,
+    PredictedRun,
+    Predictions,
+    pattern_of,
+)
 from batholith.scheduler.state.run_times.run_times import UNKNOWN, RunTime
 
 
@@ -158,7 +163,7 @@ def test_prediction_is_the_mean_of_the_last_two_gangs_of_user_queue_and_pattern(
     for name in ("test-99", "train-98", "train-97"):
         assert run_time(world, name) == UNKNOWN
     error = world.cluster.run_times.predictions.error_of(gang_of(world, "train-99"))
-    assert error == pytest.approx((abs(10 - 30) / 30 / 2 + abs(20 - 50) / 50) / 2)
+    assert error == pytest.approx((abs(10 - 30) / 30 + abs(20 - 50) / 50) / 2)
 
 
 def test_gang_that_is_deleted_or_rejected_while_it_runs_teaches_nothing() -> None:
@@ -172,6 +177,39 @@ def test_gang_that_is_deleted_or_rejected_while_it_runs_teaches_nothing() -> Non
     assert world.cluster.run_times.predictions.encode() == "[]"
 
 
+def test_end_is_learned_if_pods_and_podgroup_are_deleted_before_the_next_cycle() -> None:
+    world = SchedulerWorld()
+    world.time = 100.0
+    group = annotated("g-1", 1, submitted_by="eve")
+    world.upsert(node("n"), group, running("g-1-0", "g-1", 100))
+    world.schedule()
+    world.time = 130.0
+    finished = pod("g-1-0", "g-1", node_name="n", phase="Succeeded")
+    world.upsert(finished)
+    world.remove(group)
+    world.remove(finished)
+    world.schedule()
+    world.upsert(annotated("g-2", submitted_by="eve"))
+    assert run_time(world, "g-2") == RunTime(30.0, Basis.PREDICTION)
+
+
+def test_error_is_that_of_the_prediction_at_the_start_and_unknown_before() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n"))
+    learn(world, "g-1", 40)
+    error_of = world.cluster.run_times.predictions.error_of
+    world.time = 200.0
+    world.upsert(podgroup("g-2", 1), running("g-2-0", "g-2", 200))
+    assert world.decision().predicted_runs == ()
+    assert error_of(gang_of(world, "g-2")) is None
+    learn(world, "g-3", 60)
+    world.time = 280.0
+    world.upsert(pod("g-2-0", "g-2", node_name="n", phase="Succeeded"))
+    assert world.decision().predicted_runs == (PredictedRun(predicted=40.0, took=80.0),)
+    assert error_of(gang_of(world, "g-2")) == pytest.approx((20 / 60 + 40 / 80) / 2)
+    assert world.decision().predicted_runs == ()
+
+
 def test_generated_names_of_one_owner_have_one_pattern() -> None:
     predictions = Predictions()
     for number, name in enumerate(("podgroup-1f3c", "podgroup-77ab")):
@@ -180,7 +218,7 @@ def test_generated_names_of_one_owner_have_one_pattern() -> None:
         meta = ObjectMeta(name=name, namespace="ns", owner_references=(owner,))
         gang.set_podgroup(PodGroup(metadata=meta))
         assert (predictions.predict(gang) is None) is (number == 0)
-        predictions.observe(gang, 10.0)
+        predictions.observe(pattern_of(gang), 10.0)
 
 
 def test_predictions_are_restored_after_a_restart_and_bounded() -> None:
@@ -188,9 +226,9 @@ def test_predictions_are_restored_after_a_restart_and_bounded() -> None:
     for number in range(MAX_PATTERNS + 5):
         gang = Gang(f"ns/{'x' * (number % 7 + 1)}{chr(97 + number % 26)}")
         gang.set_podgroup(podgroup(gang.name, 1, queue=f"q{number}"))
-        before.observe(gang, float(number))
+        before.observe(pattern_of(gang), float(number))
     assert len(json.loads(before.encode())) == MAX_PATTERNS
-    after.observe(gang, 7.0)
+    after.observe(pattern_of(gang), 7.0)
     after.restore(before.encode())
     assert after.predict(gang) == 7.0
     assert json.loads(after.encode())[:-1] == json.loads(before.encode())[:-1]

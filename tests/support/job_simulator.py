@@ -36,6 +36,7 @@ class JobSimulator:
         self.now = NOW
         self.monotonic_now = 0.0
         self.requeue_after: list[float] = []
+        self.extra_grace: list[int] = []
         self._serial = 0
         self.commands: list[Command] = []
         self.crash()
@@ -164,7 +165,8 @@ class JobSimulator:
                 for task, numbers in indices.items():
                     for index in numbers:
                         self._create(task, index)
-            case fx.DeletePods(pods):
+            case fx.DeletePods(pods, extra_grace):
+                self.extra_grace.append(extra_grace)
                 self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
                     self.update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))

@@ -14,9 +14,10 @@ from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
 from ...model.job_reasons import Reason
-from ...model.names import TIME_LIMIT
+from ...model.names import TIME_LIMIT, TIME_LIMIT_WARNING
 from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
+from ...model.run_times import warning_of
 from .. import podgroups
 from ..effects import (
     CreatePodGroup,
@@ -141,9 +142,9 @@ class Running(_Active):
         return super().fail(view) or ([] if is_ending else _end_at_time_limit(view))
 
     def sync(self, view: JobView) -> Iterator[Effect]:
-        """Also sync again when the time limit is reached."""
+        """Also sync again when the job is to be ended."""
         yield from super().sync(view)
-        left = view.seconds_left
+        left = view.seconds_until_sigterm
         if left is not None:
             yield RequeueAfter(left)
 
@@ -221,7 +222,7 @@ class Ended(PhaseRules):
         """Delete everything except the finished pods; an expired job is deleted itself."""
         obsolete = (*view.pod_tracker.active(), *view.pod_tracker.excess())
         if obsolete:
-            yield DeletePods(obsolete)
+            yield DeletePods(obsolete, view.rest_of_warning)
         if view.podgroup is not None and not view.podgroup_terminating:
             yield DeletePodGroup(view.podgroup.metadata.uid)
         counted = next_status.update_counts(view)
@@ -306,10 +307,17 @@ def _fail_too_large(view: JobView) -> list[Effect]:
 
 
 def _end_at_time_limit(view: JobView) -> list[Effect]:
-    """Terminate a job that has reached its time limit; it fails once its pods have ended."""
-    if view.seconds_left is None or view.seconds_left > 0:
+    """Terminate a job at its time limit, or the warning before; it fails once its pods have
+    ended."""
+    if view.seconds_until_sigterm is None or view.seconds_until_sigterm > 0:
         return []
-    message = f"it ran for its time limit of {view.job.metadata.annotations[TIME_LIMIT]}"
+    annotations = view.job.metadata.annotations
+    message = f"it ran for its time limit of {annotations[TIME_LIMIT]}"
+    if warning_of(annotations):
+        message = (
+            f"its time limit is {annotations[TIME_LIMIT]}, and it was terminated"
+            f" {annotations[TIME_LIMIT_WARNING]} before that"
+        )
     transition = Transition(to=JobPhase.TERMINATING, bumps_version=True)
     new = next_status.apply_transition(
         view, transition, reason=Reason.DEADLINE_EXCEEDED, message=message

@@ -281,6 +281,7 @@ class SchedulerCache:
         if new is None and key not in self.gangs:
             return
         gang = self._get_or_create_gang(key)
+        self.run_times.note_end(gang)
         if gang.set_podgroup(new):
             self.scheduling_queue.publish(PODGROUP)
         if old is not None and new is not None and _run_time(old) != _run_time(new):
@@ -654,6 +655,7 @@ class SchedulerCache:
         if known is None:
             return
         gang, task = known
+        self.run_times.note_end(gang)
         self.task_table.remove(task)
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING

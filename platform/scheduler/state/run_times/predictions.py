@@ -30,15 +30,21 @@ class Record(msgspec.Struct, array_like=True):
     last: list[float]
     """Run times of the last two gangs in seconds, the latest one last."""
 
-    errors: float = 0.0
-    """Mean of the last errors, each relative to the run time, by exponential smoothing."""
+    error: float | None = None
+    """Mean of the last errors, each relative to the run time, by exponential smoothing; ``None``
+    before the end of a gang that had a prediction."""
 
 
-class Error(NamedTuple):
-    """How wrong a prediction was."""
+class PredictedRun(NamedTuple):
+    """What was predicted for a gang when it started, and how long it ran, in seconds."""
 
     predicted: float
     took: float
+
+    @property
+    def error(self) -> float:
+        """The error relative to the run time, of which less than a second counts as one."""
+        return abs(self.predicted - self.took) / max(self.took, 1.0)
 
 
 class Predictions:
@@ -56,28 +62,23 @@ class Predictions:
         return None if record is None else sum(record.last) / len(record.last)
 
     def error_of(self, gang: Gang) -> float | None:
-        """Return by which part of the run time predictions like that of *gang* were wrong."""
+        """Return by which part of the run time predictions like that of *gang* were wrong; ``None``
+        if there was none yet."""
         record = self._records.get(pattern_of(gang))
-        return None if record is None else record.errors
+        return None if record is None else record.error
 
-    def observe(self, gang: Gang, seconds: float) -> Error | None:
-        """Learn that *gang* ran for *seconds*; return how wrong the prediction was, if there was
-        one."""
-        pattern = pattern_of(gang)
-        record = self._records.pop(pattern, None)
-        error = None
-        if record is None:
-            record = Record(pattern, [])
-        else:
-            error = Error(sum(record.last) / len(record.last), seconds)
-            relative = abs(error.predicted - seconds) / max(seconds, 1.0)
-            record.errors = (record.errors + relative) / 2
+    def observe(self, pattern: Pattern, seconds: float, predicted: float | None = None) -> None:
+        """Learn that a gang of *pattern* ran for *seconds*; *predicted* is what was when it
+        started."""
+        record = self._records.pop(pattern, None) or Record(pattern, [])
         record.last = [*record.last[-1:], seconds]
+        if predicted is not None:
+            error = PredictedRun(predicted, seconds).error
+            record.error = error if record.error is None else (record.error + error) / 2
         self._records[pattern] = record
         while len(self._records) > MAX_PATTERNS:
             self._records.popitem(last=False)
         self.version += 1
-        return error
 
     def encode(self) -> str:
         """Return what is remembered as text, to be restored after a restart."""

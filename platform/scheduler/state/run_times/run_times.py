@@ -1,13 +1,14 @@
 """When gangs end: by their limits, by estimates, or by what former gangs took."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....model import names
 from ....model.queue import Queue as QueueObject
 from ....model.run_times import Basis, limit_of, seconds_of
 from ..gangs.gang import Gang, TaskStatus
-from .predictions import Predictions
+from .predictions import Pattern, PredictedRun, Predictions, pattern_of
 
 
 class RunTime(NamedTuple):
@@ -17,6 +18,20 @@ class RunTime(NamedTuple):
     """``None`` if nothing is known."""
 
     basis: Basis
+
+
+@dataclass(slots=True)
+class _Running:
+    """A gang that runs."""
+
+    since: float
+    """Unix time."""
+
+    pattern: Pattern
+    predicted: float | None
+    """Its run time in seconds, as predicted when it was first seen running."""
+
+    has_finished: bool = False
 
 
 UNKNOWN = RunTime(None, Basis.UNKNOWN)
@@ -33,8 +48,8 @@ class RunTimes:
         *queues_of* returns the queue of a gang and those above it, where they are known.
         """
         self._queues_of = queues_of
-        self._running: dict[str, float] = {}
-        """Since when gangs run, in Unix time."""
+        self._running: dict[str, _Running] = {}
+        self._ended: list[PredictedRun] = []
         self.predictions = Predictions()
 
     def observe(self, gang: Gang, now: float) -> None:
@@ -44,12 +59,30 @@ class RunTimes:
         if counts.allocated:
             is_started = counts[TaskStatus.RUNNING] + counts.completed >= gang.min_member
             if is_started and gang.key not in self._running:
-                self._running[gang.key] = self.started_at(gang) or now
+                since = self.started_at(gang) or now
+                predicted = self.predictions.predict(gang)
+                self._running[gang.key] = _Running(since, pattern_of(gang), predicted)
             return
-        started = self._running.pop(gang.key, None)
+        running = self._running.pop(gang.key, None)
         # A gang that was evicted, or is deleted while it runs, would have run for longer.
-        if started is not None and counts.completed - gang.rejected >= max(gang.min_member, 1):
-            self.predictions.observe(gang, max(now - started, 0.0))
+        if running is None or not (running.has_finished or _has_finished(gang)):
+            return
+        took = max(now - running.since, 0.0)
+        self.predictions.observe(running.pattern, took, running.predicted)
+        if running.predicted is not None:
+            self._ended.append(PredictedRun(running.predicted, took))
+
+    def note_end(self, gang: Gang) -> None:
+        """Remember whether *gang* has finished, before it loses a pod or its PodGroup: both may be
+        deleted before the gang is observed again."""
+        running = self._running.get(gang.key)
+        if running is not None and not gang.counts.allocated and _has_finished(gang):
+            running.has_finished = True
+
+    def pop_predicted_runs(self) -> tuple[PredictedRun, ...]:
+        """Return the gangs with a prediction that have ended since the last call."""
+        ended, self._ended = tuple(self._ended), []
+        return ended
 
     def of(self, gang: Gang) -> RunTime:
         """Return the run time of *gang*."""
@@ -104,6 +137,10 @@ class RunTimes:
             if seconds is not None:
                 return seconds
         return None
+
+
+def _has_finished(gang: Gang) -> bool:
+    return gang.counts.completed - gang.rejected >= max(gang.min_member, 1)
 
 
 def _deadline_of_pods(gang: Gang) -> float | None:
