@@ -16,6 +16,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
 from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
 
 
@@ -123,6 +124,22 @@ def test_a_large_gang_starts_at_its_planned_time_although_small_ones_arrive() ->
         assert world.run(step * 10) == []
     world.end("a")
     assert world.run(100) == ["large"]
+
+
+def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
+    world = World(backfilling("conservative"))
+    world.submit("a", 2)
+    world.submit("b", 1, limit=200)
+    world.submit("large", 3)
+    world.submit("endless", 1, limit=None)
+    world.submit("huge", 4)
+    world.run(10)
+    large, huge = (world.cluster.gangs[f"ns/{name}"].estimated_start for name in ("large", "huge"))
+    assert large == StartEstimate(10, 110, StartBasis.LIMITS)
+    assert huge == StartEstimate(10, None, StartBasis.UNKNOWN)
+    world.end("a")
+    assert world.run(20) == ["large"]
+    assert world.cluster.gangs["ns/large"].estimated_start is None
 
 
 def test_without_backfilling_small_gangs_start_first() -> None:

@@ -40,6 +40,9 @@ class ExpectedEnd:
     state: tuple[object, ...]
     """What it was computed from."""
 
+    is_enforced: bool = False
+    """Whether it is ended then at the latest."""
+
     is_overdue: bool = False
     """Whether it should have ended, so that it is about to be ended."""
 
@@ -110,6 +113,10 @@ class StartPlan:
         """When running gangs are expected to end, by their keys."""
         self.node_position = (0, 0)
         """Of the changes of nodes that it includes."""
+        self.position: tuple[int, ...] = ()
+        """Of all changes that it includes."""
+        self.next_due = -math.inf
+        """When it is to be planned again although nothing changes, as Unix time."""
         self.has_estimates = False
         """Whether any gang had an expected run time."""
         self.waiting_since: dict[str, float] = {}
