@@ -81,13 +81,13 @@ class World(SchedulerWorld):
     def run(self, until: float | None = None) -> list[str]:
         """Run a cycle, at a later time if given; returns the gangs of which pods were started."""
         self.time = self.time if until is None else until
-        placed = self.schedule()
-        for name, node_name in placed.items():
+        nodes = self.schedule()
+        for name, node_name in nodes.items():
             old = self.pod_objects[f"uid-{name}"]
             spec = msgspec.structs.replace(old.spec, node_name=node_name)
             status = msgspec.structs.replace(old.status, phase="Running")
             self.upsert(msgspec.structs.replace(old, spec=spec, status=status))
-        started = sorted({name.rpartition("-")[0] for name in placed})
+        started = sorted({name.rpartition("-")[0] for name in nodes})
         for name in started:
             self.limits.started.setdefault(name, self.time or 0.0)
         return started

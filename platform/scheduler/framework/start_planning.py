@@ -28,7 +28,7 @@ from ..state.queue.scheduling_queue import (
 )
 from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options, Order
-from .backfilling.profile import Held, Occupation, Part, Profile, place
+from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
@@ -65,14 +65,14 @@ class SpareLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Spare:
     """What a gang may use."""
 
     holder: str = ""
     """Key of a gang whose planned start it would delay, if it fits but for that."""
 
 
-_EVERYTHING = nullcontext(Room())
+_EVERYTHING = nullcontext(Spare())
 
 
 class GangOrder:
@@ -259,33 +259,33 @@ class StartPlanning:
         """Return whether *gang* has a start reservation."""
         return gang.key in self._plan.reservations
 
-    def room(self, gang: Gang) -> AbstractContextManager[Room]:
+    def spare_for(self, gang: Gang) -> AbstractContextManager[Spare]:
         """Let the block use what *gang* may use without a delay of others."""
-        return self._counting_room(gang) if self._plan or self._has_begun else _EVERYTHING
+        return self._counting_spare(gang) if self._plan or self._has_begun else _EVERYTHING
 
     @contextmanager
-    def _counting_room(self, gang: Gang) -> Iterator[Room]:
+    def _counting_spare(self, gang: Gang) -> Iterator[Spare]:
         try:
-            with self._room(gang) as room:
-                yield room
+            with self._spare(gang) as spare:
+                yield spare
         finally:
             self._count_committed(gang)
 
     @contextmanager
-    def _room(self, gang: Gang) -> Iterator[Room]:
+    def _spare(self, gang: Gang) -> Iterator[Spare]:
         waiting = self._constrained(gang)
         if waiting is None:
-            yield Room()
+            yield Spare()
             return
         available = self._cache.node_matrix.available()
         with self._plan.free_for(waiting) as free:
-            is_possible = place(waiting.parts, available) is not None
-            room = Room()
-            if is_possible and place(waiting.parts, np.minimum(free, available)) is None:
-                room = Room(next(each.waiting.key for each in self._plan if each.is_kept))
+            is_possible = choose_nodes(waiting.pod_needs, available) is not None
+            spare = Spare()
+            if is_possible and choose_nodes(waiting.pod_needs, np.minimum(free, available)) is None:
+                spare = Spare(next(each.waiting.key for each in self._plan if each.is_kept))
             with self._session.limited_to(SpareLimit(free, self._cache.node_matrix)):
-                yield room
-        if is_possible and self._session.is_rejected(gang) and not room.holder:
+                yield spare
+        if is_possible and self._session.is_rejected(gang) and not spare.holder:
             self._session.wait(gang, self._hints(gang))
 
     def _constrained(self, gang: Gang) -> Waiting | None:
@@ -349,7 +349,7 @@ class StartPlanning:
         return used
 
     def rejected(self, gang: Gang) -> None:
-        """Plan the start of *gang*, which does not fit now, if it is its turn."""
+        """Plan the start of *gang*, which does not fit now, if it is to get a reservation."""
         if not self.is_on or gang.single:
             return
         if gang.key in self._plan.reservations:
@@ -477,13 +477,13 @@ class StartPlanning:
             return None
         return self._waiting_of(gang)
 
-    def _summary(self, gang: Gang, parts: tuple[Part, ...] = ()) -> Waiting:
+    def _summary(self, gang: Gang, pod_needs: tuple[PodNeed, ...] = ()) -> Waiting:
         queue = self._cache.queues.of(gang)
         return Waiting(
             gang.key,
             queue.name,
             gang.priority,
-            parts,
+            pod_needs,
             self.duration_of(gang),
             lambda time: True,
             gang.version,
@@ -497,14 +497,14 @@ class StartPlanning:
             if needs is None:
                 return None
             index = self._cache.node_matrix.resource_index
-            parts = tuple(
-                Part(each.request_vector(index), self._session.feasible(each), count)
+            pod_needs = tuple(
+                PodNeed(each.request_vector(index), self._session.feasible(each), count)
                 for each, count in needs
             )
         except PluginError as error:
             self._session.calls.record(error)
             return None
-        return replace(self._summary(gang, parts), allowed=self._allowed(gang, needs))
+        return replace(self._summary(gang, pod_needs), allowed=self._allowed(gang, needs))
 
     def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
         """Return how many pods of which class *gang* needs to start, as ``allocate`` takes them."""
