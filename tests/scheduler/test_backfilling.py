@@ -173,9 +173,7 @@ def test_a_short_gang_starts_before_the_planned_one_and_says_why_a_long_one_does
     world.submit("long", 1, limit=101)
     world.submit("short", 1, limit=100)
     assert world.run() == ["a", "short"]
-    assert world.fit_message("long") == (
-        "it would delay the planned start of large, which precedes it"
-    )
+    assert world.fit_message("long") == "it would delay a planned start: large precedes it"
 
 
 def test_a_gang_without_a_limit_starts_only_where_nothing_is_planned() -> None:
@@ -185,6 +183,15 @@ def test_a_gang_without_a_limit_starts_only_where_nothing_is_planned() -> None:
     world.submit("endless1", 1, limit=None)
     world.submit("endless2", 1, limit=None)
     assert world.run() == ["a", "endless1"]
+
+
+def test_a_pod_without_a_gang_does_not_delay_a_planned_start() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    world.upsert(pod("single", scheduler="default-scheduler", cpu=1))
+    assert world.run(1) == []
 
 
 def test_a_gang_that_was_held_back_starts_when_the_planned_one_is_deleted() -> None:

@@ -282,15 +282,20 @@ class StartPlanning:
             is_possible = choose_nodes(waiting.pod_needs, available) is not None
             spare = Spare()
             if is_possible and choose_nodes(waiting.pod_needs, np.minimum(free, available)) is None:
-                spare = Spare(next(each.waiting.key for each in self._plan if each.is_kept))
+                spare = Spare(self._first_before(gang))
             with self._session.limited_to(SpareLimit(free, self._cache.node_matrix)):
                 yield spare
         if is_possible and self._session.is_rejected(gang) and not spare.holder:
             self._session.wait(gang, self._hints(gang))
 
+    def _first_before(self, gang: Gang) -> str:
+        """Return the key of the first other gang for which something is kept."""
+        keys = (each.waiting.key for each in self._plan if each.is_kept)
+        return next((key for key in keys if key != gang.key), gang.key)
+
     def _constrained(self, gang: Gang) -> Waiting | None:
         """Return *gang* if it may not use all that is free."""
-        if not self._plan or not self.is_on or gang.single:
+        if not self._plan or not self.is_on:
             return None
         if self._cache.reservations.get(gang.key) is not None:
             return None  # pods were evicted for it
@@ -301,7 +306,7 @@ class StartPlanning:
     def hold_back(self, gang: Gang, holder: str) -> None:
         """Reject *gang*, which would delay that with key *holder*."""
         name = holder.rpartition("/")[2]
-        message = f"it would delay the planned start of {name}, which precedes it"
+        message = f"it would delay a planned start: {name} precedes it"
         self._session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), self._hints(gang))
 
     def _hints(self, gang: Gang) -> QueueingHints:
@@ -443,7 +448,7 @@ class StartPlanning:
 
         It is asked once for each version of the gang.
         """
-        if gang.single or not self.is_on:
+        if not self.is_on:
             return math.inf
         now, run_times = self._cache.cycle_time, self._cache.run_times
         if gang.estimated_version != gang.version:
