@@ -61,7 +61,7 @@ class TraceJob:
     memory: int
     """CPUs and GiB of each pod."""
 
-    user: str = "nobody"
+    user: str = "anyone"
 
 
 def generate(jobs: int, nodes: int, *, seed: int, load: float = 0.95) -> list[TraceJob]:

@@ -16,6 +16,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
 from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
 
 
@@ -80,13 +81,13 @@ class World(SchedulerWorld):
     def run(self, until: float | None = None) -> list[str]:
         """Run a cycle, at a later time if given; returns the gangs of which pods were started."""
         self.time = self.time if until is None else until
-        placed = self.schedule()
-        for name, node_name in placed.items():
+        nodes = self.schedule()
+        for name, node_name in nodes.items():
             old = self.pod_objects[f"uid-{name}"]
             spec = msgspec.structs.replace(old.spec, node_name=node_name)
             status = msgspec.structs.replace(old.status, phase="Running")
             self.upsert(msgspec.structs.replace(old, spec=spec, status=status))
-        started = sorted({name.rpartition("-")[0] for name in placed})
+        started = sorted({name.rpartition("-")[0] for name in nodes})
         for name in started:
             self.limits.started.setdefault(name, self.time or 0.0)
         return started
@@ -125,6 +126,22 @@ def test_a_large_gang_starts_at_its_planned_time_although_small_ones_arrive() ->
     assert world.run(100) == ["large"]
 
 
+def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
+    world = World(backfilling("conservative"))
+    world.submit("a", 2)
+    world.submit("b", 1, limit=200)
+    world.submit("large", 3)
+    world.submit("endless", 1, limit=None)
+    world.submit("huge", 4)
+    world.run(10)
+    large, huge = (world.cluster.gangs[f"ns/{name}"].estimated_start for name in ("large", "huge"))
+    assert large == StartEstimate(10, 110, StartBasis.LIMITS)
+    assert huge == StartEstimate(10, None, StartBasis.UNKNOWN)
+    world.end("a")
+    assert world.run(20) == ["large"]
+    assert world.cluster.gangs["ns/large"].estimated_start is None
+
+
 def test_without_backfilling_small_gangs_start_first() -> None:
     world = World(backfilling("none"))
     world.submit("a", 2)
@@ -156,9 +173,7 @@ def test_a_short_gang_starts_before_the_planned_one_and_says_why_a_long_one_does
     world.submit("long", 1, limit=101)
     world.submit("short", 1, limit=100)
     assert world.run() == ["a", "short"]
-    assert world.fit_message("long") == (
-        "it would delay the planned start of large, which precedes it"
-    )
+    assert world.fit_message("long") == "it would delay a planned start: large precedes it"
 
 
 def test_a_gang_without_a_limit_starts_only_where_nothing_is_planned() -> None:
@@ -168,6 +183,15 @@ def test_a_gang_without_a_limit_starts_only_where_nothing_is_planned() -> None:
     world.submit("endless1", 1, limit=None)
     world.submit("endless2", 1, limit=None)
     assert world.run() == ["a", "endless1"]
+
+
+def test_a_pod_without_a_gang_does_not_delay_a_planned_start() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    world.upsert(pod("single", scheduler="default-scheduler", cpu=1))
+    assert world.run(1) == []
 
 
 def test_a_gang_that_was_held_back_starts_when_the_planned_one_is_deleted() -> None:

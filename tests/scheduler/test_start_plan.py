@@ -14,9 +14,9 @@ from batholith.scheduler.framework.backfilling.profile import (
     MAX_TIMES,
     Held,
     Occupation,
-    Part,
+    PodNeed,
     Profile,
-    place,
+    choose_nodes,
 )
 from batholith.scheduler.framework.backfilling.start_plan import (
     Cause,
@@ -113,12 +113,12 @@ class Cluster:
         feasible = np.array(
             [node not in self.lost and job.zone in (-1, node % 2) for node in range(self.nodes)]
         )
-        part = Part(np.array([job.cpu, 1, 1], np.int64), feasible, job.count)
+        need = PodNeed(np.array([job.cpu, 1, 1], np.int64), feasible, job.count)
         return Waiting(
             job.key,
             job.queue,
             job.priority,
-            (part,),
+            (need,),
             job.limit,
             lambda time: self._is_within_limit(job, time),
             job.version,
@@ -158,7 +158,7 @@ class Cluster:
         if not waiting.allowed(self.now):
             return False
         with self.plan.free_for(waiting) as free:
-            found = place(waiting.parts, np.minimum(free, self.free()))
+            found = choose_nodes(waiting.pod_needs, np.minimum(free, self.free()))
         if found is None:
             return False
         job.started, job.occupation = self.now, Occupation(self.now, self.now + job.limit, *found)
@@ -329,21 +329,21 @@ def test_of_many_ends_the_first_are_exact_and_none_is_free_too_early() -> None:
 
 def test_pods_are_placed_only_where_all_resources_and_the_filters_permit() -> None:
     free = np.array([[4, 4, 9], [1, 9, 9], [9, 9, 9]], np.int64)
-    part = Part(np.array([2, 1, 1], np.int64), np.array([True, True, False]), 3)
-    found = place([part], free)
+    need = PodNeed(np.array([2, 1, 1], np.int64), np.array([True, True, False]), 3)
+    found = choose_nodes([need], free)
     assert found is not None
     nodes, amounts = found
     assert nodes.tolist() == [0, 1]
     assert amounts[0].tolist() == [2, 4]
-    assert place([Part(part.request, part.feasible, 4)], free) is None
-    assert place([part, part], free) is None
+    assert choose_nodes([PodNeed(need.request, need.feasible, 4)], free) is None
+    assert choose_nodes([need, need], free) is None
 
 
 # -- random histories ------------------------------------------------------------------------------
 
 
 def _run(seed: int, steps: int, *, events: bool) -> None:
-    """Run random steps; each planned start is met unless its recorded causes say why not."""
+    """Run random steps; each planned start is met unless its recorded causes explain that."""
     rng = random.Random(seed)
     cluster = Cluster(depth=rng.choice([1, 3, 20]))
     promised: dict[str, float] = {}

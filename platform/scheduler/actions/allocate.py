@@ -205,9 +205,9 @@ def _allocate(
     if pending_gang.is_new:
         pending_gang.tasks = _tasks_to_try(session, pending_gang.gang)
     try:
-        with session.lend(pending_gang.gang), planning.room(pending_gang.gang) as room:
-            if room.holder:
-                planning.hold_back(pending_gang.gang, room.holder)
+        with session.lend(pending_gang.gang), planning.spare_for(pending_gang.gang) as spare:
+            if spare.holder:
+                planning.hold_back(pending_gang.gang, spare.holder)
             elif MissingMembers(pending_gang.gang).satisfied:
                 return _allocate_extra(session, planning, pending_gang, is_last=is_last)
             elif _allocate_minimum(session, planning, pending_gang):

@@ -11,9 +11,11 @@ from heapq import merge
 
 import numpy as np
 
+from ...model.run_times import Basis
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.gangs.diagnosis import Diagnosis
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.start_estimate import StartBasis, StartEstimate
 from ..state.nodes.node_matrix import NodeMatrix, pods_that_fit
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import (
@@ -26,7 +28,7 @@ from ..state.queue.scheduling_queue import (
 )
 from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options, Order
-from .backfilling.profile import Held, Occupation, Part, Profile, place
+from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
@@ -63,14 +65,14 @@ class SpareLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Spare:
     """What a gang may use."""
 
     holder: str = ""
     """Key of a gang whose planned start it would delay, if it fits but for that."""
 
 
-_EVERYTHING = nullcontext(Room())
+_EVERYTHING = nullcontext(Spare())
 
 
 class GangOrder:
@@ -114,6 +116,8 @@ class StartPlanning:
         self._plan.max_idle = options.max_idle
         self._version = self._plan.version
         self._has_begun = False
+        self._estimated = set(self._plan.reservations)
+        """Keys of gangs that had a start reservation before."""
         self.order = GangOrder(self, session, options.order)
         self._waiting: dict[str, Iterator[tuple[OrderKey, Gang]]] | None = None
         self._next: dict[str, tuple[OrderKey, Gang] | None] = {}
@@ -134,7 +138,7 @@ class StartPlanning:
         for known in (self._plan.broken, self._plan.waiting_since):
             for key in [each for each in known if each not in self._cache.pending_gangs]:
                 del known[key]
-        if not self._plan:
+        if not self._plan or self._is_unchanged():
             return
         self._begin()
         self._publish()
@@ -143,11 +147,47 @@ class StartPlanning:
             if each.start <= self._cache.cycle_time and gang.unschedulable_group is not None:
                 self._cache.scheduling_queue.activate(gang, TIMER)
 
+    def _is_unchanged(self) -> bool:
+        """Return whether no gang is to be tried and the plan would stay as it is."""
+        now, queue = self._cache.cycle_time, self._cache.scheduling_queue
+        if queue.active or queue.woken or self._position() != self._plan.position:
+            return False
+        return now < self._plan.next_due
+
+    def _position(self) -> tuple[int, ...]:
+        """Return what differs if nodes or what they have free have changed."""
+        cache = self._cache
+        return (
+            cache.node_matrix.usage_changes.position,
+            cache.node_matrix.node_changes.position,
+            cache.run_times.predictions.version,
+            cache.queues.version,
+        )
+
     def finish(self) -> None:
         """End the planning of this session."""
-        if self._has_begun:
-            self._plan.end()
-            self._publish()
+        if not self._has_begun:
+            return
+        for key in self._estimated - self._plan.reservations.keys():
+            if key in self._cache.gangs:
+                self._cache.gangs[key].estimated_start = None
+        for each in self._plan:
+            self._cache.gangs[each.waiting.key].estimated_start = self._estimate_of(each)
+        self._plan.end()
+        self._publish()
+        now = self._cache.cycle_time
+        self._plan.position = self._position()
+        self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
+
+    def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
+        """Return when the gang of *reservation* starts. Gangs may end before their limits; one that
+        exceeds a prediction is expected to run for twice as long."""
+        now, start = self._cache.cycle_time, reservation.start
+        if start == math.inf:
+            return StartEstimate(now, None, StartBasis.UNKNOWN)
+        if all(each.is_enforced for each in self._plan.ends.values() if each.time <= start):
+            return StartEstimate(now, start, StartBasis.LIMITS)
+        return StartEstimate(now + (start - now) / 2, start + (start - now), StartBasis.PREDICTIONS)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -183,12 +223,20 @@ class StartPlanning:
         ends: dict[str, ExpectedEnd] = {}
         by_id = np.full(int(gang_ids.max(initial=-1)) + 1, math.inf)
         overrun = False
+        running = int(TaskStatus.RUNNING)
+        queues, predictions = cache.queues.version, cache.run_times.predictions.version
         for gang_id in np.unique(gang_ids).tolist():
             gang = table.gang_of(gang_id)
             end = self._plan.ends.get(gang.key)
             known = math.inf if end is None else end.time
-            if end is None or end.time <= now or end.state != self._state_of(gang):
-                end = self._expected_end(gang)
+            state = (
+                gang.version,
+                gang.counts.by_status[running],
+                queues,
+                predictions if known == math.inf else 0,
+            )
+            if end is None or known <= now or end.state != state:
+                end = self._expected_end(gang, state)
             ends[gang.key] = end
             by_id[gang_id] = end.time
             overrun |= end.time > known
@@ -211,38 +259,43 @@ class StartPlanning:
         """Return whether *gang* has a start reservation."""
         return gang.key in self._plan.reservations
 
-    def room(self, gang: Gang) -> AbstractContextManager[Room]:
+    def spare_for(self, gang: Gang) -> AbstractContextManager[Spare]:
         """Let the block use what *gang* may use without a delay of others."""
-        return self._counting_room(gang) if self._plan or self._has_begun else _EVERYTHING
+        return self._counting_spare(gang) if self._plan or self._has_begun else _EVERYTHING
 
     @contextmanager
-    def _counting_room(self, gang: Gang) -> Iterator[Room]:
+    def _counting_spare(self, gang: Gang) -> Iterator[Spare]:
         try:
-            with self._room(gang) as room:
-                yield room
+            with self._spare(gang) as spare:
+                yield spare
         finally:
             self._count_committed(gang)
 
     @contextmanager
-    def _room(self, gang: Gang) -> Iterator[Room]:
+    def _spare(self, gang: Gang) -> Iterator[Spare]:
         waiting = self._constrained(gang)
         if waiting is None:
-            yield Room()
+            yield Spare()
             return
         available = self._cache.node_matrix.available()
         with self._plan.free_for(waiting) as free:
-            is_possible = place(waiting.parts, available) is not None
-            room = Room()
-            if is_possible and place(waiting.parts, np.minimum(free, available)) is None:
-                room = Room(next(each.waiting.key for each in self._plan if each.is_kept))
+            is_possible = choose_nodes(waiting.pod_needs, available) is not None
+            spare = Spare()
+            if is_possible and choose_nodes(waiting.pod_needs, np.minimum(free, available)) is None:
+                spare = Spare(self._first_before(gang))
             with self._session.limited_to(SpareLimit(free, self._cache.node_matrix)):
-                yield room
-        if is_possible and self._session.is_rejected(gang) and not room.holder:
+                yield spare
+        if is_possible and self._session.is_rejected(gang) and not spare.holder:
             self._session.wait(gang, self._hints(gang))
+
+    def _first_before(self, gang: Gang) -> str:
+        """Return the key of the first other gang for which something is kept."""
+        keys = (each.waiting.key for each in self._plan if each.is_kept)
+        return next((key for key in keys if key != gang.key), gang.key)
 
     def _constrained(self, gang: Gang) -> Waiting | None:
         """Return *gang* if it may not use all that is free."""
-        if not self._plan or not self.is_on or gang.single:
+        if not self._plan or not self.is_on:
             return None
         if self._cache.reservations.get(gang.key) is not None:
             return None  # pods were evicted for it
@@ -253,7 +306,7 @@ class StartPlanning:
     def hold_back(self, gang: Gang, holder: str) -> None:
         """Reject *gang*, which would delay that with key *holder*."""
         name = holder.rpartition("/")[2]
-        message = f"it would delay the planned start of {name}, which precedes it"
+        message = f"it would delay a planned start: {name} precedes it"
         self._session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), self._hints(gang))
 
     def _hints(self, gang: Gang) -> QueueingHints:
@@ -282,6 +335,7 @@ class StartPlanning:
         if MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(gang.key, None)
             self._plan.drop(gang.key)
+            gang.estimated_start = None
         if self._has_begun:
             now = self._cache.cycle_time
             nodes = np.flatnonzero(used.any(axis=0))
@@ -300,7 +354,7 @@ class StartPlanning:
         return used
 
     def rejected(self, gang: Gang) -> None:
-        """Plan the start of *gang*, which does not fit now, if it is its turn."""
+        """Plan the start of *gang*, which does not fit now, if it is to get a reservation."""
         if not self.is_on or gang.single:
             return
         if gang.key in self._plan.reservations:
@@ -394,7 +448,7 @@ class StartPlanning:
 
         It is asked once for each version of the gang.
         """
-        if gang.single or not self.is_on:
+        if not self.is_on:
             return math.inf
         now, run_times = self._cache.cycle_time, self._cache.run_times
         if gang.estimated_version != gang.version:
@@ -406,24 +460,18 @@ class StartPlanning:
         self._plan.has_estimates |= seconds is not None
         return math.inf if seconds is None else seconds
 
-    def _expected_end(self, gang: Gang) -> ExpectedEnd:
-        """Return when *gang*, which has pods on nodes, ends."""
+    def _expected_end(self, gang: Gang, state: tuple[object, ...]) -> ExpectedEnd:
+        """Return when *gang*, which has pods on nodes, ends; *state* decides that, if it is
+        known."""
         now = self._cache.cycle_time
         end = self._cache.run_times.expected_end(gang, now)
-        known, state = self._plan.ends.get(gang.key), self._state_of(gang)
+        known = self._plan.ends.get(gang.key)
         if end is not None and end > now:
-            return ExpectedEnd(end, state)
+            is_enforced = self._cache.run_times.of(gang).basis is Basis.LIMIT
+            return ExpectedEnd(end, state, is_enforced)
         if known is None or known.is_overdue or known.time == math.inf:
             return ExpectedEnd(math.inf, state)  # nothing enforces the limit
         return ExpectedEnd(now + RELEASE_SECONDS, state, is_overdue=True)
-
-    def _state_of(self, gang: Gang) -> tuple[object, ...]:
-        """Return what decides when *gang* ends, if that is known."""
-        running = gang.counts[TaskStatus.RUNNING]
-        end = self._plan.ends.get(gang.key)
-        is_known = end is not None and end.time < math.inf
-        predictions = 0 if is_known else self._cache.run_times.predictions.version
-        return (gang.version, running, self._cache.queues.version, predictions)
 
     def _current(self, reservation: StartReservation) -> Waiting | None:
         """Return the gang of *reservation* as it is now, if it still waits."""
@@ -434,13 +482,13 @@ class StartPlanning:
             return None
         return self._waiting_of(gang)
 
-    def _summary(self, gang: Gang, parts: tuple[Part, ...] = ()) -> Waiting:
+    def _summary(self, gang: Gang, pod_needs: tuple[PodNeed, ...] = ()) -> Waiting:
         queue = self._cache.queues.of(gang)
         return Waiting(
             gang.key,
             queue.name,
             gang.priority,
-            parts,
+            pod_needs,
             self.duration_of(gang),
             lambda time: True,
             gang.version,
@@ -454,14 +502,14 @@ class StartPlanning:
             if needs is None:
                 return None
             index = self._cache.node_matrix.resource_index
-            parts = tuple(
-                Part(each.request_vector(index), self._session.feasible(each), count)
+            pod_needs = tuple(
+                PodNeed(each.request_vector(index), self._session.feasible(each), count)
                 for each, count in needs
             )
         except PluginError as error:
             self._session.calls.record(error)
             return None
-        return replace(self._summary(gang, parts), allowed=self._allowed(gang, needs))
+        return replace(self._summary(gang, pod_needs), allowed=self._allowed(gang, needs))
 
     def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
         """Return how many pods of which class *gang* needs to start, as ``allocate`` takes them."""

@@ -21,7 +21,7 @@ Allowed = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PodNeed:
     """Pods of one class that a gang needs to start."""
 
     request: IntVector
@@ -147,14 +147,14 @@ class Profile:
 
     def earliest(
         self,
-        parts: Sequence[Part],
+        pod_needs: Sequence[PodNeed],
         duration: float,
         allowed: Allowed,
         *,
         before: float,
         is_planned: bool = False,
     ) -> Occupation | None:
-        """Return where and when *parts* fit first, for *duration* seconds (infinite if unknown).
+        """Return where and when *pod_needs* fit first, for *duration* seconds (or infinity).
 
         Only starts *before* that time are considered. *allowed* is asked whether the queue permits
         a start, and *is_planned* as for :meth:`least_until`.
@@ -162,20 +162,20 @@ class Profile:
         for step, time in enumerate(self.times.tolist()):
             if time >= before:
                 return None
-            if not self._may_fit(parts, self.free[step]) or not allowed(time):
+            if not self._may_fit(pod_needs, self.free[step]) or not allowed(time):
                 continue
             first, last = self._steps(time, time + duration)
             window = self.free[step] if last - first == 1 else self.free[first:last].min(axis=0)
             if self.waits_for_unknown and not is_planned:
                 window = np.minimum(window, self.some_time)
-            found = place(parts, window)
+            found = choose_nodes(pod_needs, window)
             if found is not None:
                 return Occupation(time, time + duration, *found)
         return None
 
-    def at_some_time(self, parts: Sequence[Part]) -> Occupation | None:
-        """Return where *parts* fit once pods have ended whose end is not known."""
-        found = place(parts, self.some_time)
+    def at_some_time(self, pod_needs: Sequence[PodNeed]) -> Occupation | None:
+        """Return where *pod_needs* fit once pods have ended whose end is not known."""
+        found = choose_nodes(pod_needs, self.some_time)
         return None if found is None else Occupation(math.inf, math.inf, *found)
 
     def _steps(self, start: float, end: float) -> tuple[int, int]:
@@ -184,9 +184,9 @@ class Profile:
         return first, max(int(np.searchsorted(self.times, end)), first + 1)
 
     @staticmethod
-    def _may_fit(parts: Sequence[Part], free: Matrix) -> bool:
+    def _may_fit(pod_needs: Sequence[PodNeed], free: Matrix) -> bool:
         """Return whether the sums over nodes suffice, which is quick to compute."""
-        wanted = sum((part.request * part.count for part in parts), start=np.int64(0))
+        wanted = sum((need.request * need.count for need in pod_needs), start=np.int64(0))
         rows = np.flatnonzero(wanted)
         return bool((np.maximum(free[rows], 0).sum(axis=1) >= np.asarray(wanted)[rows]).all())
 
@@ -218,25 +218,25 @@ class Held:
         return result
 
 
-def place(parts: Iterable[Part], free: Matrix) -> tuple[IntVector, Matrix] | None:
-    """Return nodes for all of *parts* and what is used there, or ``None`` if they do not fit.
+def choose_nodes(pod_needs: Iterable[PodNeed], free: Matrix) -> tuple[IntVector, Matrix] | None:
+    """Return nodes for all of *pod_needs* and what is used there, or ``None`` if they do not fit.
 
-    Nodes that take the most pods come first, so that few are used.
+    Nodes that take the most pods are first, so that few are used.
     """
     left = free
     used = None
-    for part in parts:
-        rows = len(part.request)
-        fitting = pods_that_fit(part.request, left[:rows])
-        fitting[~part.feasible] = 0
+    for need in pod_needs:
+        rows = len(need.request)
+        fitting = pods_that_fit(need.request, left[:rows])
+        fitting[~need.feasible] = 0
         order = np.argsort(-fitting, kind="stable")
-        chosen = np.minimum(np.cumsum(fitting[order]), part.count)
-        if not len(chosen) or chosen[-1] < part.count:
+        chosen = np.minimum(np.cumsum(fitting[order]), need.count)
+        if not len(chosen) or chosen[-1] < need.count:
             return None
         pods = np.zeros(len(fitting), np.int64)
         pods[order] = np.diff(chosen, prepend=0)
         taken = np.zeros_like(free)
-        taken[:rows] = part.request[:, None] * pods
+        taken[:rows] = need.request[:, None] * pods
         used = taken if used is None else used + taken
         left = free - used
     if used is None:

@@ -2,8 +2,8 @@
 
 The plan is kept between cycles. A reservation is moved only to an earlier start, and else kept,
 with what all the others use subtracted. It is planned again, and may become later, if it does not
-fit any more: a node was lost, an estimate was exceeded, a gang that precedes it has taken its
-place, or the limits of its queue have changed. Then those after it are planned again, too, so that
+fit any more: a node was lost, an estimate was exceeded, a gang that precedes it uses what it was
+to use, or the limits of its queue have changed. Then those after it are planned again, too, so that
 their order stays. Everything here is pure: times are arguments, nothing is read from the cluster.
 """
 
@@ -16,16 +16,16 @@ from enum import StrEnum
 import numpy as np
 
 from ...state.resources import Matrix
-from .profile import Allowed, Occupation, Part, Profile
+from .profile import Allowed, Occupation, PodNeed, Profile
 
 
 class Cause(StrEnum):
     """Why a planned start became later."""
 
-    PRIORITY = "a gang that precedes it has taken its place"
-    NODES = "nodes that it was to use are gone or do not suit it any more"
+    PRIORITY = "a gang that precedes it precedes it now"
+    NODES = "nodes that it was to use are lost or do not suit it any more"
     OVERRUN = "a gang runs longer than was expected"
-    OTHERS = "pods that do not wait for the plan have taken its place"
+    OTHERS = "pods that do not wait for the plan use what it was to use"
     QUEUE = "the limits of its queue have changed"
     OWN = "the gang itself has changed"
 
@@ -40,6 +40,9 @@ class ExpectedEnd:
     state: tuple[object, ...]
     """What it was computed from."""
 
+    is_enforced: bool = False
+    """Whether it is ended then at the latest."""
+
     is_overdue: bool = False
     """Whether it should have ended, so that it is about to be ended."""
 
@@ -51,7 +54,7 @@ class Waiting:
     key: str
     queue: str
     priority: int
-    parts: tuple[Part, ...]
+    pod_needs: tuple[PodNeed, ...]
     """What it needs to start."""
 
     duration: float
@@ -110,6 +113,10 @@ class StartPlan:
         """When running gangs are expected to end, by their keys."""
         self.node_position = (0, 0)
         """Of the changes of nodes that it includes."""
+        self.position: tuple[int, ...] = ()
+        """Of all changes that it includes."""
+        self.next_due = -math.inf
+        """When it is to be planned again although nothing changes, as Unix time."""
         self.has_estimates = False
         """Whether any gang had an expected run time."""
         self.waiting_since: dict[str, float] = {}
@@ -182,10 +189,10 @@ class StartPlan:
         outranked = [each for each in self if waiting.outranks(each.waiting)]
         for each in outranked:
             self._withdraw(each)
-        made = self._plan(waiting)
+        new = self._plan(waiting)
         for each in outranked:
             self._plan_again(each.waiting, each, Cause.PRIORITY)
-        return made
+        return new
 
     def drop(self, key: str) -> None:
         """End the reservation of a gang, if there is one."""
@@ -242,7 +249,7 @@ class StartPlan:
     @contextmanager
     def free_for(self, waiting: Waiting) -> Iterator[Matrix]:
         """Return what *waiting* may use of what is free now, a row per resource and a column per
-        node: it ends before that is needed, or nobody needs it. Valid in the block only."""
+        node: it ends before that is needed, or it is not needed. Valid in the block only."""
         lent = [each for each in self if each.is_kept and self._may_take(waiting, each)]
         for each in lent:
             self._add(each)
@@ -272,7 +279,7 @@ class StartPlan:
         nodes = reservation.occupation.nodes
         if nodes.max(initial=-1) >= self.profile.free.shape[2]:
             return Cause.NODES
-        for before, now in zip(reservation.waiting.parts, waiting.parts, strict=True):
+        for before, now in zip(reservation.waiting.pod_needs, waiting.pod_needs, strict=True):
             if not np.array_equal(before.feasible[nodes], now.feasible[nodes]):
                 return Cause.NODES
         is_past = reservation.start < self.profile.now
@@ -298,7 +305,7 @@ class StartPlan:
         """Add a reservation instead of *before*; *cause* is why it is later, if it is."""
         found = self._earliest(waiting, before, limit=math.inf)
         if found is None and waiting.allowed(math.inf):
-            found = self.profile.at_some_time(waiting.parts)
+            found = self.profile.at_some_time(waiting.pod_needs)
         if found is None:
             return None
         return self._insert(StartReservation(waiting, found), before=before, cause=cause)
@@ -311,7 +318,7 @@ class StartPlan:
         A gang whose start is planned already leaves nothing to those whose start is not known.
         """
         return self.profile.earliest(
-            waiting.parts,
+            waiting.pod_needs,
             waiting.duration,
             waiting.allowed,
             before=limit,
@@ -320,27 +327,27 @@ class StartPlan:
 
     def _insert(
         self,
-        made: StartReservation,
+        new: StartReservation,
         *,
         before: StartReservation | None = None,
         cause: Cause | None = None,
     ) -> StartReservation:
-        made.bound = made.start
-        before = before or self.broken.pop(made.waiting.key, None)
+        new.bound = new.start
+        before = before or self.broken.pop(new.waiting.key, None)
         if before is not None:
-            made.bound, made.delays = before.bound, before.delays
-            if made.start > max(before.start, self.profile.now) and cause is not None:
-                made.delays.append(cause)
-            made.bound = min(made.bound, made.start)
-            if not math.isfinite(made.start):
-                made.waits_since = before.waits_since
-            if made.start != before.start or not before.is_kept:
+            new.bound, new.delays = before.bound, before.delays
+            if new.start > max(before.start, self.profile.now) and cause is not None:
+                new.delays.append(cause)
+            new.bound = min(new.bound, new.start)
+            if not math.isfinite(new.start):
+                new.waits_since = before.waits_since
+            if new.start != before.start or not before.is_kept:
                 self.version += 1
-        self.reservations[made.waiting.key] = made
-        self._limit_idle(made)
-        if made.is_kept:
-            self._subtract(made)
-        return made
+        self.reservations[new.waiting.key] = new
+        self._limit_idle(new)
+        if new.is_kept:
+            self._subtract(new)
+        return new
 
     def _move_earlier(self, reservation: StartReservation) -> None:
         """Let *reservation*, which is subtracted if it is kept, start earlier if it can."""

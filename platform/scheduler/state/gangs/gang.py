@@ -23,6 +23,7 @@ from ..podinfo.volumes import mounted_pvcs
 from ..resources import Amounts, amounts
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
+from .start_estimate import StartEstimate
 
 
 class TaskStatus(IntEnum):
@@ -263,6 +264,8 @@ class Gang:
     """The group in the scheduling queue that it is in, if it was rejected."""
     group_order: tuple[object, ...] = ()
     """Its order in the group."""
+    estimated_start: StartEstimate | None = None
+    """When it starts, if it waits and that is planned."""
     estimated_seconds: float | None = None
     """For how long it is expected to run, as of :attr:`estimated_version`."""
     estimated_version = -1
