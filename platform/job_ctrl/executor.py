@@ -30,12 +30,12 @@ from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock
 from ..machinery.controller import RequeueError, requeue_on_conflict
 from ..machinery.expectations import TTL, Expectations
+from ..machinery.merge_patch import merge_patch
 from ..machinery.priority_semaphore import PrioritySemaphore
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.commands import Commands
 from ..machinery.reconcile.controller import Sync
 from ..machinery.reconcile.events import Event, Events
-from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.job import JobPhase, TaskSpec
 from ..model.job_defaults import DefaultedJob

@@ -20,7 +20,7 @@ from batholith.job_ctrl.tracker.core_types import (
 from batholith.job_ctrl.tracker.core_types import Pod as PodView
 from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
-from batholith.machinery.status_writer import merge_patch
+from batholith.machinery.merge_patch import merge_patch
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
