@@ -360,7 +360,7 @@ class FirstFit:
     def __init__(self, nodes: int) -> None:
         self.idle = [[CPUS, CPUS * MEMORY_PER_CPU] for _ in range(nodes)]
         self.waiting: dict[str, tuple[TraceJob, list[int]]] = {}
-        self.place_of: dict[tuple[str, int], int] = {}
+        self.node_of: dict[tuple[str, int], int] = {}
         self.cpu_seconds = 0.0
         self._admitted: list[str] = []
         self._started: set[str] = set()
@@ -376,7 +376,7 @@ class FirstFit:
     def end_pods(self, job: TraceJob, indexes: Iterable[int], *, finished: bool) -> None:
         """Free what the pods used."""
         for index in indexes:
-            idle = self.idle[self.place_of.pop((job.name, index))]
+            idle = self.idle[self.node_of.pop((job.name, index))]
             idle[0] += job.cpu
             idle[1] += job.memory
 
@@ -419,7 +419,7 @@ class FirstFit:
         for index, node in zip(indexes, chosen, strict=False):
             self.idle[node][0] -= job.cpu
             self.idle[node][1] -= job.memory
-            self.place_of[job.name, index] = node
+            self.node_of[job.name, index] = node
             actions.placements.append((job.name, index, f"n{node:03d}"))
         self._started.add(job.name)
         if len(chosen) == len(indexes):

@@ -23,7 +23,7 @@ from ..local.supervisor.supervisor import (
     DamagedStateError,
     Supervisor,
     UpState,
-    kill_leftovers,
+    kill_orphans,
     read_state,
 )
 from ..model.job_size import MAX_PODS
@@ -169,7 +169,7 @@ def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bo
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
-        kill_leftovers(data)
+        kill_orphans(data)
         with EmbeddedCluster(data, options) as embedded:
             for line in embedded.notices:
                 typer.echo(line)
@@ -282,7 +282,7 @@ def _stop_supervisor(data: DataDir, child: int) -> None:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            _kill_leftovers(data)
+            _kill_orphans(data)
             return
         time.sleep(0.02)
 
@@ -296,7 +296,7 @@ def down(data_dir: DataDirOption = None) -> None:
         os.kill(state.supervisor.pid, signal.SIGTERM)
         _wait_stopped(data, state)
         return
-    killed = _kill_leftovers(data)
+    killed = _kill_orphans(data)
     if killed:
         typer.echo(f"killed orphans: {', '.join(killed)}")
         return
@@ -319,12 +319,12 @@ def _wait_stopped(data: DataDir, state: UpState) -> None:
         if time.monotonic() > deadline:
             typer.echo("timeout: some pods did not terminate; killing the rest", err=True)
             terminate(state.supervisor, timeout=0)
-            _kill_leftovers(data)
+            _kill_orphans(data)
             return
         time.sleep(0.02)  # Not a child process: it can only be polled.
 
 
-def _kill_leftovers(data: DataDir) -> list[str]:
+def _kill_orphans(data: DataDir) -> list[str]:
     """Kill components and pods of a supervisor that was killed; return their names."""
     from ..local.agent.pods.orphans import stop_all_pods
 
@@ -336,7 +336,7 @@ def _kill_leftovers(data: DataDir) -> list[str]:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        killed = kill_leftovers(data) + stop_all_pods(data.root)
+        killed = kill_orphans(data) + stop_all_pods(data.root)
         data.up_json.unlink(missing_ok=True)
         return killed
     finally:

@@ -243,10 +243,10 @@ def agent(
 def _prepare_files(settings: "AgentSettings") -> None:
     """Create the agent's directories; exit if other users can write to them or to its key."""
     from ..kube.private_files import read_credential
-    from ..local.agent.pods.records import make_dirs
+    from ..local.agent.pods.records import create_dirs
 
     with exit_on_error(OSError):
-        make_dirs(settings.data_dir)
+        create_dirs(settings.data_dir)
         if settings.serving is not None:
             read_credential(settings.serving.key)
 

@@ -12,7 +12,7 @@ from . import featuregate
 from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
 from .go_flags import IgnoredFlag, command_from_groups
 from .leader_election import ElectedRunnable, SchedulerElectionFlags, fenced_client, leader_election
-from .manager import Telemetry, ensure_not_beside, exit_on_error, run_components
+from .manager import Telemetry, ensure_no_others, exit_on_error, run_components
 from .process import run
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _scheduler(
 
     async def main(ready: asyncio.Event) -> None:
         async with serve_endpoints(endpoints):
-            await ensure_not_beside(cluster, *check_flags.components(SCHEDULER))
+            await ensure_no_others(cluster, *check_flags.components(SCHEDULER))
             async with (
                 leader_election(config, cluster, "scheduler", telemetry=telemetry) as elector,
                 fenced_client(elector, cluster, "scheduler", telemetry=telemetry) as client,

@@ -105,10 +105,10 @@ _UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
 
 def differ(one: PodGroup, other: PodGroup) -> bool:
     """Whether decisions about the job may differ for two versions of its PodGroup."""
-    return decisive_parts(one) != decisive_parts(other)
+    return decisive_fields(one) != decisive_fields(other)
 
 
-def decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
+def decisive_fields(podgroup: PodGroup) -> tuple[object, ...]:
     """Return what decisions about the job depend on."""
     meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
     return (

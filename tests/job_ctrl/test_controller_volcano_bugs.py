@@ -19,7 +19,7 @@ from batholith.job_ctrl.tracker.core_types import (
 from batholith.job_ctrl.tracker.core_types import Pod as PodView
 from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
-from batholith.machinery.status_writer import merge_patch
+from batholith.machinery.merge_patch import merge_patch
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.job_podgroup import desired_spec
 from batholith.model.meta import ObjectMeta, OwnerReference

@@ -784,6 +784,6 @@ def test_decisions_depend_on_the_decisive_parts_of_the_podgroup(
     view = job_view(current, *infos)
     assert view.podgroup is not None
     groups = [msgspec.structs.replace(view.podgroup, status=each) for each in (before, after)]
-    if podgroups.decisive_parts(groups[0]) == podgroups.decisive_parts(groups[1]):
+    if podgroups.decisive_fields(groups[0]) == podgroups.decisive_fields(groups[1]):
         one, other = (list(decide(msgspec.structs.replace(view, podgroup=each))) for each in groups)
         assert one == other

@@ -1,10 +1,11 @@
 """Record one resource: list and watch it, and write every change once.
 
-Unlike an informer this keeps no objects. It resumes from the position in the store, also after a
-restart or under another leader, so that changes in between are not missed as long as the server
-has them. If it does not (410), a list ends the gap: objects that are missing end at the time they
-were last observed, and are marked. While the store is unavailable the watch is not read, so that
-nothing accumulates here.
+Unlike an informer this keeps no objects, and it does not use the reflector, which resumes from the
+latest version while it lists, and does not wait until a change is stored. It resumes from the
+position in the store, also after a restart or under another leader, so that changes in between are
+not missed as long as the server has them. If it does not (410), a list ends the gap: objects that
+are missing end at the time they were last observed, and are marked. While the store is unavailable
+the watch is not read, so that nothing accumulates here.
 """
 
 import itertools

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from ...model import times
 from ...model.pod import PodPhase
 from ...wire.jobs import PodPhaseName, PodSummary
-from ..jobs.kinds import PodPlace
+from ..jobs.kinds import PodPosition
 from ..jobs.pod_views import ContainerStatus, JobPod, Terminated
 
 
-def pod_of(pod: JobPod, located: PodPlace) -> PodSummary:
+def pod_of(pod: JobPod, located: PodPosition) -> PodSummary:
     """Convert a pod."""
     status = pod.status
     ended = [each.state.terminated for each in status.container_statuses]

@@ -114,7 +114,7 @@ def read_state(data: DataDir) -> UpState | None:
         return None
 
 
-def kill_leftovers(data: DataDir) -> list[str]:
+def kill_orphans(data: DataDir) -> list[str]:
     """Kill the components that a killed supervisor left running; return their names."""
     state = read_state(data)
     if state is None or state.supervisor.is_alive:
