@@ -30,7 +30,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 async def raw(pages: PagesClient, path: str, **headers: str) -> aiohttp.ClientResponse:
     async with pages.session.get(
-        pages.url + path, headers=headers, allow_redirects=False
+        pages.url + path, headers={"Accept": "text/html", **headers}, allow_redirects=False
     ) as response:
         await response.read()
         return response
@@ -79,7 +79,7 @@ async def test_the_cookie_of_a_session_is_for_this_server_alone(visitor: PagesCl
         assert token not in cookie.value
 
 
-@pytest.mark.parametrize("token", ["wrong", "", " ", "two words", "\r\nx: y"])
+@pytest.mark.parametrize("token", ["wrong", "", " ", "a b", "\r\nx: y"])
 async def test_a_token_that_the_cluster_rejects_gives_no_session(
     visitor: PagesClient, token: str
 ) -> None:
@@ -103,8 +103,9 @@ async def test_the_link_of_the_embedded_cluster_signs_in_once(visitor: PagesClie
 async def test_signing_out_ends_the_session(pages: PagesClient) -> None:
     cookies = {each.key: each.value for each in pages.session.cookie_jar}
     assert await pages.post("/logout", {}) == (303, "")
+    headers = {"Accept": "text/html"}
     async with (
-        aiohttp.ClientSession(cookies=cookies) as copied,
+        aiohttp.ClientSession(cookies=cookies, headers=headers) as copied,
         copied.get(pages.url + "/jobs", allow_redirects=False) as response,
     ):
         assert response.status == 303
@@ -132,12 +133,12 @@ async def test_a_session_ends_when_its_token_is_not_accepted_any_more() -> None:
     app = Pages(rejecting, PagesSettings(), callers=callers, clock=SystemClock())
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as browser:
-        origin = {"Origin": "http://pages"}
+        origin, html_only = {"Origin": "http://pages"}, {"Accept": "text/html"}
         response = await browser.post("/login", data={"token": "x"}, headers=origin)
         assert response.status_code == 303
         id_ = browser.cookies["batholith_session"]
         assert app.find_rejection("/jobs", f"batholith_session={id_}") is None
-        assert (await browser.get("/jobs")).headers["Location"] == "/login"
+        assert (await browser.get("/jobs", headers=html_only)).headers["Location"] == "/login"
         assert app.find_rejection("/jobs", f"batholith_session={id_}") is not None
 
 

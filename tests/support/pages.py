@@ -26,7 +26,7 @@ class PagesClient:
     code: str = ""
 
     async def get(self, path: str, *, fragment: bool = False) -> tuple[int, str]:
-        headers = {"HX-Request": "true"} if fragment else {}
+        headers = {"Accept": "text/html", **({"HX-Request": "true"} if fragment else {})}
         async with self.session.get(self.url + path, headers=headers) as response:
             return response.status, await response.text()
 
@@ -39,7 +39,7 @@ class PagesClient:
             for name, given in form.items()
             for value in ([given] if isinstance(given, str) else given)
         ]
-        headers = {"Origin": self.url if origin is None else origin}
+        headers = {"Accept": "text/html", "Origin": self.url if origin is None else origin}
         async with self.session.post(
             self.url + path, data=data, headers=headers, allow_redirects=False
         ) as response:

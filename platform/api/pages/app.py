@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...machinery.clock import Clock
 from ..identity.authentication import REJECTION, Callers
 from ..problems import ProblemError
-from . import jobs
+from . import job, jobs
 from .rendering import static_files
 from .rest import RestCalls, RestError
 from .sessions import LIFETIME, Session, Sessions
@@ -49,7 +49,7 @@ class PagesSettings:
     """How browsers sign in."""
 
     sign_in_file: Path | None = None
-    """Private file with a one-time code and the token that it stands for; see `prepare_sign_in`."""
+    """Private file with a one-time code and the token of its user; see `prepare_sign_in`."""
 
     lifetime: timedelta = LIFETIME
     """How long a session lasts."""
@@ -83,7 +83,7 @@ class Pages:
                 Route("/static/{version}/{name}", _static),
                 *(
                     Route(path, page(endpoint), methods=[method])
-                    for method, path, endpoint in jobs.ROUTES
+                    for method, path, endpoint in (*jobs.ROUTES, *job.ROUTES)
                 ),
             ],
             redirect_slashes=False,
@@ -112,7 +112,7 @@ class Pages:
 
         request = Request(scope, receive)
         if scope["method"] not in ("GET", "HEAD") and not is_same_origin(request):
-            text = "This request does not come from a page of this server."
+            text = "This request is not from a page of this server."
             rejection = _error_page(HTTPStatus.FORBIDDEN, text, user="")
             await rejection(scope, receive, send_with_headers)
             return
@@ -179,7 +179,7 @@ class Pages:
         return await self._sign_in(request, token)
 
     async def _sign_in(self, request: Request, token: str, *, code: str | None = None) -> Response:
-        """Create a session of the user with *token*, for which *code* stands if it is given."""
+        """Create a session of the user with *token*, and void *code* if it is given."""
         source = request.client.host if request.client else ""
         try:
             caller = await self._callers.authenticate(
@@ -194,7 +194,7 @@ class Pages:
             id_: str | None = self._sessions.create(token, user, expires_at=end)
         else:
             id_ = self._sessions.redeem(code, user, expires_at=end)
-        if id_ is None:  # used by another request meanwhile
+        if id_ is None:  # used by a concurrent request
             return _login_page("This link was used already.", status=HTTPStatus.FORBIDDEN)
         log.info("signed in", extra={"audit": "session", "user": user, "source": source})
         response = RedirectResponse(HOME, HTTPStatus.SEE_OTHER)
@@ -235,7 +235,7 @@ def _to_login(request: Request) -> Response:
     """Return the response to a request without a session."""
     if request.headers.get("hx-request") == "true":
         return Response("", HTTPStatus.UNAUTHORIZED, {"HX-Redirect": LOGIN})
-    if request.headers.get("accept", "").startswith("text/event-stream"):
+    if "text/html" not in request.headers.get("accept", ""):
         return Response("", HTTPStatus.UNAUTHORIZED)  # a stream would follow a redirect
     return RedirectResponse(LOGIN, HTTPStatus.SEE_OTHER)
 

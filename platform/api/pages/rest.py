@@ -52,7 +52,7 @@ def encode_query(query: Query) -> str:
 
 
 class RestCalls:
-    """Calls on behalf of the request with *scope*, from whose address they come."""
+    """Calls on behalf of the request with *scope*, which is their source, too."""
 
     def __init__(self, app: AsgiApp, scope: Scope, token: str) -> None:
         """Call *app*, the REST API, with *token*."""

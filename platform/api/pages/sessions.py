@@ -117,7 +117,7 @@ class Sessions:
         return self._add(Session(token=token, user=user, expires_at=self._end(expires_at)))
 
     def token_of_code(self, code: str) -> str | None:
-        """Return the token that the one-time code stands for; ``None`` if it is wrong or used."""
+        """Return the token of the one-time code's user; ``None`` if it is wrong or used."""
         known = self._local.code
         is_right = known and hmac.compare_digest(known.encode(), code.encode())
         return self._local.token if is_right else None

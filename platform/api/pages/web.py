@@ -79,7 +79,7 @@ class Page:
     def stream(
         self, path: str, query: Query, convert: Callable[[bytes], bytes] = lambda piece: piece
     ) -> StreamResponse:
-        """Return a response with a stream of the REST API, resumed where the browser says."""
+        """Return a response with a stream of the REST API, resumed at the browser's position."""
         return StreamResponse(
             self.rest,
             path,
@@ -109,7 +109,7 @@ def render(template: str, *, status: int = HTTPStatus.OK, **values: Any) -> Resp
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a request that changes something comes from a page of this server.
+    """Return whether a request that changes something is from a page of this server.
 
     Browsers send ``Origin`` with every POST. Its scheme is not compared, since TLS may end before.
     """

@@ -115,6 +115,91 @@
     if (window.confirm(`${event.detail.question} ${what}?`)) event.detail.issueRequest(true);
   });
 
+  // -- logs: the last lines in memory, those that match the search in the page
+
+  const MAX_LINES = 5000;
+  let lines = [];
+  let reading = null;
+  let drawing = false;
+
+  function logState(text) {
+    document.getElementById("log-state").textContent = text;
+  }
+
+  function drawLog() {
+    if (drawing) return;
+    drawing = true;
+    requestAnimationFrame(() => {
+      drawing = false;
+      const log = document.getElementById("log");
+      const wanted = document.getElementById("log-form").elements.search.value.toLowerCase();
+      const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 5;
+      const shown = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
+      log.textContent = shown.join("\n");
+      if (atEnd) log.scrollTop = log.scrollHeight;
+    });
+  }
+
+  async function readLog() {
+    const form = document.getElementById("log-form");
+    const fields = form.elements;
+    if (reading) reading.abort();
+    const current = new AbortController();
+    reading = current;
+    lines = [];
+    drawLog();
+    const query = new URLSearchParams({ pod: fields.pod.value, follow: fields.follow.checked });
+    try {
+      logState(fields.follow.checked ? "following" : "reading");
+      const response = await fetch(`${form.dataset.url}?${query}`, {
+        signal: current.signal,
+        headers: { Accept: "text/plain" },
+      });
+      if (!response.ok) {
+        const problem = await response.json().catch(() => ({ detail: response.statusText }));
+        if (reading === current) logState(problem.detail);
+        return;
+      }
+      await readLines(response, current);
+      if (reading === current) logState("complete");
+    } catch {
+      if (reading !== current) return;
+      logState("interrupted");
+      if (fields.follow.checked) {
+        setTimeout(() => {
+          if (reading === current) readLog();
+        }, RECONNECT_DELAY);
+      }
+    }
+  }
+
+  async function readLines(response, current) {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (reading !== current) return;
+      const pieces = (rest + (done ? "" : value)).split("\n");
+      rest = done ? "" : pieces.pop();
+      lines = lines.concat(done && pieces[pieces.length - 1] === "" ? pieces.slice(0, -1) : pieces);
+      if (lines.length > MAX_LINES) lines = lines.slice(-MAX_LINES);
+      drawLog();
+      if (done) return;
+    }
+  }
+
+  document.addEventListener("submit", (event) => {
+    if (event.target.id !== "log-form") return;
+    event.preventDefault();
+    readLog();
+  });
+  document.addEventListener("input", (event) => {
+    if (event.target.matches("#log-form input[name=search]")) drawLog();
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("#log-form input:not([type=search])")) readLog();
+  });
+
   function prepare() {
     connect();
     restoreSelection();
