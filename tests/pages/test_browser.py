@@ -182,13 +182,18 @@ def test_the_list_goes_on_after_a_restart_of_the_api_without_double_rows(
     for name in (first, second):
         cluster.client.jobs.get(name).delete()
     page.wait(lambda: not page.all(_row(first)), "the deleted job")
-    page.errors()  # connections that were refused meanwhile
+    page.errors()  # connections that were refused during the restart
 
 
 def test_pages_are_accessible_in_light_and_dark_and_fit_a_narrow_screen(cluster: Cluster) -> None:
     page = cluster.browser
     name = cluster.submit("exit 3", replicas=2)
-    paths = ("/jobs", f"/jobs/default/jobs/{name}", "/jobs?labels=%3D")
+    job = cluster.client.jobs.get(name)
+    job.wait(timeout=60)
+    paths = (
+        *("/jobs", f"/jobs/default/jobs/{name}", "/jobs?labels=%3D", "/queues", "/history"),
+        *(f"/history/jobs/{job.info.uid}", "/history/usage"),
+    )
     try:
         for dark, width in ((False, 1100), (True, 400)):
             page.set_dark(dark)

@@ -61,7 +61,7 @@ class Browser:
         return text
 
     def wait(self, condition: Callable[[], T], what: str) -> T:
-        """The result of *condition*, once it is true; elements may be replaced meanwhile."""
+        """The result of *condition*, once it is true; elements may be replaced while it waits."""
         waiting = WebDriverWait(
             self.driver, DEFAULT_TIMEOUT, 0.05, ignored_exceptions=(WebDriverException,)
         )

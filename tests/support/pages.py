@@ -9,6 +9,7 @@ import aiohttp
 from support.embedded_apiserver import EmbeddedServer
 from support.rest import cluster, running_api, sqlite
 
+from batholith.api.history.tasks import HistorySettings
 from batholith.api.pages.app import PagesSettings
 from batholith.api.pages.sessions import prepare_sign_in
 from batholith.kube.client.client import Client
@@ -52,7 +53,11 @@ class PagesClient:
 
 @contextlib.asynccontextmanager
 async def pages_client(
-    directory: Path, *, clock: Clock | None = None, with_link: bool = False
+    directory: Path,
+    *,
+    clock: Clock | None = None,
+    with_link: bool = False,
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[PagesClient]:
     """The pages of a cluster that holds one job; the user is not signed in.
 
@@ -62,7 +67,9 @@ async def pages_client(
         file = directory / "sign-in.json" if with_link else None
         code = "" if file is None else prepare_sign_in(file, server.running.tokens["admin"])
         settings = PagesSettings(sign_in_file=file)
-        serving = running_api(client, sqlite(directory), pages=settings, clock=clock)
+        serving = running_api(
+            client, sqlite(directory), pages=settings, clock=clock, history=history
+        )
         jar = aiohttp.CookieJar(unsafe=True)  # also of an IP address
         async with serving as url, aiohttp.ClientSession(cookie_jar=jar) as session:
             yield PagesClient(url=url, session=session, client=client, server=server, code=code)
