@@ -191,8 +191,15 @@ def test_pages_are_accessible_in_light_and_dark_and_fit_a_narrow_screen(cluster:
     job = cluster.client.jobs.get(name)
     job.wait(timeout=60)
     paths = (
-        *("/jobs", f"/jobs/default/jobs/{name}", "/jobs?labels=%3D", "/queues", "/history"),
-        *(f"/history/jobs/{job.info.uid}", "/history/usage"),
+        *(
+            "/jobs",
+            f"/jobs/default/jobs/{name}",
+            "/jobs?labels=%3D",
+            "/queues",
+            "/history",
+            "/cluster",
+        ),
+        *("/history", f"/history/jobs/{job.info.uid}", "/history/usage"),
     )
     try:
         for dark, width in ((False, 1100), (True, 400)):

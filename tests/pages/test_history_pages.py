@@ -28,11 +28,11 @@ async def server_of_pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     async with pages_client(tmp_path_factory.mktemp("pages"), history=settings) as pages:
         await pages.sign_in()
         await wait_until_true(lambda: shows(pages, "/history", ">train<"))
-        await pages.client.create(JOBS, {**JOB, "metadata": {"name": "gone"}}, namespace="default")
+        await pages.client.create(JOBS, {**JOB, "metadata": {"name": "old"}}, namespace="default")
         status = {"status": {"state": {"phase": "Failed", "reason": "R", "message": ATTACK}}}
-        await pages.client.patch(JOBS, "gone", status, namespace="default", subresource="status")
-        await wait_until_true(lambda: shows(pages, "/history?phase=Failed", ">gone<"))
-        await pages.client.delete(JOBS, "gone", namespace="default")
+        await pages.client.patch(JOBS, "old", status, namespace="default", subresource="status")
+        await wait_until_true(lambda: shows(pages, "/history?phase=Failed", ">old<"))
+        await pages.client.delete(JOBS, "old", namespace="default")
         await wait_until_true(lambda: is_deleted(pages))
         yield pages
 
@@ -42,7 +42,7 @@ async def shows(pages: PagesClient, path: str, text: str) -> bool:
 
 
 async def is_deleted(pages: PagesClient) -> bool:
-    return bool((await rows(pages, "name=gone"))[0]["deleted_at"])
+    return bool((await rows(pages, "name=old"))[0]["deleted_at"])
 
 
 async def rows(pages: PagesClient, query: str = "") -> list[dict[str, str]]:
@@ -53,10 +53,10 @@ async def rows(pages: PagesClient, query: str = "") -> list[dict[str, str]]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_deleted_job_is_found_and_shown(pages: PagesClient) -> None:
-    assert await shows(pages, "/history?name=gone&namespace=default", ">gone<")
-    assert not await shows(pages, "/history?name=gone&phase=Running", ">gone<")
-    assert not await shows(pages, "/history?to=2020-01-01&name=gone", ">gone<")
-    (row,) = await rows(pages, "name=gone")
+    assert await shows(pages, "/history?name=old&namespace=default", ">old<")
+    assert not await shows(pages, "/history?name=old&phase=Running", ">old<")
+    assert not await shows(pages, "/history?to=2020-01-01&name=old", ">old<")
+    (row,) = await rows(pages, "name=old")
     status, text = await pages.get(f"/history/jobs/{row['uid']}")
     assert status == 200
     assert escape(ATTACK) in text
@@ -68,9 +68,9 @@ async def test_a_deleted_job_is_found_and_shown(pages: PagesClient) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_csv_file_has_no_formulas(pages: PagesClient) -> None:
     found = {row["name"]: row for row in await rows(pages)}
-    assert found.keys() == {"train", "gone"}
-    assert found["gone"]["message"] == f"'{ATTACK}"
-    assert found["gone"]["created_at"].endswith("+00:00")
+    assert found.keys() == {"train", "old"}
+    assert found["old"]["message"] == f"'{ATTACK}"
+    assert found["old"]["created_at"].endswith("+00:00")
 
 
 @pytest.mark.asyncio(loop_scope="module")

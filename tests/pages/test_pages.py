@@ -164,7 +164,7 @@ async def test_browsers_load_and_run_static_files_only(pages: PagesClient) -> No
 
 
 async def test_pages_have_neither_inline_scripts_nor_styles(pages: PagesClient) -> None:
-    for path in ("/login", "/jobs"):
+    for path in ("/login", "/jobs", "/queues", "/cluster", "/history", "/history/usage"):
         _, text = await pages.get(path)
         assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|hx-on|hx-vals", text)
         assert re.findall(r"<script(?! src=\"/static/)", text) == []

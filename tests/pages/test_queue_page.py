@@ -22,7 +22,7 @@ def test_queues_follow_their_parents() -> None:
 
 
 def test_queues_without_an_existing_parent_are_at_the_top() -> None:
-    assert paths(("b", "gone"), ("a", "")) == [("a", 0), ("b", 0)]
+    assert paths(("b", "missing"), ("a", "")) == [("a", 0), ("b", 0)]
 
 
 def test_queues_that_are_parents_of_each_other_are_shown_once() -> None:

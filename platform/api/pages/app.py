@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...machinery.clock import Clock
 from ..identity.authentication import REJECTION, Callers
 from ..problems import ProblemError
-from . import history, job, jobs, queues
+from . import cluster, history, job, jobs, queues
 from .rendering import static_files
 from .rest import RestCalls, RestError
 from .sessions import LIFETIME, Session, Sessions
@@ -32,11 +32,11 @@ SESSION_CHECK_INTERVAL = 1.0
 MAX_LOGIN_BODY = 16 * 1024
 """Maximum bytes of the form with a token, which is read before the caller is known."""
 
-_PREFIXES = frozenset(("login", "logout", "jobs", "queues", "history", "live", "static"))
+_PREFIXES = frozenset(("login", "logout", "jobs", "queues", "cluster", "history", "live", "static"))
 """First segments of the paths of pages."""
 _COOKIE, _TLS_COOKIE = "batholith_session", "__Host-batholith_session"
 
-ROUTES = (*jobs.ROUTES, *job.ROUTES, *queues.ROUTES, *history.ROUTES)
+ROUTES = (*jobs.ROUTES, *job.ROUTES, *queues.ROUTES, *cluster.ROUTES, *history.ROUTES)
 
 Endpoint = Callable[[Page], Awaitable[ASGIApp]]
 

@@ -14,7 +14,7 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-PAGES = (("/jobs", "Jobs"), ("/queues", "Queues"), ("/history", "History"))
+PAGES = (("/jobs", "Jobs"), ("/queues", "Queues"), ("/cluster", "Cluster"), ("/history", "History"))
 """Path and name of the pages that every page refers to."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 

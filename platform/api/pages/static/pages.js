@@ -200,7 +200,20 @@
     if (event.target.matches("#log-form input:not([type=search])")) readLog();
   });
 
+  // -- details that are open stay open over a refresh
+
+  let opened = [];
+
+  document.addEventListener("htmx:beforeSwap", () => {
+    opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
+  });
+
   function prepare() {
+    for (const id of opened) {
+      const details = document.getElementById(id);
+      if (details) details.open = true;
+    }
+    opened = [];
     connect();
     restoreSelection();
   }
