@@ -92,6 +92,8 @@ async def test_a_token_that_the_cluster_rejects_gives_no_session(
 async def test_the_link_of_the_embedded_cluster_signs_in_once(visitor: PagesClient) -> None:
     wrong = await raw(visitor, "/login?code=wrong")
     assert (wrong.status, len(wrong.cookies)) == (403, 0)
+    async with visitor.session.head(f"{visitor.url}/login?code={visitor.code}") as previewed:
+        assert not previewed.cookies
     first = await raw(visitor, f"/login?code={visitor.code}")
     assert (first.status, first.headers["Location"]) == (303, "/jobs")
     assert (await visitor.get("/jobs"))[0] == 200
@@ -124,13 +126,29 @@ async def test_a_session_expires_and_ends_its_streams(tmp_path: Path) -> None:
         assert (await raw(pages, "/jobs")).status == 303
 
 
-async def test_a_session_ends_when_its_token_is_not_accepted_any_more() -> None:
-    async def rejecting(scope: Scope, receive: Receive, send: Send) -> None:
-        await to_response(ProblemError(401, "expired"))(scope, receive, send)
+def rejecting_pages(status: int, *, user: str = "anna") -> Pages:
+    """Pages in front of an API that rejects every request."""
 
-    user = SimpleNamespace(user=UserInfo(username="anna"), expires_at=None)
-    callers = Mock(authenticate=AsyncMock(return_value=user))
-    app = Pages(rejecting, PagesSettings(), callers=callers, clock=SystemClock())
+    async def reject(scope: Scope, receive: Receive, send: Send) -> None:
+        await to_response(ProblemError(status, "rejected"))(scope, receive, send)
+
+    caller = SimpleNamespace(user=UserInfo(username=user), expires_at=None)
+    callers = Mock(authenticate=AsyncMock(return_value=caller))
+    return Pages(reject, PagesSettings(), callers=callers, clock=SystemClock())
+
+
+async def test_the_name_of_the_user_is_escaped() -> None:
+    transport = httpx.ASGITransport(rejecting_pages(404, user=SCRIPT))
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as browser:
+        await browser.post("/login", data={"token": "x"}, headers={"Origin": "http://pages"})
+        response = await browser.get("/jobs/default/jobs/train")
+    assert response.status_code == 404
+    assert html.escape(SCRIPT) in response.text
+    assert SCRIPT not in response.text
+
+
+async def test_a_session_ends_when_its_token_is_not_accepted_any_more() -> None:
+    app = rejecting_pages(401)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as browser:
         origin, html_only = {"Origin": "http://pages"}, {"Accept": "text/html"}
@@ -142,7 +160,9 @@ async def test_a_session_ends_when_its_token_is_not_accepted_any_more() -> None:
         assert app.find_rejection("/jobs", f"batholith_session={id_}") is not None
 
 
-@pytest.mark.parametrize("origin", ["", "null", "http://evil.example", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["", "null", "http://evil.example", "http://127.0.0.1:1", "http://["]
+)
 async def test_a_form_of_another_origin_changes_nothing(pages: PagesClient, origin: str) -> None:
     form: dict[str, str | list[str]] = {
         "kind": "jobs",

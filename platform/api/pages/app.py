@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -128,13 +127,10 @@ class Pages:
 
     def _session_of(self, cookie: str | None) -> tuple[str, Session | None]:
         """Return id and session of a ``Cookie`` header."""
-        try:
-            found = SimpleCookie(cookie or "")
-        except CookieError:
-            return "", None
+        found = cookie_parser(cookie or "")
         for name in (_TLS_COOKIE, _COOKIE):
             if name in found:
-                return found[name].value, self._sessions.find(found[name].value)
+                return found[name], self._sessions.find(found[name])
         return "", None
 
     def _page(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[ASGIApp]]:
@@ -165,7 +161,7 @@ class Pages:
 
     async def _show_login(self, request: Request) -> Response:
         code = request.query_params.get("code")
-        if code is None:
+        if code is None or request.method == "HEAD":  # which must not use up a link
             return _login_page()
         token = self._sessions.token_of_code(code)
         if token is None:

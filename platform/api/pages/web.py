@@ -113,6 +113,9 @@ def is_same_origin(request: Request) -> bool:
 
     Browsers send ``Origin`` with every POST. Its scheme is not compared, since TLS may end before.
     """
-    origin = request.headers.get("origin", "")
     host = request.headers.get("host", "")
-    return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+    except ValueError:  # brackets that are no IPv6 address
+        return False
+    return bool(host) and origin.lower() == host.lower()

@@ -30,7 +30,8 @@
 
   function connect() {
     const element = document.querySelector("[data-live]");
-    const url = element ? element.dataset.live : "";
+    // Browsers open few connections to one server: a tab in the background has none.
+    const url = element && !document.hidden ? element.dataset.live : "";
     if (url === liveUrl) return;
     if (source) source.close();
     source = null;
@@ -218,6 +219,7 @@
     restoreSelection();
   }
 
+  document.addEventListener("visibilitychange", connect);
   document.addEventListener("htmx:afterSettle", prepare);
   document.addEventListener("DOMContentLoaded", prepare);
   if (document.readyState !== "loading") prepare();
