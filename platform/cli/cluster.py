@@ -134,6 +134,9 @@ def up(
         ),
     ] = "*",
     mount: MountOption = None,
+    pages: Annotated[
+        bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
+    ] = True,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -152,6 +155,7 @@ def up(
             max_pods_per_job=max_pods_per_job,
             podgroups=podgroups,
             controllers=enabled,
+            pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
         )
     _up(context, data, options, detach=detach)

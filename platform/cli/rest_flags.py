@@ -134,6 +134,12 @@ class RestProcessFlags:
     max_streams_per_caller: Annotated[
         int, typer.Option(min=0, help="Open event streams of one user.")
     ] = 100
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Serve HTML pages at /, where users sign in by token.")
+    ] = False
+    sign_in_file: Annotated[
+        Path | None, typer.Option(hidden=True, help="For `up`: file with a one-time code.")
+    ] = None
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request, without values of its query.")
     ] = False

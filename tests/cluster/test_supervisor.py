@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from batholith.kube.private_files import write_private
 from batholith.local.agent.runtime.process_id import ProcessId, identify
 from batholith.local.supervisor import supervisor as supervisor_module
 from batholith.local.supervisor.datadir import DataDir, DataDirLockedError
-from batholith.local.supervisor.files import write_private
 from batholith.local.supervisor.supervisor import (
     ComponentFailedError,
     ComponentSpec,

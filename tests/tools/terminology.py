@@ -28,7 +28,8 @@ CHECKED = (
 )  # fmt: skip
 EXCLUDED = (
     GLOSSARY, ALLOWED, "tests/tools/terminology.py", "tests/test_terminology.py",
-    "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg",
+    "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg", "*.css", "*.png",
+    "*.min.js",
 )  # fmt: skip
 """The list and its checker; recordings and generated tables."""
 NAMES_CHECKED = ("platform/*.py", "bench/*.py")

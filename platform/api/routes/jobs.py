@@ -55,6 +55,7 @@ class _ListQuery:
 
 async def _list_query(
     phase: Annotated[list[Phase], Query(description="Any of these phases.")] = [],  # noqa: B006
+    search: Annotated[str, Query(max_length=253, description="Part of the name.")] = "",
     queue: Annotated[str | None, Query(max_length=253)] = None,
     user: Annotated[
         str | None,
@@ -82,6 +83,7 @@ async def _list_query(
 ) -> _ListQuery:
     return _ListQuery(
         filter=JobFilter(
+            search=search.lower(),
             phases=frozenset(phase),
             queue=queue,
             user=user,

@@ -23,6 +23,7 @@ from ..routes import (
     jobflows,
     jobs,
     logs,
+    nodes,
     podgroups,
     pods,
     queues,
@@ -51,6 +52,7 @@ ROUTERS = (
     watch.router,
     queues.router,
     podgroups.router,
+    nodes.router,
     history.router,
     usage.router,
 )

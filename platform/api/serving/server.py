@@ -36,6 +36,7 @@ from ..http.metrics import ApiMetrics
 from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
+from ..pages.app import Pages, PagesSettings
 from ..routes.dependencies import AppState
 from ..schemas.queues import queue_of
 from ..simulation import SchedulerSimulations
@@ -89,6 +90,9 @@ class ApiSettings:
 
     scheduler_namespace: str = SYSTEM_NAMESPACE
     """Namespace in which the scheduler publishes where it simulates jobs."""
+
+    pages: PagesSettings | None = None
+    """How the pages are served; ``None``: they are not."""
 
     history: HistorySettings = field(default_factory=HistorySettings)
     """Whether the history of jobs is recorded, and how much of it is kept."""
@@ -173,11 +177,17 @@ async def _serve_http(state: AppState, settings: ApiSettings, tls: ssl.SSLContex
     """Serve until cancelled, then end streams and waits, and drain requests in flight."""
     _log_address(settings)
     app = create_app(state, access_log=settings.access_log)
+    pages = None
+    if settings.pages is not None:
+        pages = Pages(app, settings.pages, callers=state.callers, clock=state.clock)
     listener = ApiListener(
-        settings.limits, settings.listener_metrics, credential_check=state.callers.find_rejection
+        settings.limits,
+        settings.listener_metrics,
+        credential_check=state.callers.find_rejection,
+        pages=pages,
     )
     async with serve_application(
-        app, listener, [settings.listener], tls=tls, drain_timeout=DRAIN_TIMEOUT
+        pages or app, listener, [settings.listener], tls=tls, drain_timeout=DRAIN_TIMEOUT
     ):
         try:
             await asyncio.get_running_loop().create_future()

@@ -17,12 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from ...kube.private_files import GROUP_OTHER_WRITE, open_private, read_private
+from ...kube.private_files import (
+    GROUP_OTHER_WRITE,
+    open_private,
+    read_private,
+    write_private,
+)
 from ...kube.supervision import supervise
 from ..agent.runtime.process_id import ProcessId, identify, terminate
 from .child_process import Entry, Process, ProcessOptions, fork, spawn
 from .datadir import DataDir
-from .files import write_private
 
 log = logging.getLogger(__name__)
 
