@@ -367,9 +367,9 @@ class StartPlanning:
         """Plan the starts of the gangs of *queue* that precede *order* and are not tried now."""
         if not self.is_on or not self._plan.has_estimates:
             return
-        if not len(self._cache.scheduling_queue) or not self._has_room(queue.name):
+        if not len(self._cache.scheduling_queue) or not self._can_reserve(queue.name):
             return
-        while self._attempts and self._has_room(queue.name):
+        while self._attempts and self._can_reserve(queue.name):
             first = self._peek(queue.name)
             if first is None or first[0] >= order:
                 return
@@ -394,7 +394,7 @@ class StartPlanning:
 
     # -- which gangs ---------------------------------------------------------------------------
 
-    def _has_room(self, queue_name: str) -> bool:
+    def _can_reserve(self, queue_name: str) -> bool:
         """Return whether another gang of a queue may get a reservation."""
         is_first = all(each.waiting.queue != queue_name for each in self._plan)
         if self._options.mode is Mode.EASY:
@@ -404,7 +404,7 @@ class StartPlanning:
     def _is_wanted(self, gang: Gang) -> bool:
         """Return whether *gang*, which was rejected, is to get a reservation."""
         name = self._cache.queues.of(gang).name
-        if self._has_room(name):
+        if self._can_reserve(name):
             return True
         same = [each for each in self._plan if each.waiting.queue == name]
         return self._options.mode is Mode.EASY and all(
@@ -476,8 +476,8 @@ class StartPlanning:
     def _current(self, reservation: StartReservation) -> Waiting | None:
         """Return the gang of *reservation* as it is now, if it still waits."""
         gang = self._cache.gangs.get(reservation.waiting.key)
-        is_gone = gang is None or gang.is_pending or not gang.has_requesting_tasks()
-        if gang is None or is_gone or MissingMembers(gang).satisfied:
+        is_obsolete = gang is None or gang.is_pending or not gang.has_requesting_tasks()
+        if gang is None or is_obsolete or MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(reservation.waiting.key, None)
             return None
         return self._waiting_of(gang)
