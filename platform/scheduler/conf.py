@@ -37,10 +37,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT = """
 actions: "enqueue, allocate, backfill"
-configurations:
-- name: allocate
-  arguments:
-    backfilling: easy
 tiers:
 - plugins:
   - name: priority

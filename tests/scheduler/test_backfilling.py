@@ -24,8 +24,9 @@ def backfilling(mode: str = "easy", **more: object) -> str:
     """The default plugins, with backfilling."""
     arguments: dict[str, object] = {"backfilling": mode}
     arguments |= {f"backfilling.{name.replace('_', '-')}": value for name, value in more.items()}
-    lines = "\n    ".join(f"{name}: {value}" for name, value in arguments.items())
-    return conf.DEFAULT.replace("enqueue, ", "").replace("backfilling: easy", lines)
+    lines = "".join(f"    {name}: {value}\n" for name, value in arguments.items())
+    configured = f"configurations:\n- name: allocate\n  arguments:\n{lines}tiers:"
+    return conf.DEFAULT.replace("enqueue, ", "").replace("tiers:", configured)
 
 
 class Limits(RunTimes):
@@ -150,16 +151,8 @@ def test_without_backfilling_small_gangs_start_first() -> None:
     assert world.run() == ["a", "small"]
 
 
-def test_the_compiled_in_configuration_plans_starts() -> None:
+def test_a_configuration_that_does_not_name_it_plans_nothing() -> None:
     world = World(conf.DEFAULT)
-    world.submit("a", 2)
-    world.submit("large", 4)
-    world.submit("small", 1, limit=150)
-    assert world.run() == ["a"]
-
-
-def test_a_configuration_of_volcano_plans_nothing() -> None:
-    world = World(conf.DEFAULT.replace("    backfilling: easy\n", "    {}\n"))
     world.submit("a", 2)
     world.submit("large", 4)
     world.submit("small", 1)
