@@ -363,10 +363,9 @@ def status(
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"{found['state']} ({data.root}), version {state.version}")
-    for name, port in state.ports.items():
-        typer.echo(f"  {name}: port {port}")
-    for name in ("kubernetes_url", "rest_url", "kubeconfig"):
-        typer.echo(f"  {name.replace('_url', ' URL')}: {found[name]}")
+    typer.echo(f"  Kubernetes API: {found['kubernetes_url']}")
+    typer.echo(f"  REST API: {found['rest_url']}")
+    typer.echo(f"  kubeconfig: {found['kubeconfig']}")
     typer.echo(f"  {'COMPONENT':<12} {'PID':>8} {'STATE':<9} RESTARTS")
     for row in found["components"]:
         pid = row["pid"] or "-"

@@ -134,8 +134,8 @@ def find_job(client: "Client", text: str) -> "JobHandle":
     """Return the job of ``NAME`` or ``KIND/NAME``.
 
     Raises:
-        CommandFailedError: jobs of several kinds have the name.
-        ClientError: there is none, or it cannot be read.
+        CommandFailedError: there is none, or jobs of several kinds have the name.
+        ClientError: it cannot be read.
         ValueError: there is no such kind, or the name is malformed.
     """
     from ...client.errors import ForbiddenError, NotFoundError
@@ -144,14 +144,20 @@ def find_job(client: "Client", text: str) -> "JobHandle":
     kind, slash, name = text.rpartition("/")
     if slash:
         return client.jobs.of_kind(kind).get(name)
-    found, errors = [], []
+    found: list[JobHandle] = []
+    forbidden: ForbiddenError | None = None
     for each in JobKindName:
         try:
             found.append(client.jobs.of_kind(each).get(name))
-        except (ForbiddenError, NotFoundError) as error:
-            errors.append(error)
+        except NotFoundError:
+            continue
+        except ForbiddenError as error:
+            forbidden = forbidden or error
     if not found:
-        raise errors[0]
+        raise forbidden or CommandFailedError(
+            f"no job {name!r} in namespace {client.namespace!r}; `batholith jobs -A` lists all",
+            NOT_FOUND,
+        )
     if len(found) > 1:
         names = " or ".join(key(each) for each in found)
         raise CommandFailedError(f"{text!r} is ambiguous: write {names}", WRONG_ARGUMENTS)
@@ -183,7 +189,7 @@ def for_each(client: "Client", jobs: Iterable[str], act: Callable[["JobHandle"],
 
 def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of jobs for the completion of the shell."""
-    return _complete(context, incomplete, lambda client: client.jobs.list(fields=[]))
+    return _complete(context, incomplete, lambda client: client.jobs.list(fields=["name"]))
 
 
 def complete_queues(context: typer.Context, incomplete: str) -> list[str]:

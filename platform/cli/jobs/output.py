@@ -46,7 +46,7 @@ OutputOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column(Generic[T]):
     """A column of a table."""
 
