@@ -29,7 +29,7 @@ async def test_the_commands_of_the_page_run(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    # The command of this environment, whatever is in the caller's PATH.
+    # The command of this environment, not another one in the caller's PATH.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (tmp_path / "data").mkdir()
     root = tmp_path / "data" / "batholith"

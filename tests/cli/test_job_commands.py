@@ -44,7 +44,7 @@ async def rest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RestCl
 
 
 class Shell:
-    """Runs commands with the address and the token of a cluster, in a namespace of its own."""
+    """Runs commands with the address and the token of a cluster, in a new namespace."""
 
     def __init__(self, rest: RestCluster, namespace: str, token_file: Path) -> None:
         self.rest, self.namespace = rest, namespace
@@ -103,7 +103,7 @@ async def test_jobs_of_all_kinds_are_listed_and_filtered(shell: Shell) -> None:
     assert (await shell.out("jobs", "-l", "team=vision", "-o", "name")).split() == ["jobs/train"]
     assert await shell.out("jobs", "--kind", "batchjobs", "-o", "name") == "batchjobs/train\n"
     assert await shell.out("jobs", "--phase", "Failed", "-o", "name") == ""
-    assert await shell.out("jobs", "--user", "nobody", "-o", "name") == ""
+    assert await shell.out("jobs", "--user", "absent", "-o", "name") == ""
     assert await shell.out("jobs", "--queue", "other", "-o", "name") == ""
     row = (await shell.out("jobs", "--kind", "jobs")).splitlines()[1].split()
     assert row[:5] == ["train", "jobs", "default", "Running", "2/2"]
@@ -161,10 +161,10 @@ async def test_a_job_is_shown_with_its_pods_and_its_reason(shell: Shell) -> None
     assert [each["task"] for each in found["pods"]] == ["helper", "worker"]
     await shell.submit(Job("big").task("main", image="busybox", cpu=100000))
 
-    async def placed() -> bool:
-        return "place 1 of 1" in await shell.out("why", "big")
+    async def ranked() -> bool:
+        return "position 1 of 1" in await shell.out("why", "big")
 
-    await until(placed)
+    await until(ranked)
     assert "100k" in await shell.out("why", "big") or "100000" in await shell.out("why", "big")
 
     async def listed() -> bool:
@@ -190,7 +190,7 @@ async def test_errors_are_one_sentence_with_an_exit_code(
     wrong.write_text("not-a-token")
     wrong.chmod(0o600)
     rejected = await shell.run("jobs", "--token-file", str(wrong))
-    # The options of the shell come last, and the last token file wins.
+    # The fixture appends its own token file, and the last option wins.
     assert rejected.exit_code == 0
     given = ["jobs", "--url", shell.rest.url, "--token-file", str(wrong)]
     assert (await asyncio.to_thread(CliRunner().invoke, app, given)).exit_code == 5

@@ -1,13 +1,17 @@
 """Tables, CSV and times of the commands for jobs."""
 
+import json
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batholith.cli.jobs.commands import COMMANDS, parse_since
+from batholith.cli.jobs import listing
+from batholith.cli.jobs.commands import COMMANDS, jobs, parse_since
 from batholith.cli.jobs.connection import CONNECTION, on_cluster
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
+from batholith.client import Client, JobSummary
 
 ROWS = [("train-with-a-long-name-of-forty-characters", "Running"), ("b", "Failed")]
 COLUMNS = [
@@ -97,3 +101,38 @@ def test_each_command_has_the_options_that_choose_the_cluster() -> None:
         annotations = on_cluster(command).__annotations__
         assert names <= set(annotations), command.__name__
         assert "client" not in annotations
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client whose watch reports that a job was added and deleted, and one of another user."""
+    first = JobSummary(namespace="n", name="train", phase="Pending", user="ann")
+    other = JobSummary(namespace="n", name="other", user="bob")
+    changes = [("added", first), ("added", other), ("deleted", first)]
+    monkeypatch.setattr(listing, "watch_jobs", lambda *_, **__: iter(changes))
+    with Client("http://127.0.0.1:1", token="t") as found:
+        yield found
+
+
+def test_watching_prints_one_row_for_each_change(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs(client, watch=True, user="ann")
+    header, added, deleted = capsys.readouterr().out.splitlines()
+    assert header.split()[0] == "NAME"
+    assert added.split()[:4] == ["train", "jobs", "-", "Pending"]
+    assert deleted == f"{added}  (deleted)"
+
+
+def test_watching_as_json_prints_one_line_for_each_change(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs(client, watch=True, output=Output.JSON)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(each["type"], each["object"]["name"]) for each in lines]
+    assert found == [("added", "train"), ("added", "other"), ("deleted", "train")]
+
+
+def test_watching_refuses_an_order(client: Client) -> None:
+    with pytest.raises(ValueError, match="--sort"):
+        jobs(client, watch=True, sort="-created")

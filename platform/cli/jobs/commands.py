@@ -23,7 +23,7 @@ from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
     job_columns,
-    places_in_queues,
+    queue_positions,
     record_columns,
     show_job,
     show_queue,
@@ -92,21 +92,23 @@ def jobs(
         "all_namespaces": all_namespaces,
     }
     if watch:
+        if sort != "name":
+            raise ValueError("--watch prints changes as they happen: leave out --sort")
         _watch_jobs(client, kinds, filters, user, output)
         return
     found = list_jobs(client, kinds, user=user, sort=sort, **filters)
-    places = _places(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
-    show(found, job_columns(places, all_namespaces=all_namespaces), output, name=key)
+    positions = _positions(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
+    show(found, job_columns(positions, all_namespaces=all_namespaces), output, name=key)
 
 
-def _places(client: "Client", all_namespaces: bool) -> dict[str, str]:
-    """Return the places of the jobs in their queues; none if PodGroups may not be read."""
+def _positions(client: "Client", all_namespaces: bool) -> dict[str, str]:
+    """Return the positions of the jobs in their queues; none if PodGroups may not be read."""
     from ...client.errors import ForbiddenError
 
     try:
-        return places_in_queues(client.podgroups.list(all_namespaces=all_namespaces))
+        return queue_positions(client.podgroups.list(all_namespaces=all_namespaces))
     except ForbiddenError as error:
-        typer.echo(f"batholith: no places: {error.detail}", err=True)
+        typer.echo(f"batholith: no positions: {error.detail}", err=True)
         return {}
 
 
@@ -119,8 +121,8 @@ def _watch_jobs(
     if output in (Output.YAML, Output.CSV):
         raise ValueError(f"--watch has no output {output}: choose table, wide, json or name")
     columns = job_columns({}, all_namespaces=filters["all_namespaces"])
-    # The place in the queue is not part of the stream.
-    shown = [each for each in columns if each.title != "PLACE"]
+    # The position in the queue is not part of the stream.
+    shown = [each for each in columns if each.title != "POSITION"]
     table = Table(shown, wide=output is Output.WIDE)
     is_first = True
     for type_, job in watch_jobs(client, kinds, **filters):
@@ -203,7 +205,7 @@ def logs(
 
 
 def _first_pod(found: "JobHandle") -> str:
-    """Return the name of a job's first pod; if there are others, say so.
+    """Return the name of a job's first pod; if there are others, print a note.
 
     Raises:
         CommandFailedError: there is none.
@@ -211,7 +213,7 @@ def _first_pod(found: "JobHandle") -> str:
     pods = found.pods()
     if not pods:
         raise CommandFailedError(
-            f"{key(found)} has no pods; `batholith why {key(found)}` says why, and --all --follow"
+            f"{key(found)} has no pods; `batholith why {key(found)}` explains it, --all --follow"
             " waits for them"
         )
     tasks = [each.name for each in found.info.tasks]

@@ -1,6 +1,7 @@
 """Jobs of all kinds as one list, and their changes as one stream."""
 
 import contextlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,8 +29,8 @@ def list_jobs(client: "Client", kinds: Iterable[str], **filters: Any) -> "list[J
     def read(jobs: "Jobs") -> "list[JobSummary]":
         return [each.info for each in jobs.list(page_size=PAGE_SIZE, **filters)]
 
-    parts = _of_permitted_kinds(client, kinds, read)
-    found = [job for part in parts for job in part]
+    by_kind = _of_permitted_kinds(client, kinds, read)
+    found = list(itertools.chain.from_iterable(by_kind))
     sort = filters.get("sort") or "name"
     found.sort(key=lambda job: (job.namespace, job.name))
     order = {"created": "created_at"}.get(sort.lstrip("-"), sort.lstrip("-"))
@@ -62,7 +63,7 @@ def watch_jobs(
 ) -> "Iterator[tuple[str, JobSummary]]":
     """Yield the jobs of several kinds as ``added``, then their changes, without end.
 
-    Each kind has a stream of its own, which a thread reads.
+    A thread per kind reads its stream.
 
     Raises:
         ClientError: no kind can be read, or the server is not reachable any more.

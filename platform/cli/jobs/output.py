@@ -104,7 +104,7 @@ def cell_text(value: object) -> str:
     """Return a value as a cell. Times are ages; control characters are replaced.
 
     Names of users and messages are written by others, and could contain escape sequences that a
-    terminal obeys.
+    terminal executes.
     """
     match value:
         case None | "":

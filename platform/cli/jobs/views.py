@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 UID_LENGTH = 36
 
 
-def job_columns(places: Mapping[str, str], *, all_namespaces: bool) -> "list[Column[JobSummary]]":
-    """Return the columns of jobs; *places* are their places in their queues, by uid."""
+def job_columns(
+    positions: Mapping[str, str], *, all_namespaces: bool
+) -> "list[Column[JobSummary]]":
+    """Return the columns of jobs; *positions* are their positions in their queues, by uid."""
     return [
         *([Column["JobSummary"]("NAMESPACE", lambda job: job.namespace)] if all_namespaces else []),
         Column("NAME", lambda job: job.name),
@@ -25,7 +27,7 @@ def job_columns(places: Mapping[str, str], *, all_namespaces: bool) -> "list[Col
         Column("RUNNING", lambda job: f"{job.running}/{job.replicas}"),
         Column("AGE", lambda job: job.created_at),
         Column("USER", lambda job: job.user),
-        Column("PLACE", lambda job: places.get(job.uid), wide=True),
+        Column("POSITION", lambda job: positions.get(job.uid), wide=True),
         Column("RETRIES", lambda job: job.retry_count, wide=True),
         Column("STARTED", lambda job: job.started_at, wide=True),
         Column("FINISHED", lambda job: job.finished_at, wide=True),
@@ -33,18 +35,17 @@ def job_columns(places: Mapping[str, str], *, all_namespaces: bool) -> "list[Col
     ]
 
 
-def places_in_queues(podgroups: "Iterable[PodGroup]") -> dict[str, str]:
-    """Return the places of the jobs that wait, by uid, as the scheduler reported them last.
+def queue_positions(podgroups: "Iterable[PodGroup]") -> dict[str, str]:
+    """Return the positions of the jobs that wait, by uid, as the scheduler reported them last.
 
     The name of a PodGroup ends with the uid of its job.
     """
-    return {
-        each.name[
-            -UID_LENGTH:
-        ]: f"{each.explanation.queue.position}/{each.explanation.queue.waiting}"
-        for each in podgroups
-        if each.explanation is not None and each.explanation.queue.position is not None
-    }
+    found = {}
+    for each in podgroups:
+        rank = each.explanation.queue if each.explanation is not None else None
+        if rank is not None and rank.position is not None:
+            found[each.name[-UID_LENGTH:]] = f"{rank.position}/{rank.waiting}"
+    return found
 
 
 POD_COLUMNS: "list[Column[PodSummary]]" = [
@@ -99,9 +100,9 @@ def show_why(name: str, why: "Why") -> None:
     found = why.explanation
     if found is None:
         return
-    place = found.queue
-    text = f"{place.name}, place {place.position} of {place.waiting}" if place.position else ""
-    fields: list[tuple[str, object]] = [("Queue", text or place.name)]
+    rank = found.queue
+    text = f"{rank.name}, position {rank.position} of {rank.waiting}" if rank.position else ""
+    fields: list[tuple[str, object]] = [("Queue", text or rank.name)]
     fields.append(("Pods", f"{found.pods.needed} needed, {found.pods.fitting} fit"))
     for resource, limit in found.limits.items():
         fields.append((resource, f"{limit.requested} asked, {limit.used} of {limit.limit} used"))
