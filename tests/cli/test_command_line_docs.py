@@ -55,3 +55,9 @@ def _submit() -> None:
             train.task("worker", image="busybox", replicas=2, command=worker, cpu=0.1)
         ).wait("Running", timeout=120)
         client.jobs.submit(Job("hello").task("main", image="busybox", command=["echo", "done"]))
+
+
+async def test_the_status_of_a_cluster_that_is_down_is_json_too(tmp_path: Path) -> None:
+    found = await batholith("status", "--json", "--data-dir", str(tmp_path))
+    assert found.code == 3
+    assert json.loads(found.out) == {"state": "down", "data_dir": str(tmp_path)}
