@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,7 +29,7 @@ from ..local.supervisor.supervisor import (
 )
 from ..model.job_size import MAX_PODS
 from . import controller_selection, logs
-from .flag_groups import HttpLimits, MaxPodsPerJob
+from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob
 from .manager import exit_on_error, parse_http_limits
 
 if TYPE_CHECKING:
@@ -347,21 +348,58 @@ def _kill_orphans(data: DataDir) -> list[str]:
         data.unlock()
 
 
-def status(data_dir: DataDirOption = None) -> None:
-    """Show the components of the cluster; exit with 3 if it is not up."""
+def status(
+    data_dir: DataDirOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the components of the cluster and its addresses; exit with 3 if it is not up."""
     data = resolve_data_dir(data_dir)
     state = _read_state(data, "status")
     if state is None or not state.supervisor.is_alive:
-        typer.echo(f"not up ({data.root})")
-        _name_other_clusters(data)
+        if as_json:
+            typer.echo(json.dumps({"state": "down", "data_dir": str(data.root)}, indent=2))
+        else:
+            typer.echo(f"not up ({data.root})")
+            _name_other_clusters(data)
         raise typer.Exit(3)
-    typer.echo(f"{'up' if state.ready else 'starting'} ({data.root}), version {state.version}")
-    for name, port in state.ports.items():
-        typer.echo(f"  {name}: port {port}")
+    found = _describe_cluster(data, state)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"{found['state']} ({data.root}), version {state.version}")
+    typer.echo(f"  Kubernetes API: {found['kubernetes_url']}")
+    typer.echo(f"  REST API: {found['rest_url']}")
+    typer.echo(f"  kubeconfig: {found['kubeconfig']}")
     typer.echo(f"  {'COMPONENT':<12} {'PID':>8} {'STATE':<9} RESTARTS")
+    for row in found["components"]:
+        pid = row["pid"] or "-"
+        typer.echo(f"  {row['name']:<12} {pid:>8} {row['state']:<9} {row['restarts']}")
+
+
+def _describe_cluster(data: DataDir, state: UpState) -> dict[str, Any]:
+    """Return what ``status --json`` prints of a cluster that is up."""
+    components = []
     for name, component in state.components.items():
         process = component.process
         running = process is not None and process.is_alive
-        condition = "ready" if component.ready and running else "starting" if running else "down"
-        pid = process.pid if process is not None else "-"
-        typer.echo(f"  {name:<12} {pid:>8} {condition:<9} {component.restarts}")
+        components.append(
+            {
+                "name": name,
+                "pid": process.pid if process is not None else None,
+                "state": "ready"
+                if component.ready and running
+                else "starting"
+                if running
+                else "down",
+                "restarts": component.restarts,
+            }
+        )
+    return {
+        "state": "up" if state.ready else "starting",
+        "data_dir": str(data.root),
+        "version": state.version,
+        "kubernetes_url": f"https://{LOOPBACK}:{state.ports['kubernetes']}",
+        "rest_url": f"http://{LOOPBACK}:{state.ports['rest']}",
+        "kubeconfig": str(data.kubeconfig),
+        "components": components,
+    }
