@@ -58,7 +58,11 @@ class Predictions:
 
     def predict(self, gang: Gang) -> float | None:
         """Return the predicted run time in seconds; ``None`` without former gangs."""
-        record = self._records.get(pattern_of(gang))
+        return self.of_pattern(pattern_of(gang))
+
+    def of_pattern(self, pattern: Pattern) -> float | None:
+        """Return the predicted run time of gangs of *pattern* in seconds."""
+        record = self._records.get(pattern)
         return None if record is None else sum(record.last) / len(record.last)
 
     def error_of(self, gang: Gang) -> float | None:

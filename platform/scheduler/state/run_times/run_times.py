@@ -55,13 +55,17 @@ class RunTimes:
     def observe(self, gang: Gang, now: float) -> None:
         """Learn from *gang*, which may have started or ended since it was observed last; *now* is
         the Unix time."""
-        counts = gang.counts
-        if counts.allocated:
-            is_started = counts[TaskStatus.RUNNING] + counts.completed >= gang.min_member
-            if is_started and gang.key not in self._running:
-                since = self.started_at(gang) or now
-                predicted = self.predictions.predict(gang)
-                self._running[gang.key] = _Running(since, pattern_of(gang), predicted)
+        counts = gang.counts.by_status  # not its properties: this is called for each change
+        started = counts[TaskStatus.RUNNING]
+        allocated = started + counts[TaskStatus.BOUND] + counts[TaskStatus.BINDING]
+        if allocated + counts[TaskStatus.ALLOCATED]:
+            finished = counts[TaskStatus.SUCCEEDED] + counts[TaskStatus.FAILED]
+            if gang.key not in self._running and started + finished >= gang.min_member:
+                first = next(iter(gang.tasks.values()))  # the others start with it
+                pattern = pattern_of(gang)
+                predicted = self.predictions.of_pattern(pattern)
+                since = float(first.traits.started) or now
+                self._running[gang.key] = _Running(since, pattern, predicted)
             return
         running = self._running.pop(gang.key, None)
         # A gang that was evicted, or is deleted while it runs, would have run for longer.
