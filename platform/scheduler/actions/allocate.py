@@ -112,7 +112,8 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
         if not heap:
             continue
         pending_gang = heapq.heappop(heap)[2]
-        planning.reserve_before(queue, session.job_order(pending_gang.gang))
+        if planning.is_on:
+            planning.reserve_before(queue, session.job_order(pending_gang.gang))
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
         if _allocate(session, planning, pending_gang, is_last=is_last):
             _push(planning, heap, pending_gang)
@@ -132,6 +133,8 @@ def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, He
         else:
             heap = pending.setdefault(session.cache.queues.of(gang).name, [])
             _push(planning, heap, PendingGang(candidate))
+    if not planning.is_on:
+        return pending
     for name, heap in pending.items():
         first = planning.order.first([each.gang for _, _, each in heap])
         queue = session.cache.queues.named(name)
