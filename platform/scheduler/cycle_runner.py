@@ -290,7 +290,7 @@ class CycleRunner:
                 allocated=dict(queue.allocated),
                 requested=dict(queue.requested),
                 inqueue=dict(queue.reserved),
-                capability=amounts(queue.object.spec.capability),
+                capability=amounts(limits) if (limits := queue.object.spec.capability) else {},
             )
 
 

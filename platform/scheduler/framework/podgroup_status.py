@@ -101,8 +101,9 @@ def build_report(
     diagnosis = None if left else gang.diagnosis
     if not gang.single and gang.podgroup is not None:
         gang.phase = next_phase(gang)
-        if gang.is_pending is not was_pending:
-            gang.version += 1  # it is to be admitted again
+    is_pending = gang.is_pending
+    if is_pending is not was_pending:
+        gang.version += 1  # it is to be admitted again
     message, impossible = "", None
     if diagnosis is not None:
         impossible = _why_impossible(gang, diagnosis, queue, total)
@@ -123,7 +124,7 @@ def build_report(
             gang.conditions_updated_at = now
             pod_conditions = tuple(_pod_conditions(gang, diagnosis, impossible))
     requeue_after = left or None
-    if gang.is_pending and not was_pending:
+    if is_pending and not was_pending:
         # It is to be admitted again in the next cycle, independent of its last attempt.
         gang.version += 1
         requeue_after = 0.0

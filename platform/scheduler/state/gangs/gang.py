@@ -346,7 +346,9 @@ class Gang:
 
     def is_ready(self) -> bool:
         """Return whether enough tasks are ready, in total and of each role."""
-        if self.counts.ready < self.min_member:
+        counts = self.counts.by_status  # not the property: this is asked most often of all
+        started = counts[_BINDING] + counts[_BOUND] + counts[_RUNNING] + counts[_ALLOCATED]
+        if started + counts[_SUCCEEDED] < self.min_member:
             return False
         for role, minimum in self.role_minima.items():
             if self.role_counts(role).ready < minimum:
