@@ -112,8 +112,7 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
         if not heap:
             continue
         pending_gang = heapq.heappop(heap)[2]
-        if planning.is_on:
-            planning.reserve_before(queue, session.job_order(pending_gang.gang))
+        planning.reserve_before(queue, session.job_order(pending_gang.gang))
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
         if _allocate(session, planning, pending_gang, is_last=is_last):
             _push(planning, heap, pending_gang)
