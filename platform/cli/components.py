@@ -340,7 +340,6 @@ def _api(
     """Serve the REST command API, with /livez and /readyz."""
     from ..api.http.cors import OriginPatternError
     from ..api.identity.client_certificates import ClientCaError
-    from ..api.pages.app import PagesSettings
     from ..api.serving.server import ApiSettings, CertificateFilesError, serve
     from ..api.streams.feeds import StreamSettings
     from ..kube.errors import ConfigError
@@ -387,7 +386,7 @@ def _api(
                 max_streams_per_caller=process.max_streams_per_caller,
             ),
             access_log=process.access_log,
-            pages=PagesSettings(sign_in_file=process.sign_in_file) if process.pages else None,
+            pages=process.pages_settings(),
             registry=telemetry.registry,
         )
         run(main)

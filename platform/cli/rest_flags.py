@@ -10,6 +10,7 @@ from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel, Version
 
 if TYPE_CHECKING:
     from ..api.identity.authentication import SecuritySettings
+    from ..api.pages.app import PagesSettings
 
 DEFAULT_CALLER_RATE = 100.0
 """Default of the requests per second that one caller may send."""
@@ -146,3 +147,9 @@ class RestProcessFlags:
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"
     version: Version = False
+
+    def pages_settings(self) -> "PagesSettings | None":
+        """Return how the pages are served, if they are."""
+        from ..api.pages.app import PagesSettings
+
+        return PagesSettings(sign_in_file=self.sign_in_file) if self.pages else None

@@ -92,9 +92,7 @@ class TaskCounts:
     @property
     def ready(self) -> int:
         """Tasks that count for the minimum of the gang: allocated or succeeded."""
-        counts = self.by_status
-        allocated = counts[_BINDING] + counts[_BOUND] + counts[_RUNNING] + counts[_ALLOCATED]
-        return allocated + counts[_SUCCEEDED]
+        return self.allocated + self.by_status[_SUCCEEDED]
 
     @property
     def waiting(self) -> int:
