@@ -282,6 +282,16 @@ class NodeExplanation(Record, frozen=True):
     nearest: NearestNode | None = None
 
 
+class PlannedStart(Record, frozen=True):
+    """When a job that waits is expected to start, if its start is planned."""
+
+    earliest: datetime | None = None
+    latest: datetime | None = None
+    """Null if it is not known."""
+    basis: str = ""
+    """``limits``, ``predictions`` or ``unknown``: what the ends of other jobs are known from."""
+
+
 class Explanation(Record, frozen=True):
     """The scheduler's last attempt to start the job."""
 
@@ -296,6 +306,7 @@ class Explanation(Record, frozen=True):
     pod: str = ""
     """The pod that does not fit; empty if the reason is another one."""
     nodes: NodeExplanation | None = None
+    start: PlannedStart | None = None
 
 
 class WaitReason(StrEnum):

@@ -1,7 +1,9 @@
 """Gangs that wait get planned starts, and later gangs start before them only without a delay."""
 
+import json
 import math
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from batholith.model.meta import ObjectMeta
 from batholith.model.run_times import Basis
 from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
+from batholith.scheduler.framework.explanations import Explanation
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
@@ -141,6 +144,34 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     world.end("a")
     assert world.run(20) == ["large"]
     assert world.cluster.gangs["ns/large"].estimated_start is None
+
+
+def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> (
+    None
+):
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.time = 10
+
+    def why() -> Explanation:
+        reports = world.decision().reports
+        (found,) = (each.why for each in reports if each.key == "ns/large")
+        assert found is not None
+        return found
+
+    first = why()
+    start = {"earliest": "1970-01-01T00:00:10Z", "latest": "1970-01-01T00:01:50Z"}
+    assert json.loads(first.encode())["start"] == {**start, "basis": "limits"}
+    world.cluster.recheck("ns/large")
+    assert why().is_same_as(first)
+    estimate = first.start
+    assert estimate is not None
+    for seconds, is_same in ((109.0, True), (120.0, True), (121.0, False), (None, False)):
+        changed = replace(first, start=replace(estimate, latest=seconds))
+        assert changed.is_same_as(first) is is_same
+    assert not replace(first, start=None).is_same_as(first)
+    assert not first.is_same_as(None)
 
 
 def test_without_backfilling_small_gangs_start_first() -> None:

@@ -156,6 +156,7 @@ def _explanation(
         ready=gang.counts.ready,
         position=rank,
         waiting=waiting,
+        start=gang.estimated_start,
     )
 
 

@@ -170,14 +170,23 @@ class StartPlanning:
             return
         for key in self._estimated - self._plan.reservations.keys():
             if key in self._cache.gangs:
-                self._cache.gangs[key].estimated_start = None
+                self._estimate(self._cache.gangs[key], None)
         for each in self._plan:
-            self._cache.gangs[each.waiting.key].estimated_start = self._estimate_of(each)
+            self._estimate(self._cache.gangs[each.waiting.key], self._estimate_of(each))
         self._plan.end()
         self._publish()
         now = self._cache.cycle_time
         self._plan.position = self._position()
         self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
+
+    def _estimate(self, gang: Gang, estimate: StartEstimate | None) -> None:
+        """Set when *gang* starts, and report it again if that has changed by more than a little."""
+        before = gang.estimated_start
+        if estimate is not None and estimate.is_close_to(before):
+            return
+        gang.estimated_start = estimate
+        if estimate is not before:
+            self._cache.changes.mark(gang)
 
     def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
         """Return when the gang of *reservation* starts. Gangs may end before their limits; one that

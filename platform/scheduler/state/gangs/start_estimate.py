@@ -28,3 +28,13 @@ class StartEstimate:
     """Unix time; ``None`` if it is not known."""
 
     basis: StartBasis
+
+    def is_close_to(self, other: "StartEstimate | None") -> bool:
+        """Return whether it differs from *other*, an earlier one, by at most a tenth of the wait
+        that was expected then."""
+        if other is None or self.basis is not other.basis:
+            return False
+        if self.latest is None or other.latest is None:
+            return self.latest is other.latest
+        tolerance = 0.1 * max(other.latest - other.earliest, 1.0)
+        return abs(self.latest - other.latest) <= tolerance
