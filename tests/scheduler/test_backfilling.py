@@ -146,9 +146,7 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     assert world.cluster.gangs["ns/large"].estimated_start is None
 
 
-def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> (
-    None
-):
+def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> None:
     world = World()
     world.submit("a", 2)
     world.submit("large", 4)
