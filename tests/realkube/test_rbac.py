@@ -511,7 +511,12 @@ class RbacScenario:
         )
 
     async def run_failovers(self) -> None:
-        """The leader of each component exits, another one leads, and a new standby starts."""
+        """The leader of each component exits, another one leads, and a new standby starts.
+
+        The scheduler has learned the run time of a job, which it keeps when it exits.
+        """
+        await self._job("learned", "sleep 3")
+        await self._wait_until(JOBS.path(TEST_NAMESPACE, "learned"), _is_in("Completed"))
         for component, lease in (
             ("controllers", "vc-controller-manager"),
             ("scheduler", "volcano"),
