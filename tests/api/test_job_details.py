@@ -386,6 +386,7 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
                     "reason": "",
                 },
             },
+            "start": None,
         },
     }
     await rest.set_job_phase("Completed")
