@@ -52,17 +52,20 @@ class Simulator:
             )
         changes: list[TriedChange] = []
         for search in (self._fewer_pods, self._other_queues, self._smaller_requests):
+            if self.is_over():
+                break
             for change in search(gang, trial):
                 changes.append(change)
                 if self.is_over():
                     break
+        is_complete = not self.is_over()
         return SimulationResult(
             starts_now=False,
             why=trial.explanation.encode() if trial.explanation else "",
             impossible=trial.impossible,
             forecast=self.forecast(gang),
             changes=tuple(changes),
-            is_complete=not self.is_over(),
+            is_complete=is_complete,
         )
 
     def _starts(self, gang: ProposedGang) -> bool:
@@ -81,7 +84,8 @@ class Simulator:
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
-        yield TriedChange("pods", starts_now=bool(best), pods=best or gang.fewest_pods)
+        if best or low > high:  # otherwise the time was over before the smallest was tried
+            yield TriedChange("pods", starts_now=bool(best), pods=best or gang.fewest_pods)
 
     def _other_queues(self, gang: ProposedGang, _: Trial) -> Iterator[TriedChange]:
         parents = {
