@@ -47,11 +47,13 @@ def job(*tasks: tuple[int, dict[str, str]], **spec: Any) -> Job:
     return msgspec.json.decode(json.dumps(manifest), type=Job)
 
 
-async def simulate(world: SchedulerWorld, proposed: Job) -> SimulationResult:
+async def simulate(
+    world: SchedulerWorld, proposed: Job, *, max_seconds: float = math.inf
+) -> SimulationResult:
     """Simulate in a copy, after a cycle as the scheduler does."""
     world.schedule()
     copy = SchedulerCopy(world.cluster, world.core, now=1.0, time=1.0)
-    simulation = JobSimulation(copy, proposed, "2026-01-02T00:00:00Z", max_seconds=math.inf)
+    simulation = JobSimulation(copy, proposed, "2026-01-02T00:00:00Z", max_seconds)
     return decode_result(await result_of(*start_copy(simulation.compute), timeout=30))
 
 
@@ -222,3 +224,11 @@ async def test_result_of_any_size_arrives() -> None:
     result = await result_of(*start_copy(lambda: b"x" * 1_000_000), timeout=30)
     assert len(result) == 1_000_000
     await asyncio.sleep(0)
+
+
+async def test_changes_that_were_not_tried_are_not_reported() -> None:
+    world = world_of("a")
+    run(world, "other", 6, "a")
+    found = await simulate(world, job((4, {"cpu": "1"})), max_seconds=0)
+    assert not found.starts_now
+    assert (found.changes, found.is_complete) == ((), False)
