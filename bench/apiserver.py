@@ -57,14 +57,14 @@ async def running_server(*command: str) -> AsyncIterator[tuple[Server, Client]]:
         try:
             await asyncio.to_thread(ready.readline)
             async with Client(load_credentials(str(data.kubeconfig)), user_agent="bench") as client:
-                await _make_queues(client)
+                await _create_queues(client)
                 yield Server(process), client
         finally:
             process.terminate()
             process.wait()
 
 
-async def _make_queues(client: Client) -> None:
+async def _create_queues(client: Client) -> None:
     """Create the objects that the queue controller creates in a cluster."""
     for name, spec in (("root", {}), ("default", {"parent": "root", "weight": 1})):
         await client.create(QUEUES, {"metadata": {"name": name}, "spec": spec})

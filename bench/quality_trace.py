@@ -61,6 +61,8 @@ class TraceJob:
     memory: int
     """CPUs and GiB of each pod."""
 
+    user: str = "anyone"
+
 
 def generate(jobs: int, nodes: int, *, seed: int, load: float = 0.95) -> list[TraceJob]:
     """Return *jobs* jobs that ask for *load* times the CPU of *nodes* nodes over the trace."""

@@ -12,16 +12,18 @@ is more than 5 % worse.
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import GROUP_NAME, TASK_SPEC
+from batholith.model.names import GROUP_NAME, SUBMITTED_BY, TASK_SPEC, TIME_LIMIT
 from batholith.model.pod_resources import Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Guarantee, Queue, QueueSpec, QueueStatus
@@ -64,6 +66,8 @@ SEED = 20261122
 SIZES = ((1, 1), (2, 8), (9, 64), (65, 512))
 REGRESSION = 0.05
 NAMESPACE = "bench"
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+"""Unix time at which virtual time begins."""
 HELM = """
 actions: "enqueue, allocate, backfill"
 tiers:
@@ -132,14 +136,17 @@ def cluster_objects(nodes: int) -> tuple[list[Node], list[Queue], list[PriorityC
     )
 
 
-def podgroup_of(job: TraceJob) -> PodGroup:
-    """Return the PodGroup of *job*."""
-    minutes, seconds = divmod(int(job.arrival), 60)
-    days, minutes = divmod(minutes, 24 * 60)
-    created = f"2026-01-{days + 1:02d}T{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}Z"
+def podgroup_of(job: TraceJob, limit: float | None = None) -> PodGroup:
+    """Return the PodGroup of *job*, with a time limit in seconds if it has one."""
+    created = timestamp(job.arrival)
     return PodGroup(
         metadata=ObjectMeta(
-            name=job.name, namespace=NAMESPACE, uid=job.name, creation_timestamp=created
+            name=job.name,
+            namespace=NAMESPACE,
+            uid=job.name,
+            creation_timestamp=created,
+            annotations={SUBMITTED_BY: job.user}
+            | ({} if limit is None else {TIME_LIMIT: f"{limit:.3f}s"}),
         ),
         spec=PodGroupSpec(
             min_member=job.minimum,
@@ -152,6 +159,11 @@ def podgroup_of(job: TraceJob) -> PodGroup:
         ),
         status=PodGroupStatus(phase="Pending"),
     )
+
+
+def timestamp(seconds: float) -> str:
+    """Return virtual time as it is written in objects."""
+    return datetime.fromtimestamp(EPOCH + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Pods:
@@ -179,6 +191,7 @@ class Pods:
                 scheduler_name="volcano",
                 priority=PRIORITIES[job.priority],
                 containers=(Container(resources=Resources(requests=requests)),),
+                termination_grace_period_seconds=0,
             ),
             status=PodStatus(phase="Pending"),
         )
@@ -186,12 +199,13 @@ class Pods:
         self.by_uid[uid] = (job.name, index)
         return pod
 
-    def bind(self, uid: str, node: str) -> tuple[Pod, Pod]:
-        """Return a pod before and after it runs on *node*."""
+    def bind(self, uid: str, node: str, now: float = 0.0) -> tuple[Pod, Pod]:
+        """Return a pod before and after it runs on *node*, since *now*."""
         key = self.by_uid[uid]
         old = self.current[key]
         spec = msgspec.structs.replace(old.spec, node_name=node)
-        new = msgspec.structs.replace(old, spec=spec, status=PodStatus(phase="Running"))
+        status = PodStatus(phase="Running", start_time=timestamp(math.ceil(now)))
+        new = msgspec.structs.replace(old, spec=spec, status=status)
         self.current[key] = new
         return old, new
 
@@ -208,7 +222,9 @@ class Pods:
 class Product:
     """The decision core of the scheduler."""
 
-    def __init__(self, nodes: int, text: str) -> None:
+    def __init__(self, nodes: int, text: str, limits: Mapping[str, float] | None = None) -> None:
+        self.limits = limits or {}
+        """Time limits of jobs in seconds, by name."""
         loaded = conf.load(text)
         self.cache = SchedulerCache()
         self.core = CycleRunner(self.cache, Framework(loaded.tiers), loaded.actions)
@@ -225,7 +241,7 @@ class Product:
 
     def submit(self, job: TraceJob) -> None:
         """Add a gang without pods."""
-        self.groups[job.name] = podgroup_of(job)
+        self.groups[job.name] = podgroup_of(job, self.limits.get(job.name))
         self.cache.update_podgroup(None, self.groups[job.name])
 
     def create_pods(self, job: TraceJob, indexes: Iterable[int]) -> None:
@@ -262,14 +278,14 @@ class Product:
     def cycle(self, now: float) -> Actions:
         """Run one cycle, and let the pods run at once."""
         began = time.process_time()
-        decision = self.core.run_once(now=now)
+        decision = self.core.run_once(now=now, time=EPOCH + now)
         self.cpu_seconds += time.process_time() - began
         if decision.plugin_failures:
             raise RuntimeError(f"plugins failed: {decision.plugin_failures}")
         actions = Actions([ref.key.partition("/")[2] for ref in decision.enqueued])
         for placement in decision.placements:
             actions.placements.append((*self.pods.by_uid[placement.uid], placement.node))
-            self.cache.update_pod(*self.pods.bind(placement.uid, placement.node))
+            self.cache.update_pod(*self.pods.bind(placement.uid, placement.node, now))
         for eviction in decision.evictions:
             actions.evicted.append(self.pods.by_uid[eviction.uid])
         for report in decision.reports:
@@ -344,7 +360,7 @@ class FirstFit:
     def __init__(self, nodes: int) -> None:
         self.idle = [[CPUS, CPUS * MEMORY_PER_CPU] for _ in range(nodes)]
         self.waiting: dict[str, tuple[TraceJob, list[int]]] = {}
-        self.place_of: dict[tuple[str, int], int] = {}
+        self.node_of: dict[tuple[str, int], int] = {}
         self.cpu_seconds = 0.0
         self._admitted: list[str] = []
         self._started: set[str] = set()
@@ -360,7 +376,7 @@ class FirstFit:
     def end_pods(self, job: TraceJob, indexes: Iterable[int], *, finished: bool) -> None:
         """Free what the pods used."""
         for index in indexes:
-            idle = self.idle[self.place_of.pop((job.name, index))]
+            idle = self.idle[self.node_of.pop((job.name, index))]
             idle[0] += job.cpu
             idle[1] += job.memory
 
@@ -403,7 +419,7 @@ class FirstFit:
         for index, node in zip(indexes, chosen, strict=False):
             self.idle[node][0] -= job.cpu
             self.idle[node][1] -= job.memory
-            self.place_of[job.name, index] = node
+            self.node_of[job.name, index] = node
             actions.placements.append((job.name, index, f"n{node:03d}"))
         self._started.add(job.name)
         if len(chosen) == len(indexes):

@@ -29,6 +29,15 @@ def test_hit_names_line_word_and_replacement() -> None:
     assert check("A directory.\nTwo Folders, let in.") == ["2 Folders directory", "2 let in admit"]
 
 
+@pytest.mark.parametrize("name", ["folder_of_mail", "_FOLDER_NAME", "FolderOfMail", "HTTPFolders"])
+def test_names_in_code_are_split_into_words(name: str) -> None:
+    text = f"{name} = load()"
+    assert len(check(text, path="platform/mail.py")) == 1
+    assert check(text, path="tests/test_mail.py") == []
+    assert check(text, name, path="platform/mail.py") == []
+    assert check("subfolder_of_mail = load()", path="platform/mail.py") == []
+
+
 def test_words_are_matched_whole() -> None:
     assert check("subfolders, data_folder, let them in") == []
 

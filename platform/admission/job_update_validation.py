@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..model import quantity
-from ..model.admission import DeniedError, Json, nested_list, nested_object
+from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nested_object
 from ..model.job import Job
+from ..model.names import RUNNING_ESTIMATE, TIME_LIMIT, TIME_LIMIT_WARNING
 from ..model.quantity import QuantityError
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
+from .time_limits import job_errors
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))
 _MUTABLE_IN_TASK = frozenset(("replicas", "minAvailable"))
@@ -22,21 +24,33 @@ _MAPS = frozenset(("plugins", "labels", "annotations", "nodeSelector", "matchLab
 """Maps with user-defined keys: a key is significant even if its value is empty."""
 
 
-def validate_job_update(job: Job, new: Json, old: Json, *, max_pods: int) -> None:
+def validate_job_update(
+    job: Job, new: Json, old: Json, reader: ObjectReader, *, max_pods: int
+) -> None:
     """Validate the update of *old* to *new*; *job* is *new* decoded.
 
-    An update that leaves the spec unchanged is always valid: a job stored without validation must
-    not block updates of labels or finalizers.
+    What is unchanged, the spec and the annotations of the time limit, is always valid: a job stored
+    without validation must not block updates of labels or finalizers.
 
     Raises:
         DeniedError: with the first error.
     """
+    if _of_run_time(new) != _of_run_time(old):
+        annotations = job.metadata.annotations
+        removed = TIME_LIMIT not in annotations
+        for error in job_errors(annotations, job.spec.queue, reader, removed=removed):
+            raise DeniedError(error)
     if nested_object(new, "spec") == nested_object(old, "spec"):
         return
     if error := size_error(job, max_pods):
         raise DeniedError(error)
     for error in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
         raise DeniedError(error)
+
+
+def _of_run_time(job: Json) -> list[object]:
+    annotations = nested_object(nested_object(job, "metadata"), "annotations")
+    return [annotations.get(name) for name in (TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE)]
 
 
 def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:

@@ -24,6 +24,7 @@ from .task_validation import (
     size_error,
     topology_error,
 )
+from .time_limits import job_errors
 
 MAX_CACHED_TEMPLATE = 16 * 1024
 """Maximum size in bytes of a template whose errors are cached."""
@@ -53,6 +54,7 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         volume_error(job.spec.volumes),  # C15
         *_queue_errors(job.spec.queue, reader),  # C16 to C19
         dependency_error(job.spec.tasks),  # C20
+        *job_errors(job.metadata.annotations, job.spec.queue, reader),
     ]
     if message := join_errors(errors):
         raise DeniedError(message)

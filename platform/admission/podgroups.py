@@ -2,11 +2,12 @@
 
 from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
 from ..model.field_errors import join_errors
-from ..model.names import QUEUES
+from ..model.names import DEFAULT_QUEUE, QUEUES
 from ..model.podgroup import PodGroup
 from .decoding import decode
 from .job_validation import leaf_error, queue_state_error
 from .task_validation import topology_error
+from .time_limits import job_errors
 
 
 def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
@@ -15,8 +16,10 @@ def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
     Raises:
         DeniedError: with all errors, in one line.
     """
-    spec = decode(request.object or {}, PodGroup).spec
+    podgroup = decode(request.object or {}, PodGroup)
+    spec, annotations = podgroup.spec, podgroup.metadata.annotations
     errors = [_queue_error(spec.queue, reader), topology_error(spec.network_topology)]
+    errors += job_errors(annotations, spec.queue or DEFAULT_QUEUE, reader)
     for policy in spec.sub_group_policy:
         if error := topology_error(policy.network_topology):
             errors.append(f"in subGroupPolicy '{policy.name}': {error}.")

@@ -17,6 +17,7 @@ from ..model.resource_names import is_extended
 from .decoding import decode
 from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
 from .settings import AdmissionSettings
+from .time_limits import queue_problems
 
 HIERARCHY = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS = "volcano.sh/hierarchy-weights"
@@ -103,6 +104,11 @@ def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> N
         errors.invalid("requestBody.spec.state", state, detail)
     if text := _hierarchy_error(queue, old, reader):
         errors.add("requestBody.metadata.annotations", text)
+    known = set() if old is None else set(queue_problems(old.metadata.annotations))
+    for problem in queue_problems(queue.metadata.annotations):
+        if problem not in known:  # stored without validation, it must not block other changes
+            name, value, text = problem
+            errors.invalid(f"requestBody.metadata.annotations[{name}]", value, text)
     if errors.errors:
         raise DeniedError(aggregate_errors(errors.errors))
 

@@ -16,6 +16,7 @@ from . import (
     queue_validation,
     queue_warnings,
     resource_groups,
+    time_limits,
     training,
 )
 from .decoding import decode
@@ -41,10 +42,8 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             keep_zero=request.operation == "UPDATE",
         )
         # Volcano sets only the PodGroup's queue, so that Job and pods name another one.
-        return namespaces.set_namespace_queue(job, request, reader)
-
-    def mutate_queue(request: AdmissionRequest, reader: ObjectReader) -> Json:
-        return queue_validation.set_defaults(request.object or {})
+        in_queue = namespaces.set_namespace_queue(job, request, reader)
+        return time_limits.set_default(in_queue, request, reader)
 
     def mutate_podgroup(request: AdmissionRequest, reader: ObjectReader) -> Json:
         return namespaces.set_namespace_queue(request.object or {}, request, reader)
@@ -65,7 +64,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
             )
-            validate_job_update(job, obj, old, max_pods=settings.max_pods_per_job)
+            validate_job_update(job, obj, old, reader, max_pods=settings.max_pods_per_job)
 
     def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
         queue_validation.validate(request, reader, settings)
@@ -80,7 +79,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         # Volcano sets defaults of a Job on create only; then a manifest that omits a default
         # cannot be applied again. Defaulting on update, too, avoids that.
         _mutating(JOBS, _WRITE, mutate_job),
-        _mutating(QUEUES, _CREATE, mutate_queue),
+        _mutating(QUEUES, _CREATE, _mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBFLOWS, _WRITE, jobflows.validate, jobflows.warnings),
@@ -106,6 +105,10 @@ def _unscheduled(request: AdmissionRequest, fields: Callable[[object, str], Foun
     """Return warnings of the fields that a write adds and the scheduler does not act on."""
     new, old = ((obj or {}).get("spec") for obj in (request.object, request.old_object))
     return unscheduled_fields.warnings(fields(new, "spec"), fields(old, "spec"))
+
+
+def _mutate_queue(request: AdmissionRequest, _: ObjectReader) -> Json:
+    return queue_validation.set_defaults(request.object or {})
 
 
 def _mutating(resource: Resource, operations: frozenset[str], mutate: Mutate) -> Webhook:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..model import times
+from ..model.run_times import deadline_of
 from . import conditions, success_policy
 from .backoff import BackoffRecord
 from .batch_pod import BatchPod, JobTraits
@@ -146,7 +147,7 @@ def _start_time(view: BatchJobView) -> str | None:
 
 def _deadline_in(job: Job, start_time: str | None, now: datetime) -> float | None:
     """Return the seconds until the deadline; not positive once it has passed."""
-    seconds = job.spec.active_deadline_seconds
+    seconds = deadline_of(job.spec.active_deadline_seconds, job.metadata.annotations)
     if seconds is None or start_time is None or job.spec.suspend:
         return None
     return times.parse(start_time).timestamp() + seconds - now.timestamp()

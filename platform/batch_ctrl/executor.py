@@ -7,11 +7,11 @@ from typing import Any, assert_never
 from ..kube.client.client import Client
 from ..machinery.batches import BatchResult
 from ..machinery.claim import Claimer
+from ..machinery.merge_patch import merge_patch
 from ..machinery.pod_control import ObjectControl, Owner, is_namespace_terminating
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Sync
 from ..machinery.reconcile.events import Event, Events
-from ..machinery.status_writer import merge_patch
 from ..model.names import BATCH_JOBS
 from .conditions import Outcome
 from .core_types import Job, JobStatus, Pod

@@ -4,6 +4,12 @@ The tracker shows what the informer reported, overlaid with this controller's ow
 the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
 repeats a write that no informer has reported yet. Deleted pods are shown as terminating until they
 are reported as deleted, as kube-controller-manager counts them.
+
+The kernel's ``WriteThroughCache`` does not replace the overlay. It applies own writes when it is
+read and does not report when it drops one, so that the groups could not follow it unless each
+sync reads all pods. It shows a write after its response, but a finalizer counts as removed as soon
+as its removal is requested: a pod that the informer reports before the response is not counted
+twice.
 """
 
 import heapq

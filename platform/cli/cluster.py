@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,12 +24,12 @@ from ..local.supervisor.supervisor import (
     DamagedStateError,
     Supervisor,
     UpState,
-    kill_leftovers,
+    kill_orphans,
     read_state,
 )
 from ..model.job_size import MAX_PODS
 from . import controller_selection, logs
-from .flag_groups import HttpLimits, MaxPodsPerJob
+from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob
 from .manager import exit_on_error, parse_http_limits
 
 if TYPE_CHECKING:
@@ -134,6 +135,9 @@ def up(
         ),
     ] = "*",
     mount: MountOption = None,
+    pages: Annotated[
+        bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
+    ] = True,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -152,6 +156,7 @@ def up(
             max_pods_per_job=max_pods_per_job,
             podgroups=podgroups,
             controllers=enabled,
+            pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
         )
     _up(context, data, options, detach=detach)
@@ -169,7 +174,7 @@ def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bo
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
-        kill_leftovers(data)
+        kill_orphans(data)
         with EmbeddedCluster(data, options) as embedded:
             for line in embedded.notices:
                 typer.echo(line)
@@ -282,7 +287,7 @@ def _stop_supervisor(data: DataDir, child: int) -> None:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            _kill_leftovers(data)
+            _kill_orphans(data)
             return
         time.sleep(0.02)
 
@@ -296,7 +301,7 @@ def down(data_dir: DataDirOption = None) -> None:
         os.kill(state.supervisor.pid, signal.SIGTERM)
         _wait_stopped(data, state)
         return
-    killed = _kill_leftovers(data)
+    killed = _kill_orphans(data)
     if killed:
         typer.echo(f"killed orphans: {', '.join(killed)}")
         return
@@ -319,12 +324,12 @@ def _wait_stopped(data: DataDir, state: UpState) -> None:
         if time.monotonic() > deadline:
             typer.echo("timeout: some pods did not terminate; killing the rest", err=True)
             terminate(state.supervisor, timeout=0)
-            _kill_leftovers(data)
+            _kill_orphans(data)
             return
         time.sleep(0.02)  # Not a child process: it can only be polled.
 
 
-def _kill_leftovers(data: DataDir) -> list[str]:
+def _kill_orphans(data: DataDir) -> list[str]:
     """Kill components and pods of a supervisor that was killed; return their names."""
     from ..local.agent.pods.orphans import stop_all_pods
 
@@ -336,28 +341,65 @@ def _kill_leftovers(data: DataDir) -> list[str]:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        killed = kill_leftovers(data) + stop_all_pods(data.root)
+        killed = kill_orphans(data) + stop_all_pods(data.root)
         data.up_json.unlink(missing_ok=True)
         return killed
     finally:
         data.unlock()
 
 
-def status(data_dir: DataDirOption = None) -> None:
-    """Show the components of the cluster; exit with 3 if it is not up."""
+def status(
+    data_dir: DataDirOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the components of the cluster and its addresses; exit with 3 if it is not up."""
     data = resolve_data_dir(data_dir)
     state = _read_state(data, "status")
     if state is None or not state.supervisor.is_alive:
-        typer.echo(f"not up ({data.root})")
-        _name_other_clusters(data)
+        if as_json:
+            typer.echo(json.dumps({"state": "down", "data_dir": str(data.root)}, indent=2))
+        else:
+            typer.echo(f"not up ({data.root})")
+            _name_other_clusters(data)
         raise typer.Exit(3)
-    typer.echo(f"{'up' if state.ready else 'starting'} ({data.root}), version {state.version}")
-    for name, port in state.ports.items():
-        typer.echo(f"  {name}: port {port}")
+    found = _describe_cluster(data, state)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"{found['state']} ({data.root}), version {state.version}")
+    typer.echo(f"  Kubernetes API: {found['kubernetes_url']}")
+    typer.echo(f"  REST API: {found['rest_url']}")
+    typer.echo(f"  kubeconfig: {found['kubeconfig']}")
     typer.echo(f"  {'COMPONENT':<12} {'PID':>8} {'STATE':<9} RESTARTS")
+    for row in found["components"]:
+        pid = row["pid"] or "-"
+        typer.echo(f"  {row['name']:<12} {pid:>8} {row['state']:<9} {row['restarts']}")
+
+
+def _describe_cluster(data: DataDir, state: UpState) -> dict[str, Any]:
+    """Return what ``status --json`` prints of a cluster that is up."""
+    components = []
     for name, component in state.components.items():
         process = component.process
         running = process is not None and process.is_alive
-        condition = "ready" if component.ready and running else "starting" if running else "down"
-        pid = process.pid if process is not None else "-"
-        typer.echo(f"  {name:<12} {pid:>8} {condition:<9} {component.restarts}")
+        components.append(
+            {
+                "name": name,
+                "pid": process.pid if process is not None else None,
+                "state": "ready"
+                if component.ready and running
+                else "starting"
+                if running
+                else "down",
+                "restarts": component.restarts,
+            }
+        )
+    return {
+        "state": "up" if state.ready else "starting",
+        "data_dir": str(data.root),
+        "version": state.version,
+        "kubernetes_url": f"https://{LOOPBACK}:{state.ports['kubernetes']}",
+        "rest_url": f"http://{LOOPBACK}:{state.ports['rest']}",
+        "kubeconfig": str(data.kubeconfig),
+        "components": components,
+    }

@@ -243,10 +243,10 @@ def agent(
 def _prepare_files(settings: "AgentSettings") -> None:
     """Create the agent's directories; exit if other users can write to them or to its key."""
     from ..kube.private_files import read_credential
-    from ..local.agent.pods.records import make_dirs
+    from ..local.agent.pods.records import create_dirs
 
     with exit_on_error(OSError):
-        make_dirs(settings.data_dir)
+        create_dirs(settings.data_dir)
         if settings.serving is not None:
             read_credential(settings.serving.key)
 
@@ -375,6 +375,7 @@ def _api(
         )
         settings = ApiSettings(
             store_url=flags.store,
+            scheduler_namespace=flags.scheduler_namespace,
             listener=listener,
             certificate=pair,
             security=security.settings(tls=pair is not None),
@@ -385,6 +386,7 @@ def _api(
                 max_streams_per_caller=process.max_streams_per_caller,
             ),
             access_log=process.access_log,
+            pages=process.pages_settings(),
             registry=telemetry.registry,
         )
         run(main)

@@ -26,7 +26,7 @@ from .leader_election import (
 from .manager import (
     Runnable,
     Telemetry,
-    ensure_not_beside,
+    ensure_no_others,
     exit_on_error,
     new_client,
     run_components,
@@ -70,7 +70,7 @@ async def _ensure_sole_controllers(
     components = [*check_flags.components(CONTROLLERS)]
     if controller_selection.TRAINING in enabled and not training.force_beside_training_operator:
         components.append(TRAINING_OPERATOR)
-    await ensure_not_beside(cluster, *components)
+    await ensure_no_others(cluster, *components)
     owners = {
         "--manage-all-jobs": batch.manage_all_jobs,
         f"--controllers={controller_selection.BATCH_CRON_JOB}": controller_selection.BATCH_CRON_JOB

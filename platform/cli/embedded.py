@@ -15,13 +15,13 @@ from typing import Literal, Self
 
 import msgspec
 
-from ..kube.private_files import read_private
+from ..api.pages.sessions import prepare_sign_in
+from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.mounting import lacks_sandbox_support
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
-from ..local.supervisor.files import write_private
 from ..local.supervisor.supervisor import ComponentSpec, Supervisor
 from ..model.job_size import MAX_PODS
 from . import controller_selection
@@ -51,7 +51,11 @@ CONTROLLERS_FLAGS = {
 """Flags by the controller that has them. All Jobs are managed, since this cluster has no other
 controller of Jobs. The init container that would bring kubectl exits at once, since pods cannot
 reach the API server."""
-SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
+SCHEDULER_FLAGS = (
+    "--default-scheduler",
+    f"--feature-gates={QUEUE_GATES}=true",
+    "--simulation-address=127.0.0.1:0",
+)
 """Enables the scheduling gate of queues, which only pods with its annotation get."""
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """No limit per caller, since all callers are the same user."""
@@ -75,6 +79,8 @@ class Options:
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
     max_pods_per_job: int = MAX_PODS
+    pages: bool = True
+    """Whether the REST API serves its pages."""
     controllers: Collection[str] = controller_selection.CONTROLLERS
     """The controllers that run, as in ``--controllers``."""
     host_dirs: tuple[HostDir, ...] = ()
@@ -98,6 +104,7 @@ class EmbeddedCluster:
         self._data = data
         self._options = options
         self.notices: list[str] = []
+        self._admin_token = self._sign_in_code = ""
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -121,6 +128,8 @@ class EmbeddedCluster:
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
+            if options.pages:
+                self._sign_in_code = prepare_sign_in(self._data.sign_in, self._admin_token)
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             opened.pop_all()
         self.notices += isolation_warnings(options)
@@ -185,10 +194,23 @@ class EmbeddedCluster:
                 '    -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\',
                 '    -d \'{"action": "suspend"}\'',
                 "",
+                *self._pages_usage(),
                 f"  {self.rest_url}/docs lists the REST API. Ctrl-C stops the cluster, as does",
                 f"  {down_command(self._data)}",
             ]
         )
+
+    def _pages_usage(self) -> list[str]:
+        if not self._options.pages:
+            return []
+        # A separate host name: browsers send cookies of 127.0.0.1 to servers at all its ports.
+        port = self._rest_socket.getsockname()[1]
+        link = f"http://batholith.localhost:{port}/login?code={self._sign_in_code}"
+        return [
+            "  Jobs, queues and nodes in the browser (the link can be used once):",
+            f"  {link}",
+            "",
+        ]
 
     def _bind(self, what: str, requested: int | None, default: int, *, last: int) -> socket.socket:
         """Listen on the *requested* port. If any free port will do, prefer the *last* one."""
@@ -211,6 +233,7 @@ class EmbeddedCluster:
     def _write_credentials(self) -> None:
         ca = pki.ensure(self._data.pki).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
+        self._admin_token = user_tokens["admin"]
         files = {name: self._kubeconfig(name) for name in COMPONENTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
             access = kubeconfig.ClusterAccess(
@@ -233,6 +256,7 @@ class EmbeddedCluster:
         for directory in options.host_dirs:
             agent += ["--mount", str(directory)]
         store = f"sqlite:///{self._data.api_db}"
+        pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
@@ -274,7 +298,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *limits
+                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *pages, *limits
                 ),
                 descriptors=[rest],
                 environment=environment,

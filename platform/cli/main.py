@@ -7,6 +7,7 @@ from .admission import admission
 from .controllers import controllers
 from .flag_groups import Version
 from .go_flags import GoFlagCommand
+from .jobs.commands import register
 from .preflight import preflight
 from .scheduler import scheduler
 
@@ -34,3 +35,4 @@ app.command(cls=GoFlagCommand)(admission)
 app.command()(components.agent)
 app.command()(components.api)
 app.command()(cluster.version)
+register(app)

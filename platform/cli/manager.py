@@ -162,7 +162,7 @@ def new_client(
     )
 
 
-async def ensure_not_beside(cluster: ClusterFlags, *components: "OtherComponent") -> None:
+async def ensure_no_others(cluster: ClusterFlags, *components: "OtherComponent") -> None:
     """Check that none of the *components* of other systems is running.
 
     Raises:

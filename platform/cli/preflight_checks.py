@@ -38,6 +38,7 @@ EMBEDDED = "batholith"
 """Text in the version of the embedded API server, by which it is recognized."""
 INSTALLED = (
     ("", "namespaces"),
+    ("", "secrets"),
     ("", "serviceaccounts"),
     ("", "services"),
     ("", "configmaps"),

@@ -10,6 +10,7 @@ from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel, Version
 
 if TYPE_CHECKING:
     from ..api.identity.authentication import SecuritySettings
+    from ..api.pages.app import PagesSettings
 
 DEFAULT_CALLER_RATE = 100.0
 """Default of the requests per second that one caller may send."""
@@ -30,6 +31,9 @@ class RestFlags:
         str,
         typer.Option(help="SQLAlchemy URL of the command history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db"
+    scheduler_namespace: Annotated[
+        str, typer.Option(help="Namespace of the scheduler, which simulates jobs.")
+    ] = "volcano-system"
     listen_address: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "127.0.0.1:7480"
     listen_fd: Annotated[
         int | None, typer.Option(help="File descriptor of an inherited listening socket.")
@@ -131,9 +135,21 @@ class RestProcessFlags:
     max_streams_per_caller: Annotated[
         int, typer.Option(min=0, help="Open event streams of one user.")
     ] = 100
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Serve HTML pages at /, where users sign in by token.")
+    ] = False
+    sign_in_file: Annotated[
+        Path | None, typer.Option(hidden=True, help="For `up`: file with a one-time code.")
+    ] = None
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request, without values of its query.")
     ] = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"
     version: Version = False
+
+    def pages_settings(self) -> "PagesSettings | None":
+        """Return how the pages are served, if they are."""
+        from ..api.pages.app import PagesSettings
+
+        return PagesSettings(sign_in_file=self.sign_in_file) if self.pages else None

@@ -12,13 +12,16 @@ from . import featuregate
 from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
 from .go_flags import IgnoredFlag, command_from_groups
 from .leader_election import ElectedRunnable, SchedulerElectionFlags, fenced_client, leader_election
-from .manager import Telemetry, ensure_not_beside, exit_on_error, run_components
+from .manager import Telemetry, ensure_no_others, exit_on_error, run_components
 from .process import run
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..scheduler.scheduler import SchedulerSettings
+    from ..kube.client.client import Client
+    from ..scheduler.scheduler import Scheduler, SchedulerSettings
+    from ..scheduler.simulation.server import SimulationAddress
+    from ..scheduler.writers.kept_state import KeptState
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +91,13 @@ class SchedulingFlags:
             help="Allocate gangs before their pods exist, if the job controller describes them."
         ),
     ] = True
+    state_configmap: Annotated[
+        str,
+        typer.Option(
+            help="ConfigMap in the namespace of the Lease with what is kept over restarts; "
+            "empty: nothing is kept."
+        ),
+    ] = "batholith-scheduler-state"
     feature_gates: Annotated[
         str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
@@ -98,6 +108,56 @@ class SchedulingFlags:
     plugins_dir: Annotated[
         str, typer.Option(help="Not supported (Go plugins); setting it is an error.")
     ] = ""
+
+    def kept_state(
+        self, client: "Client", namespace: str, gang_scheduler: "Scheduler"
+    ) -> "KeptState":
+        """Return what keeps the scheduler's state in the ConfigMap, in *namespace*."""
+        from ..machinery.clock import SystemClock
+        from ..scheduler.writers.kept_state import KeptState
+
+        entries = {"predictions": gang_scheduler.predictions}
+        return KeptState(client, SystemClock(), namespace, self.state_configmap, entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationFlags:
+    """Simulation of jobs for the REST API."""
+
+    simulation_address: Annotated[
+        str,
+        typer.Option(
+            help="[HOST]:PORT at which the leader simulates jobs for the REST API; empty: nowhere."
+        ),
+    ] = ""
+    simulation_advertised_host: Annotated[
+        str,
+        typer.Option(help="Host that the REST API connects to; by default that of the address."),
+    ] = ""
+
+    def address(self, namespace: str) -> "SimulationAddress | None":
+        """Return the address, if simulations are to be served; its Secret is in *namespace*.
+
+        Raises:
+            ValueError: the address is malformed.
+        """
+        from ..scheduler.simulation.server import SimulationAddress
+        from .health import split_host_port
+
+        if not self.simulation_address:
+            return None
+        try:
+            host, port = split_host_port(self.simulation_address)
+        except ValueError as error:
+            raise ValueError(f"--simulation-address: {error}") from None
+        if not (host or self.simulation_advertised_host):
+            raise ValueError("--simulation-advertised-host: required if the address has no host")
+        return SimulationAddress(
+            host=host,
+            port=port,
+            namespace=namespace,
+            advertised_host=self.simulation_advertised_host,
+        )
 
 
 class UnsupportedFlagError(ValueError):
@@ -165,6 +225,7 @@ def _stranded_gang_timeout(flags: SchedulingFlags) -> float:
 def _scheduler(
     cluster: ClusterFlags,
     scheduling: SchedulingFlags,
+    simulation: SimulationFlags,
     election: SchedulerElectionFlags,
     check_flags: VolcanoCheckFlags,
     endpoint_flags: EndpointFlags,
@@ -175,6 +236,7 @@ def _scheduler(
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..scheduler.scheduler import Scheduler
+    from ..scheduler.simulation.server import SimulationServer
     from .deployment_check import SCHEDULER, OtherSystemRunningError
     from .health import CannotListenError, serve_endpoints
 
@@ -184,11 +246,13 @@ def _scheduler(
         _validate(scheduling)
         settings = _settings(scheduling, telemetry.registry)
         config = election.settings()
+        namespace = election.leader_elect_resource_namespace
+        address = simulation.address(namespace)
         endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
         async with serve_endpoints(endpoints):
-            await ensure_not_beside(cluster, *check_flags.components(SCHEDULER))
+            await ensure_no_others(cluster, *check_flags.components(SCHEDULER))
             async with (
                 leader_election(config, cluster, "scheduler", telemetry=telemetry) as elector,
                 fenced_client(elector, cluster, "scheduler", telemetry=telemetry) as client,
@@ -198,8 +262,20 @@ def _scheduler(
                     client, settings=settings, clock=SystemClock(), recorder=recorder
                 )
                 telemetry.health.conditions["plugins"] = lambda: gang_scheduler.disabled_plugins
-                component = ElectedRunnable(gang_scheduler, elector)
-                await run_components(recorder, component, ready=ready)
+                components = [ElectedRunnable(gang_scheduler, elector)]
+                if scheduling.state_configmap:
+                    kept = scheduling.kept_state(client, namespace, gang_scheduler)
+                    components.append(ElectedRunnable(kept, elector))
+                if address is not None:
+                    server = SimulationServer(
+                        gang_scheduler.simulations.simulate,
+                        client,
+                        SystemClock(),
+                        address,
+                        telemetry.listener_metrics,
+                    )
+                    components.append(ElectedRunnable(server, elector))
+                await run_components(recorder, *components, ready=ready)
 
     with exit_on_error(OtherSystemRunningError, CannotListenError, ConfigError):
         run(main)

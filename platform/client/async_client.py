@@ -198,6 +198,7 @@ class AsyncJobs(Facade[AsyncExecutor, Collection]):
 
     submit = _opening(job_ops.submit)
     validate = _awaiting(job_ops.validate)
+    simulate = _awaiting(job_ops.simulate)
     list = _listing(job_ops.list_jobs)
     page = _awaiting(job_ops.page_of_jobs)
     watch = _iterating(waiting.watch_jobs)

@@ -196,6 +196,7 @@ class Jobs(Facade[BlockingExecutor, Collection]):
 
     submit = _opening(job_ops.submit)
     validate = _blocking(job_ops.validate)
+    simulate = _blocking(job_ops.simulate)
     list = _listing(job_ops.list_jobs)
     page = _blocking(job_ops.page_of_jobs)
     watch = _iterating(waiting.watch_jobs)

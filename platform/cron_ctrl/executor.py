@@ -15,11 +15,11 @@ import msgspec
 
 from ..kube.errors import AlreadyExistsError, ApiError, ForbiddenError, was_rejected
 from ..machinery.controller import RequeueError
+from ..machinery.merge_patch import merge_patch
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Sync
 from ..machinery.reconcile.events import Events, Notices
 from ..machinery.reconcile.state import KeyStates
-from ..machinery.status_writer import merge_patch
 from ..model.cronjob import CronJob, CronJobStatus
 from . import kind as kinds
 from .decide import (

@@ -16,11 +16,11 @@ from ..kube.errors import AlreadyExistsError, ApiError, was_rejected
 from ..machinery.batches import run_concurrently, slow_start
 from ..machinery.clock import Clock
 from ..machinery.controller import RequeueError
+from ..machinery.merge_patch import merge_patch
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Sync
 from ..machinery.reconcile.events import Event, Events, Notices
 from ..machinery.reconcile.state import CountThrottle, KeyStates
-from ..machinery.status_writer import merge_patch
 from ..model.flow import FlowPhase, JobFlow
 from .build import Json
 from .core_types import Job

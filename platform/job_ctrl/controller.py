@@ -22,7 +22,7 @@ from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.commands import Commands, target_key
 from ..machinery.reconcile.controller import Controller, Sync
-from ..machinery.reconcile.events import Events
+from ..machinery.reconcile.events import Events, Notices
 from ..machinery.reconcile.state import KeyStates
 from ..machinery.shards import WHOLE, Shard
 from ..model import names, times
@@ -106,6 +106,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         self._infos = KeyStates(JobInfo)
         self._new_jobs: set[str] = set()  # keys of the jobs without a status
         self._events = Events(recorder, names.JOBS)
+        self._notices = Notices(self._events)
         self._described = DescribedPodGroups(
             enabled=settings.podgroups is PodGroupsOf.GANGS,
             scheduler_names=settings.scheduler_names,
@@ -122,7 +123,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             KindSource(self._priority_classes, self._desired.on_priority_class),
             *sources,
         ]
-        self.keep(self._jobs, self._infos, self._trackers)
+        self.keep(self._jobs, self._infos, self._notices, self._trackers)
         self._executor = self._create_executor(client, planned)
 
     def _create_executor(self, client: Client, planned: PlannedCreation) -> JobExecutor:
@@ -135,6 +136,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             commands=self._commands,
             expectations=self.expectations,
             events=self._events,
+            notices=self._notices,
             metrics=self._metrics,
             change_rate=self._change_rate,
             planned=planned,
@@ -349,7 +351,10 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             self.queue.add(key)
 
     def _recheck(self, key: str) -> None:
-        """Sync a job again if the informers still have not reported all that was written for it."""
+        """Sync a job again if the informers still have not reported all that was written for it.
+
+        ``sync.after`` would sync every job again some seconds after each write.
+        """
         job = self._jobs.get(key)
         lost = job is not None and self._podgroups.is_unobserved(podgroups.key_of(job))
         if lost or key in self.expectations:

@@ -59,6 +59,8 @@ class DeletePods:
     """Delete these pods."""
 
     pods: tuple[PodInfo, ...]
+    extra_grace: int = 0
+    """Seconds that they get in addition to their grace period."""
 
 
 @dataclass(frozen=True, slots=True)

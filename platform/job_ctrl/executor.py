@@ -30,12 +30,12 @@ from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock
 from ..machinery.controller import RequeueError, requeue_on_conflict
 from ..machinery.expectations import TTL, Expectations
+from ..machinery.merge_patch import merge_patch
 from ..machinery.priority_semaphore import PrioritySemaphore
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.commands import Commands
 from ..machinery.reconcile.controller import Sync
-from ..machinery.reconcile.events import Event, Events
-from ..machinery.status_writer import merge_patch
+from ..machinery.reconcile.events import Event, Events, Notices
 from ..model import names
 from ..model.job import JobPhase, TaskSpec
 from ..model.job_defaults import DefaultedJob
@@ -77,6 +77,7 @@ class JobExecutor:
     commands: Commands
     expectations: Expectations
     events: Events
+    notices: Notices
     metrics: JobMetrics
     change_rate: ChangeRate
     planned: PlannedCreation
@@ -151,11 +152,8 @@ class JobExecutor:
 
     def _record_event(self, seen: JobSync, event: Event) -> None:
         """Record an event; a warning only if it is not the last one with its reason."""
-        if event.warning:
-            if event.message == seen.info.last_warnings.get(event.reason):
-                return
-            seen.info.last_warnings[event.reason] = event.message
-        self.events.record(seen.job.metadata, event)
+        record = self.notices.replace if event.warning else self.events.record
+        record(seen.job.metadata, event)
 
     def _record_error(self, seen: JobSync, reason: Reason, error: ApiError | str) -> None:
         """Record an event for *error*; keep a persistent error for the status of the job."""
@@ -182,7 +180,12 @@ class JobExecutor:
         sync.again = True
 
     def _delay_status(self, sync: Sync, seen: JobSync) -> bool:
-        """Have outdated counts, or a first status, written later if that may still be delayed."""
+        """Have outdated counts, or a first status, written later if that may still be delayed.
+
+        The kernel's ``CountThrottle`` writes the first change at once and delays the next ones.
+        Here the first one waits too, the longer the more jobs change: most jobs of a burst reach
+        their next phase, which writes the counts, before that.
+        """
         info, settings = seen.info, self.settings
         if info.counts_stale_since is None:
             info.counts_stale_since = self.clock.monotonic()
@@ -385,7 +388,7 @@ class JobExecutor:
                     if current != pod:
                         raise RequeueError(f'pod "{pod.name}" was modified concurrently')
                     version = current.resource_version
-                    await self._delete_pod(seen, pod, version)
+                    await self._delete_pod(seen, pod, version, effect.extra_grace)
                 finally:
                     self._write_slots.release()
             except BaseException as error:
@@ -408,7 +411,9 @@ class JobExecutor:
                 self.events.warning(seen.job.metadata, Reason.FAILED_DELETE, error.message)
             raise error
 
-    async def _delete_pod(self, seen: JobSync, pod: PodInfo, version: str) -> None:
+    async def _delete_pod(
+        self, seen: JobSync, pod: PodInfo, version: str, extra_grace: int
+    ) -> None:
         """Delete a pod that has this version, unless it is deleted already.
 
         Raises:
@@ -423,6 +428,7 @@ class JobExecutor:
                     namespace=seen.job.metadata.namespace,
                     uid=pod.uid,
                     resource_version=version,
+                    grace_period=pod.grace_period + extra_grace if extra_grace else None,
                 )
         except NotFoundError:
             log.debug("pod already deleted", extra={"job": seen.job.metadata.key, "pod": pod.name})

@@ -38,8 +38,6 @@ class JobInfo:
     """The spec that the PersistentVolumeClaims were last synced for."""
     last_errors: dict[Reason, str] = field(default_factory=dict)
     """Persistent errors of the last attempts, by reason."""
-    last_warnings: dict[str, str] = field(default_factory=dict)
-    """The last recorded warning of each reason, so that no sync repeats it."""
     counts_stale_since: float | None = None
     """Time since when the status has outdated counts whose write is delayed."""
     status_delayed: bool = False

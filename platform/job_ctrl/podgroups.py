@@ -1,19 +1,15 @@
 """Build a job's PodGroup and the patch of an existing one. Pure."""
 
-from collections.abc import Callable, Mapping
-
 import msgspec
 
 from ..model import names
-from ..model.job import Job, JobSpec, NetworkTopology, TaskSpec
-from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
-from ..model.min_resources import min_resources
+from ..model.job import Job
+from ..model.meta import ObjectMeta, OwnerReference
 from ..model.podgroup import (
     PodGroup,
     PodGroupCondition,
     PodGroupPhase,
     PodGroupSpec,
-    SubGroupPolicy,
 )
 
 
@@ -39,29 +35,6 @@ def owner_reference(job: Job) -> OwnerReference:
     )
 
 
-def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
-    """Return the spec of the job's PodGroup; *priorities*: values of the PriorityClasses by name.
-
-    Raises:
-        QuantityError, msgspec.ValidationError: a template is malformed.
-    """
-    spec = job.spec
-    topology = spec.network_topology
-    if topology is not None and topology.highest_tier_allowed is not None:
-        topology = NetworkTopology(
-            mode=topology.mode, highest_tier_allowed=topology.highest_tier_allowed
-        )
-    return PodGroupSpec(
-        min_member=_initial_min_member(spec),
-        min_task_member={task.name: _min_available(task) for task in spec.tasks},
-        queue=spec.queue,
-        priority_class_name=spec.priority_class_name,
-        min_resources={**min_resources(spec.tasks, spec.min_available, priorities=priorities)},
-        network_topology=topology,
-        sub_group_policy=tuple(filter(None, map(_sub_group, spec.tasks))),
-    )
-
-
 def build(job: Job, spec: PodGroupSpec, *, members: str = "") -> PodGroup:
     """Return the PodGroup to create for *job*, with the job's labels and annotations.
 
@@ -69,6 +42,8 @@ def build(job: Job, spec: PodGroupSpec, *, members: str = "") -> PodGroup:
     """
     given = job.metadata.annotations
     annotations = {name: text for name, text in given.items() if name not in _NOT_INHERITED}
+    if job.spec.running_estimate:
+        annotations[names.RUNNING_ESTIMATE] = job.spec.running_estimate
     if members:
         annotations[names.MEMBERS] = members
     return PodGroup(
@@ -124,64 +99,16 @@ def unschedulable_condition(podgroup: PodGroup) -> PodGroupCondition | None:
     return None if newest.type == "Scheduled" else newest
 
 
-def _initial_min_member(spec: JobSpec) -> int:
-    """Return ``minMember``, without the pods of tasks that depend on others.
-
-    Those pods do not exist when the gang is scheduled: if they counted, it would never start.
-    """
-    minimum = {task.name: _min_available(task) for task in spec.tasks}
-    first = [
-        task for task in spec.tasks if dependencies_met(task, lambda name: not minimum.get(name))
-    ]
-    if len(first) == len(spec.tasks):
-        return spec.min_available
-    enough = sum(minimum[task.name] for task in first) or sum(task.replicas for task in first)
-    return min(spec.min_available, enough)
-
-
-def dependencies_met(task: TaskSpec, started: Callable[[str], bool]) -> bool:
-    """Whether the tasks that *task* depends on have *started*."""
-    depends_on = task.depends_on
-    if depends_on is None or not depends_on.name:
-        return True
-    enough = any if depends_on.iteration == "any" and len(depends_on.name) > 1 else all
-    return enough(started(name) for name in depends_on.name)
-
-
-def _min_available(task: TaskSpec) -> int:
-    """Return the number of pods of *task* that the gang requires."""
-    if task.min_available is not None:
-        return task.min_available
-    policy = task.partition_policy
-    if policy is not None and policy.min_partitions and policy.partition_size:
-        return policy.min_partitions * policy.partition_size
-    return task.replicas
-
-
-def _sub_group(task: TaskSpec) -> SubGroupPolicy | None:
-    policy = task.partition_policy
-    if policy is None:
-        return None
-    return SubGroupPolicy(
-        name=task.name,
-        network_topology=policy.network_topology,
-        sub_group_size=policy.partition_size,
-        min_sub_groups=policy.min_partitions,
-        label_selector=LabelSelector(match_labels={names.TASK_SPEC: task.name}),
-        match_label_keys=(names.PARTITION_ID,),
-    )
-
-
 _UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
 """Phases that differ for a job; it starts in all others, and continues."""
 
 
 def differ(one: PodGroup, other: PodGroup) -> bool:
     """Whether decisions about the job may differ for two versions of its PodGroup."""
-    return decisive_parts(one) != decisive_parts(other)
+    return decisive_fields(one) != decisive_fields(other)
 
 
-def decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
+def decisive_fields(podgroup: PodGroup) -> tuple[object, ...]:
     """Return what decisions about the job depend on."""
     meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
     return (

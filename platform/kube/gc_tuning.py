@@ -11,23 +11,23 @@ from contextlib import contextmanager
 FREEZE_MIN_OBJECTS = 5000
 """Objects in an initial list from which on freezing the heap pays off."""
 
-_pause_count = 0
+_disable_count = 0
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """Disable the cycle collector within the block; blocks of several tasks may overlap."""
-    global _pause_count
-    if _pause_count == 0 and not gc.isenabled():
+    global _disable_count
+    if _disable_count == 0 and not gc.isenabled():
         yield  # disabled elsewhere: leave it so
         return
-    _pause_count += 1
+    _disable_count += 1
     gc.disable()
     try:
         yield
     finally:
-        _pause_count -= 1
-        if _pause_count == 0:
+        _disable_count -= 1
+        if _disable_count == 0:
             gc.enable()
 
 

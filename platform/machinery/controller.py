@@ -225,7 +225,7 @@ class WorkerSettings:
     max_requeues: int = -1
     """Retries of a failing key before it is dropped; negative: unlimited."""
 
-    on_give_up: Callable[[str, Exception], object] | None = None
+    on_dropped: Callable[[str, Exception], object] | None = None
     """Called with a key that is dropped after a terminal error or too many retries. It should pop
     the item that cannot be processed, else it is retried with the next reconcile of the key."""
 
@@ -443,9 +443,9 @@ def _leaves(error: Exception) -> list[Exception]:
 
 def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
     first = queue.item_token(key)
-    if settings.on_give_up is not None:
+    if settings.on_dropped is not None:
         try:
-            settings.on_give_up(key, error)
+            settings.on_dropped(key, error)
         except (Exception, asyncio.CancelledError):  # no await inside: the callback's own
             log.exception("cannot drop key, requeuing", extra=queue.log_fields(key))
             queue.add_rate_limited(key)

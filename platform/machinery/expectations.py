@@ -8,10 +8,7 @@ that is *pending*: until it is observed, or until it expires because a notificat
 A controller expects a child before the call. After a call that certainly had no effect (a definite
 error, never a timeout) it observes the child itself. A call that is skipped is not expected.
 
-:class:`ControllerExpectations` is for controllers that create and delete any number of children:
-creations by name, deletions by uid, and :meth:`~ControllerExpectations.satisfied`.
-:class:`FinalizerExpectations` are the pods whose tracking finalizer is being removed.
-:class:`Expectations` are the children of one kind of write, for controllers that need each child.
+Objects that :class:`~.reconcile.cache.WriteThroughCache` shows need no expectations.
 """
 
 import logging
@@ -123,95 +120,3 @@ class Expectations:
         if expired_count:
             log.warning("expectations expired", extra={"key": key, "children": expired_count})
         return unexpired
-
-
-class ControllerExpectations:
-    """Creations (by name) and deletions (by uid) that each key of a controller expects.
-
-    A sync reads :meth:`satisfied` before it lists the children. If it is false, the sync creates
-    and deletes nothing; it is repeated by the next event, or after :meth:`expires_in`. Since
-    children are identified, a notification that arrives twice (a deletion timestamp, then the end
-    of the pod) counts once, and one that arrives before the response counts as well.
-
-    A key has a record from :meth:`set_expectations` until :meth:`delete`. Each child expires *ttl*
-    seconds after it was expected.
-    """
-
-    def __init__(self, clock: Clock, *, ttl: float = TTL) -> None:
-        self._creations = Expectations(clock, ttl=ttl)
-        self._deletions = Expectations(clock, ttl=ttl)
-        self._keys: set[str] = set()
-
-    def set_expectations(
-        self, key: str, *, creations: Iterable[str] = (), deletions: Iterable[str] = ()
-    ) -> None:
-        """Replace the record of *key*; without children it expects none."""
-        self.delete(key)
-        self._keys.add(key)
-        self.raise_expectations(key, creations=creations, deletions=deletions)
-
-    def raise_expectations(
-        self, key: str, *, creations: Iterable[str] = (), deletions: Iterable[str] = ()
-    ) -> None:
-        """Add children to the record of *key*; no effect without a record."""
-        if key in self._keys:
-            self._creations.expect(key, creations)
-            self._deletions.expect(key, deletions)
-
-    def lower_expectations(
-        self, key: str, *, creations: Iterable[str] = (), deletions: Iterable[str] = ()
-    ) -> None:
-        """Remove children that will not be observed: the call was rejected or not issued."""
-        for name in creations:
-            self._creations.observe(key, name)
-        for uid in deletions:
-            self._deletions.observe(key, uid)
-
-    def expect_creations(self, key: str, names: Iterable[str]) -> None:
-        """Expect children to be added, in addition to those pending; creates the record."""
-        self._keys.add(key)
-        self._creations.expect(key, names)
-
-    def expect_deletions(self, key: str, uids: Iterable[str]) -> None:
-        """Expect children to be deleted, in addition to those pending; creates the record."""
-        self._keys.add(key)
-        self._deletions.expect(key, uids)
-
-    def creation_observed(self, key: str, name: str) -> bool:
-        """Remove an added child; return whether it was expected."""
-        return self._creations.observe(key, name) is not None
-
-    def deletion_observed(self, key: str, uid: str) -> bool:
-        """Remove a child that is deleted or terminating; return whether it was expected."""
-        return self._deletions.observe(key, uid) is not None
-
-    def satisfied(self, key: str) -> bool:
-        """Whether *key* has no record, or all its children are observed or expired."""
-        return not self._creations.pending(key) and not self._deletions.pending(key)
-
-    def pending_creations(self, key: str) -> frozenset[str]:
-        """Return the names of the children that are expected to be added."""
-        return self._creations.pending(key)
-
-    def pending_deletions(self, key: str) -> frozenset[str]:
-        """Return the uids of the children that are expected to be deleted."""
-        return self._deletions.pending(key)
-
-    def expires_in(self, key: str) -> float | None:
-        """Return the seconds until *key* is satisfied at the latest; ``None`` if it is."""
-        times = (self._creations.expires_in(key), self._deletions.expires_in(key))
-        return max((seconds for seconds in times if seconds is not None), default=None)
-
-    def delete(self, key: str) -> None:
-        """Remove the record of a key whose object is deleted."""
-        self._keys.discard(key)
-        self._creations.delete(key)
-        self._deletions.delete(key)
-
-    def __contains__(self, key: str) -> bool:
-        """Whether *key* has a record."""
-        return key in self._keys
-
-    def __len__(self) -> int:
-        """Number of records."""
-        return len(self._keys)

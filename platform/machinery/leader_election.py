@@ -33,7 +33,7 @@ from ..kube.errors import (
 )
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
-from ..model.names import LEASES
+from ..model.names import LEASES, SYSTEM_NAMESPACE
 from .clock import Clock
 from .event_recorder import Recorder, object_reference
 
@@ -79,7 +79,7 @@ class LeaderElectionConfig:
 
     name: str
     """Name of the Lease."""
-    namespace: str = "volcano-system"
+    namespace: str = SYSTEM_NAMESPACE
     identity: str = field(default_factory=new_identity)
     lease_duration: float = 15.0
     """Duration candidates wait before acquiring an unrenewed lease."""

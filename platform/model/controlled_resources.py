@@ -30,6 +30,8 @@ MAX_OPERATIONS = 8
 RESTART_TARGET = "batholith-restart-target"
 """Key of what the last restart replaces, if not the whole job: ``task/NAME``, ``pod/NAME`` or
 ``partition/TASK/ID``."""
+SECONDS_RUN = "batholith-seconds-run"
+"""Key of the seconds for which a job with a time limit has been in phase Running before."""
 
 _LEGACY_COMMAND = re.compile(r"Command \S+ \(([^()\s]+)\)")
 

@@ -18,5 +18,6 @@ class Reason(StrEnum):
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"
     TOO_MANY_PODS = "TooManyPods"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"

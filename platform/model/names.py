@@ -125,6 +125,9 @@ MUTATING_BINDINGS_BETA = Resource(
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 
 SCHEDULER_NAME = "volcano"
+SYSTEM_NAMESPACE = "volcano-system"
+"""Default namespace of Batholith's own objects."""
+
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 QUEUE_COMMAND_NAMESPACE = "default"
@@ -185,6 +188,22 @@ job controller. Also a label of such a pod, with the value :data:`NO_PODGROUP`."
 NO_PODGROUP = "none"
 PODGROUPS_OF_JOB = "batholith.io/podgroups"
 """Annotation of a Job: ``all`` gives it a PodGroup even if it has a single pod."""
+
+TIME_LIMIT = "batholith.io/time-limit"
+"""Annotation of a job or PodGroup: how long it may run, as a Go duration; the controller of the job
+enforces it."""
+TIME_LIMIT_WARNING = "batholith.io/time-limit-warning"
+"""Annotation of a Volcano job: how long before its time limit its pods get SIGTERM, as a Go
+duration."""
+ACTIVE_DEADLINE = "batholith.io/active-deadline-seconds"
+"""Annotation of a PodGroup: the ``activeDeadlineSeconds`` of its owner; written by controllers."""
+RUNNING_ESTIMATE = "batholith.io/running-estimate"
+"""Annotation of a PodGroup: how long it is expected to run, as a Go duration. Users write it,
+and the job controller does with the ``runningEstimate`` of a job."""
+DEFAULT_TIME_LIMIT = "batholith.io/default-time-limit"
+MAX_TIME_LIMIT = "batholith.io/max-time-limit"
+"""Annotations of a queue: the limit of jobs without one, and the longest that a job may have. They
+hold for the queues below it, too."""
 
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it

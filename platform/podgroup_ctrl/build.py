@@ -9,6 +9,7 @@ from ..model.meta import ObjectMeta, OwnerReference
 from ..model.names import DEFAULT_QUEUE, PODGROUP_MIN_MEMBER, PODGROUP_QUEUE, PODS
 from ..model.pod_resources import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus, min_member
+from ..model.run_times import OF_RUN_TIME
 from .core_types import Pod
 
 _INHERITED = "volcano.sh/"
@@ -115,8 +116,12 @@ def _owners(pod: Pod) -> tuple[OwnerReference, ...]:
 
 
 def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    annotations = {key: value for key, value in inherited.items() if key.startswith(_INHERITED)}
-    annotations |= {key: own[key] for key in _FROM_POD if key in own}
+    annotations = {
+        key: value
+        for key, value in inherited.items()
+        if key.startswith(_INHERITED) or key in OF_RUN_TIME
+    }
+    annotations |= {key: own[key] for key in (*_FROM_POD, *OF_RUN_TIME) if key in own}
     budget = next((key for key in _BUDGETS if key in own), None)
     if budget is not None:
         annotations[budget] = own[budget]

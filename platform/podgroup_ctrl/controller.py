@@ -25,6 +25,7 @@ from ..model.meta import OwnerReference
 from ..model.names import PODGROUPS, PODS, QUEUES, SCHEDULER_NAME, TASK_INDEX, Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
+from ..model.run_times import deadline_annotation
 from ..model.validation import dns1123_subdomain_error
 from . import build
 from .core_types import Owner, Pod, index_by_podgroup
@@ -161,7 +162,8 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         for owner in pod.metadata.owner_references:
             found = await self._owner(owner, pod.metadata.namespace)
             if found is not None:
-                annotations.append(found.metadata.annotations)
+                deadline = deadline_annotation(found.spec.active_deadline_seconds)
+                annotations.append({**found.metadata.annotations, **deadline})
         return build.merge_owners(annotations)
 
     async def _owner(self, owner: OwnerReference, namespace: str) -> Owner | None:

@@ -51,9 +51,10 @@ class Pod(ApiStruct, frozen=True):
 
 
 class OwnerSpec(ApiStruct, frozen=True):
-    """Replicas of an owner."""
+    """Replicas and deadline of an owner."""
 
     replicas: int | None = None
+    active_deadline_seconds: int | None = None
 
 
 class Owner(ApiStruct, frozen=True):

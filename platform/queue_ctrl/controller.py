@@ -37,7 +37,7 @@ from .metrics import QueueMetrics
 _PARENT = "parent"
 """Index of queues by parent."""
 
-RESYNC_AFTER_GIVE_UP = 60.0
+RESYNC_AFTER_DROP = 60.0
 """Seconds after which a queue that exceeded its requeues is added again: there may never be another
 event for it."""
 
@@ -171,11 +171,11 @@ class QueueController(Controller[QueueView | MissingQueue, Effect]):
         for queue in self._described.observe_pod(old, new):
             self.queue.add(queue)
 
-    def on_give_up(self, key: str, error: Exception) -> None:
+    def on_dropped(self, key: str, error: Exception) -> None:
         """Record an event on a dropped queue, and have a failing Command deleted."""
         conflict = isinstance(error.__cause__, ConflictError)
         if conflict or not isinstance(error, RequeueError):  # no event is certain to follow
-            self.queue.add_after(key, RESYNC_AFTER_GIVE_UP)
+            self.queue.add_after(key, RESYNC_AFTER_DROP)
         command = self._commands.pending(key)
         failed = command is not None and not isinstance(error, UNAVAILABLE_ERRORS)
         if failed and not self._commands.fail(key):

@@ -16,7 +16,7 @@ from typing import cast
 
 import yaml
 
-from .actions.registry import ACTIONS, ARGUMENTS, Action, NamedAction
+from .actions.registry import ACTIONS, ARGUMENTS, CONFIGURED, Action, NamedAction
 from .plugins import arguments as typed
 from .plugins.arguments import ArgumentError, Arguments
 from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
@@ -186,17 +186,25 @@ def _actions(
 ) -> Iterator[NamedAction]:
     if not isinstance(raw, str):
         raise ConfError("actions: must be text, with commas between the names")
+    paths = {
+        name: f"configurations[{number}].arguments" for number, name in enumerate(configurations)
+    }
     for name in (each.strip() for each in raw.split(",")):
-        yield name, _action(name, configurations.get(name, {}), third_party)
+        yield name, _action(name, configurations.get(name, {}), paths, third_party)
 
 
-def _action(name: str, given: Mapping[str, object], third_party: EntryPoints) -> Action:
+def _action(
+    name: str, given: Mapping[str, object], paths: Mapping[str, str], third_party: EntryPoints
+) -> Action:
+    path = f"configurations: arguments of {name}"
+    if name in CONFIGURED:
+        return cast(Action, _create(CONFIGURED[name], given, paths.get(name, path), ()))
     if action := ACTIONS.get(name):
         return action
     factory = None if name in ACTIONS else third_party.load(name)
     if factory is None:
         raise _unknown("action", name, "actions", ACTIONS, third_party)
-    built = _create(factory, given, f"configurations: arguments of {name}", {})
+    built = _create(factory, given, path, {})
     if not callable(built):
         raise ConfError(f"actions: {name}: its factory returned no function")
     return cast(Action, built)
@@ -218,6 +226,8 @@ def _configurations(document: Mapping[str, object]) -> dict[str, Mapping[str, ob
             raise ConfError(f"{path}.name: action {name!r} is configured twice")
         named[name] = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
         for argument in named[name] if name in ARGUMENTS else ():
+            if name in CONFIGURED and argument not in ARGUMENTS[name]:
+                continue  # its action reads it, or names it as unknown
             reason = ARGUMENTS[name].get(argument)
             problem = f"has no effect here: {reason}" if reason else "unknown argument"
             raise ConfError(f"{path}.arguments.{argument}: {problem}")

@@ -120,13 +120,15 @@ class CycleRunner:
         busy: bool = False,
         interrupted: Callable[[], bool] | None = None,
         prepared: bool = False,
+        positions: bool = True,
     ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
         *now* is a reading of a monotonic clock, *time* the Unix time, by default that of the last
         cycle or *now*. *busy* is true if the cluster changes at a high rate, so that members of
         a new gang may arrive slowly. If *interrupted* returns true, the rest is left to the next
-        cycle. *prepared* is whether :meth:`tasks_to_try` was called for this cycle.
+        cycle. *prepared* is whether :meth:`tasks_to_try` was called for this cycle, and *positions*
+        whether explanations contain the position in the queue.
         """
         with self._cache.cycle():
             if not prepared:
@@ -135,7 +137,7 @@ class CycleRunner:
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
-            position = partial(self._positions.position, session, now=now)
+            position = partial(self._positions.position, session, now=now) if positions else None
             reports = tuple(
                 self._report(gang, now, busy=busy, position=position) for gang in changed_gangs
             )
@@ -152,13 +154,19 @@ class CycleRunner:
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
                 retries=self._pop_retries(),
+                predicted_runs=self._cache.run_times.pop_predicted_runs(),
                 incomplete=tuple(self._stranded.evicted),
-                rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
+                rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
     def _report(
-        self, gang: Gang, now: float, *, busy: bool, position: Callable[[Gang], tuple[int, int]]
+        self,
+        gang: Gang,
+        now: float,
+        *,
+        busy: bool,
+        position: Callable[[Gang], tuple[int, int]] | None,
     ) -> PodGroupReport:
         """Return the report on *gang*, which sets its phase by its tasks."""
         phase = gang.phase
@@ -174,6 +182,10 @@ class CycleRunner:
         if gang.phase != phase:
             self._cache.changes.mark_stale(gang)
         return report
+
+    def _rechecks(self, now: float) -> dict[str, float]:
+        starts = self._caches.start_plan.rechecks(self._cache.cycle_time)
+        return starts | self._stranded.rechecks(now=now) | self._overcommitted.rechecks()
 
     def _prepare(self, time: float) -> None:
         """Find the gangs to be tried."""
@@ -278,7 +290,7 @@ class CycleRunner:
                 allocated=dict(queue.allocated),
                 requested=dict(queue.requested),
                 inqueue=dict(queue.reserved),
-                capability=amounts(queue.object.spec.capability),
+                capability=amounts(limits) if (limits := queue.object.spec.capability) else {},
             )
 
 

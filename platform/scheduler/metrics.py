@@ -17,6 +17,9 @@ from .framework.plugin_calls import PluginFailure
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: 0.5 to a minute."""
 
+_RATIOS = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0)
+"""Predicted divided by actual run times."""
+
 _SUMS = ("allocated", "request", "inqueue")
 _LIMIT = "capacity"
 """Volcano's name of a queue's capability in metrics."""
@@ -78,6 +81,7 @@ class SchedulerMetrics:
             ("reason",),
             registry=registry,
         )
+        self._prediction_ratio = _prediction_ratio(registry)
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
         if registry is not None:
@@ -118,6 +122,8 @@ class SchedulerMetrics:
         for eviction in decision.evictions:
             if eviction.replaced:
                 self._replaced_pods.labels(eviction.reason).inc()
+        for run in decision.predicted_runs:
+            self._prediction_ratio.observe(run.predicted / max(run.took, 1.0))
         self.count_plugin_failures(decision.plugin_failures)
         self._stats = decision.stats
 
@@ -175,6 +181,15 @@ class ReloadMetrics:
         """Count a configuration that cannot be used."""
         self._reloads.labels("error").inc()
         self._is_current.set(0)
+
+
+def _prediction_ratio(registry: CollectorRegistry | None) -> Histogram:
+    return Histogram(
+        "batholith_scheduler_run_time_prediction_ratio",
+        "Predicted run time of a gang, divided by the time that it ran.",
+        buckets=_RATIOS,
+        registry=registry,
+    )
 
 
 def _unschedulable(gangs: tuple[GangStats, ...]) -> Iterator[Metric]:

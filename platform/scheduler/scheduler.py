@@ -43,6 +43,7 @@ from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
+from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
     CacheEvent,
@@ -166,6 +167,9 @@ class Scheduler:
     _loop: asyncio.AbstractEventLoop | None = None
     """The event loop in which it runs, once it does."""
 
+    _retry_timer: Timer | None = None
+    _new_conf: conf.Conf | None = None
+
     def __init__(
         self,
         client: Client,
@@ -185,6 +189,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._recorder = recorder
         self._scheduler_cache = _new_cache(self._settings)
+        self.predictions = self._scheduler_cache.run_times.predictions
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
@@ -197,10 +202,9 @@ class Scheduler:
         self._events: list[CacheEvent] = []
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
+        self.simulations = Simulations(self._clock, self._wake.set)
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
-        self._retry_timer: Timer | None = None
-        self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
             self._clock, lambda key: self._enqueue_event(Recheck(key))
@@ -229,13 +233,8 @@ class Scheduler:
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
-            for writer in (
-                self._binder,
-                self._status_updater,
-                self._gate_manager,
-                self._evictor,
-                self._nominator,
-            ):
+            pod_writers = (self._binder, self._gate_manager, self._evictor, self._nominator)
+            for writer in (self._status_updater, *pod_writers):
                 self._settings.work_metrics.register(writer.queue)
 
     def _new_status_updater(self, client: Client, recorder: Recorder | None) -> StatusUpdater:
@@ -327,6 +326,7 @@ class Scheduler:
         while True:
             await self._wake.wait()
             await self._run_cycle()
+            self.simulations.start_waiting(self._scheduler_cache, self._cycle_runner)
 
     # -- configuration -------------------------------------------------------------------------
 

@@ -2,7 +2,10 @@
 
 ``history_pods`` has one row per pod that exists and has started: its interval is added to the usage
 once, when it ends. The rows of ``history_streams`` are the positions in the watches up to which
-everything is recorded, written in the same transaction as what they cover.
+everything is recorded, written in the same transaction as what they cover. ``ended_version`` is the
+resourceVersion of the first state of a job that was final, and ``started_version`` the position
+before a gap: the watch of pods has delivered all that happened before a job ended if its position
+is not before ``ended_version``. Rows of an earlier schema have 0 there.
 """
 
 import sqlalchemy as sa
@@ -10,7 +13,8 @@ import sqlalchemy as sa
 from .commands import METADATA
 
 UNFINISHED = 2**63 - 1
-"""``ended_at`` of a job that has neither finished nor been deleted: it sorts last."""
+"""``ended_at`` and ``ended_version`` of a job that has neither finished nor been deleted: it sorts
+last."""
 
 JOBS = sa.Table(
     "history_jobs",
@@ -34,6 +38,7 @@ JOBS = sa.Table(
     sa.Column("finished_at", sa.BigInteger),
     sa.Column("deleted_at", sa.BigInteger),
     sa.Column("ended_at", sa.BigInteger, nullable=False),
+    sa.Column("ended_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("incomplete", sa.Text, nullable=False),
     sa.Index("history_jobs_by_end", "ended_at", "uid"),
     sa.Index("history_jobs_by_namespace", "namespace", "ended_at", "uid"),
@@ -110,6 +115,7 @@ GAPS = sa.Table(
     sa.Column("resource", sa.Text, primary_key=True),
     sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("ended_at", sa.BigInteger, nullable=False),
+    sa.Column("started_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("history_gaps_by_end", "ended_at"),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from .history_tables import GAPS, JOBS, MARKS, PHASES, UNFINISHED
-from .records import SECOND, JobRecord, PhaseEntry
+from .records import SECOND, JobRecord, PhaseEntry, version_number
 from .upsert import chunks, upsert
 
 PODS_RESOURCE = "pods"
@@ -62,15 +62,22 @@ def mark_deleted_unobserved(db: sa.Connection, uids: Sequence[str], *, observed_
         db.execute(sa.delete(MARKS).where(MARKS.c.job_uid.in_(chunk)))
 
 
-def mark_incomplete(db: sa.Connection, *, started_at: int, ended_at: int) -> None:
-    """Mark the jobs that existed during a gap of the pods."""
-    during = sa.and_(JOBS.c.ended_at > started_at, JOBS.c.created_at + SECOND <= ended_at)
-    where = sa.and_(during, JOBS.c.incomplete == "")
+def mark_incomplete(
+    db: sa.Connection, *, started_at: int, started_version: int, ended_at: int
+) -> None:
+    """Mark the jobs that existed during a gap of the pods.
+
+    A job ended before the gap if the pods' watch had passed the version at which it ended. Times
+    alone do not show that: what was delivered last may have happened long before. They do show it
+    after a backup was restored, where versions begin again at earlier ones.
+    """
+    ended_later = sa.or_(JOBS.c.ended_version > started_version, JOBS.c.ended_at > started_at)
+    where = sa.and_(ended_later, JOBS.c.created_at + SECOND <= ended_at, JOBS.c.incomplete == "")
     db.execute(sa.update(JOBS).where(where).values(incomplete=MISSED_PODS))
 
 
 def _known_jobs(db: sa.Connection, uids: Sequence[str]) -> Mapping[str, Any]:
-    columns = (JOBS.c.uid, JOBS.c.resource_version, JOBS.c.incomplete)
+    columns = (JOBS.c.uid, JOBS.c.resource_version, JOBS.c.ended_version, JOBS.c.incomplete)
     return {
         row.uid: row
         for chunk in chunks(uids)
@@ -94,16 +101,24 @@ def _row(
     ended_at = next(
         (each for each in (record.finished_at, deleted_at) if each is not None), UNFINISHED
     )
+    ended_version = (
+        UNFINISHED if ended_at == UNFINISHED else version_number(record.resource_version)
+    )
     if known is not None:
+        ended_version = min(ended_version, known.ended_version)
         incomplete = known.incomplete
         if listed and not incomplete and known.resource_version != record.resource_version:
             incomplete = MISSED_CHANGES
     else:
         # Times of jobs and pods are whole seconds: within one, no pod has used anything.
         missed = any(
-            gap.started_at < ended_at and record.created_at + SECOND <= gap.ended_at for gap in gaps
+            (gap.started_version < ended_version or gap.started_at < ended_at)
+            and record.created_at + SECOND <= gap.ended_at
+            for gap in gaps
         )
         incomplete = MISSED_PODS if missed else ""
+        if listed and not missed and len(record.phases) > 1:
+            incomplete = MISSED_CHANGES  # the status has only the last time of each phase
     return {
         "uid": record.uid,
         "kind": record.kind,
@@ -124,6 +139,7 @@ def _row(
         "finished_at": record.finished_at,
         "deleted_at": deleted_at,
         "ended_at": ended_at,
+        "ended_version": ended_version,
         "incomplete": incomplete,
     }
 

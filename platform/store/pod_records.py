@@ -115,6 +115,7 @@ def _unknown_job(uid: str, pod: Any) -> dict[str, Any]:
         "started_at": pod["started_at"],
         "deleted_at": pod["ended_at"],
         "ended_at": pod["ended_at"],
+        "ended_version": 0,
         "incomplete": UNKNOWN_JOB,
     }
 

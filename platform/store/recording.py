@@ -19,7 +19,7 @@ from . import job_records, pod_records
 from .database import Database
 from .history_tables import GAPS, JOBS, MARKS, PODS, RECORDER, STREAMS
 from .job_records import PODS_RESOURCE
-from .records import JobRecord, PodRecord, Record
+from .records import JobRecord, PodRecord, Record, version_number
 from .upsert import chunks, upsert
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Position(msgspec.Struct, frozen=True):
     version: str
     """Resource version."""
     observed_at: int
-    """When the last change up to it was received."""
+    """Until when all changes are known to be received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,9 @@ class Batch:
     position: str
     """Position after the last one."""
     observed_at: int
+    """When they were received."""
+    seen_at: int
+    """Until when all changes are known to be received with them: earlier, if more is delayed."""
     records: Sequence[Record]
     is_late: bool = False
     """The changes were received with a delay."""
@@ -117,7 +120,7 @@ class Recording:
                 raise OutOfStepError(f"{batch.resource}: {stored}, not {batch.previous}")
             exact = not batch.is_late
             _apply(db, batch.records, observed_at=batch.observed_at, exact=exact)
-            _set_position(db, batch.resource, batch.position, batch.observed_at)
+            _set_position(db, batch.resource, batch.position, batch.seen_at)
 
         await self._run(work)
 
@@ -150,17 +153,24 @@ class Recording:
             await self._run(work)
 
     async def complete_list(
-        self, resource: str, version: str, *, gap: tuple[int, int], observed_at: int
+        self, resource: str, position: Position, *, last: Position, ended_at: int
     ) -> None:
-        """Record the gap that a list has ended, and the position of the list."""
-        started_at, ended_at = gap
+        """Record the gap from *last* to a list, which has ended it, and the list's *position*."""
+        gap = {
+            "started_at": last.observed_at,
+            "started_version": version_number(last.version),
+            "ended_at": ended_at,
+        }
 
         def work(db: sa.Connection) -> None:
-            row = {"resource": resource, "started_at": started_at, "ended_at": ended_at}
-            upsert(db, GAPS, [row])
+            same = sa.and_(GAPS.c.resource == resource, GAPS.c.started_at == gap["started_at"])
+            earlier = db.scalar(sa.select(GAPS.c.started_version).where(same))
+            if earlier is not None:
+                gap["started_version"] = min(gap["started_version"], earlier)
+            upsert(db, GAPS, [{"resource": resource, **gap}])
             if resource == PODS_RESOURCE:
-                job_records.mark_incomplete(db, started_at=started_at, ended_at=ended_at)
-            _set_position(db, resource, version, observed_at)
+                job_records.mark_incomplete(db, **gap)
+            _set_position(db, resource, position.version, position.observed_at)
 
         await self._run(work)
 

@@ -75,6 +75,15 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
 Record = JobRecord | PodRecord
 
 
+def version_number(version: str) -> int:
+    """Return a resourceVersion as a number: a later version of one server is greater.
+
+    Jobs and pods share the storage of the API server, so that their versions can be compared. A
+    version that is not a decimal number, which no server with etcd returns, is 0.
+    """
+    return int(version) if version.isdecimal() else 0
+
+
 def to_micros(time: datetime) -> int:
     """Return *time* in microseconds since the epoch."""
     return (time - _EPOCH) // timedelta(microseconds=1)

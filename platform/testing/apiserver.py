@@ -91,7 +91,7 @@ class ApiServer:
         async with AsyncExitStack() as stack:
             data_dir = self._data_dir
             if data_dir is None:
-                data_dir = templates.make_temporary_dir()
+                data_dir = templates.create_temporary_dir()
                 stack.callback(shutil.rmtree, data_dir, ignore_errors=True)
             # A collection would walk the whole heap of the test session.
             with gc_paused():

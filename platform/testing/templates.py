@@ -18,7 +18,7 @@ _COPIED = ("pki", "tokens.json", "cluster.db")
 _templates: dict[bytes, Path] = {}
 
 
-def make_temporary_dir() -> Path:
+def create_temporary_dir() -> Path:
     """Create a temporary directory, in memory if the machine has such a file system."""
     memory = Path("/dev/shm")  # noqa: S108 - only a parent; mkdtemp creates a private directory
     parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**28 else None
@@ -38,7 +38,7 @@ async def fill(data_dir: Path, crds: Sequence[dict[str, Any]]) -> bool:
     key = msgspec.json.encode(crds)
     template = _templates.get(key)
     if template is None:
-        template = make_temporary_dir()
+        template = create_temporary_dir()
         atexit.register(shutil.rmtree, template, ignore_errors=True)
         async with running(Settings(data_dir=template, port=0, crds=crds)):
             pass

@@ -23,7 +23,7 @@ from .core_types import Group, Pod, PriorityClass, Service
 from .frameworks import FRAMEWORKS
 from .frameworks.base import Framework
 from .gangs import Gang, VolcanoGang, gang_of
-from .kind_controller import BY_JOB, KindController, SharedParts, index_by_job
+from .kind_controller import BY_JOB, KindController, SharedDependencies, index_by_job
 from .metrics import TrainingMetrics
 from .settings import TrainingSettings, UnknownKindError
 
@@ -53,7 +53,7 @@ class TrainingController:
         self._clock = clock if clock is not None else SystemClock()
         self._frameworks = select_frameworks(frameworks, settings.kinds)
         gang = gang_of(settings.gang_scheduler_name)
-        self._shared = SharedParts(
+        self._shared = SharedDependencies(
             client=client,
             settings=settings,
             clock=self._clock,

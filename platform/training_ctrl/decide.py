@@ -14,6 +14,7 @@ from ..machinery.reconcile.events import Event
 from ..model.meta import HasMeta
 from ..model.pod import PodPhase
 from ..model.recorded import seconds_to_wait
+from ..model.run_times import deadline_of
 from ..model.training.types import CleanPodPolicy, ConditionType
 from . import gangs, restarts
 from .core_types import Pod
@@ -215,7 +216,8 @@ def _requeue_after(
 
 def _deadline(view: TrainingView, draft: StatusDraft) -> float | None:
     """Return the seconds until the job's deadline, if it has one and was started."""
-    seconds = view.job.spec.run_policy.active_deadline_seconds
+    policy, annotations = view.job.spec.run_policy, view.job.metadata.annotations
+    seconds = deadline_of(policy.active_deadline_seconds, annotations)
     return restarts.remaining(draft.start_time, seconds, view.now)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..machinery.status_writer import merge_patch
+from ..machinery.merge_patch import merge_patch
 from ..model.names import Resource
 from .core_types import DependentObject
 

@@ -14,14 +14,15 @@ import msgspec
 from ..kube.errors import AlreadyExistsError, ApiError, ForbiddenError, InvalidError
 from ..machinery.batches import run_concurrently, slow_start
 from ..machinery.controller import RequeueError
+from ..machinery.merge_patch import merge_patch
 from ..machinery.pod_control import Child, Json, ObjectControl, is_namespace_terminating
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.controller import Sync
 from ..machinery.reconcile.events import Event, Events, Notices
 from ..machinery.reconcile.state import CountThrottle
-from ..machinery.status_writer import merge_patch
 from ..model.meta import ObjectMeta
 from ..model.names import TRAINING_JOB_NAME, TRAINING_OPERATOR_NAME, Resource
+from ..model.run_times import deadline_annotation
 from ..model.training.types import TrainingJob
 from . import pods, restarts
 from .core_types import Pod, Service
@@ -315,6 +316,7 @@ class TrainingExecutor:
             for name, value in meta.annotations.items()
             if name not in (restarts.ANNOTATION, _LAST_APPLIED)
         }
+        annotations |= deadline_annotation(view.job.spec.run_policy.active_deadline_seconds)
         body = _object(
             view,
             {"name": meta.name, "annotations": annotations},

@@ -57,7 +57,7 @@ Job = TrainingJob[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedParts:
+class SharedDependencies:
     """What the controllers of all kinds have in common."""
 
     client: Client
@@ -87,7 +87,11 @@ class KindController(Controller[TrainingView, Effect]):
     """Reconciles the jobs of one kind; runs once."""
 
     def __init__(
-        self, framework: Framework[Any], shared: SharedParts, *, watched: Sequence[Resource] = ()
+        self,
+        framework: Framework[Any],
+        shared: SharedDependencies,
+        *,
+        watched: Sequence[Resource] = (),
     ) -> None:
         """*watched* are those of the framework's resources that the API server has."""
         self._kind = kind = framework.kind

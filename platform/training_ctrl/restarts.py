@@ -66,7 +66,7 @@ def backoff_limit_exceeded(limit: int | None, restarts: int) -> bool:
     return restarts > 0 if limit == 0 else restarts >= limit
 
 
-def remaining(since: str | None, seconds: int | None, now: datetime) -> float | None:
+def remaining(since: str | None, seconds: float | None, now: datetime) -> float | None:
     """Return the seconds left until *seconds* after *since*; ``None`` if either is missing."""
     if since is None or seconds is None:
         return None

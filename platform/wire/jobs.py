@@ -115,6 +115,17 @@ class JobPage(CountedPage[JobSummary], frozen=True):
 PodPhaseName = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 
+class ContainerRun(Record, frozen=True):
+    """One run of a container, from its start to its end."""
+
+    container: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    """Null while it runs."""
+    exit_code: int | None = None
+    """Null while it runs."""
+
+
 class PodSummary(Record, frozen=True):
     """A pod of a job."""
 
@@ -133,8 +144,14 @@ class PodSummary(Record, frozen=True):
     reason: str = ""
     """Why the pod waits or has failed, as far as it is known."""
     message: str = ""
+    created_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    """When the pod got its node; null before, and if its status does not have it."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    runs: list[ContainerRun] = []
+    """Runs of the containers, except init containers, by their start: of each the current or last
+    one, and the one before a restart. Kubernetes keeps no earlier ones."""
     exit_code: int | None = None
     """Exit code of the first container that failed, or 0 once all have succeeded."""
     containers: list[str] = []
@@ -265,6 +282,16 @@ class NodeExplanation(Record, frozen=True):
     nearest: NearestNode | None = None
 
 
+class PlannedStart(Record, frozen=True):
+    """When a job that waits is expected to start, if its start is planned."""
+
+    earliest: datetime | None = None
+    latest: datetime | None = None
+    """Null if it is not known."""
+    basis: str = ""
+    """``limits``, ``predictions`` or ``unknown``: what the ends of other jobs are known from."""
+
+
 class Explanation(Record, frozen=True):
     """The scheduler's last attempt to start the job."""
 
@@ -279,6 +306,7 @@ class Explanation(Record, frozen=True):
     pod: str = ""
     """The pod that does not fit; empty if the reason is another one."""
     nodes: NodeExplanation | None = None
+    start: PlannedStart | None = None
 
 
 class WaitReason(StrEnum):

@@ -25,8 +25,8 @@ from batholith.local.agent.volumes.volumes import (
     VolumeError,
     VolumePaths,
     container_mounts,
+    create_sub_path,
     link_mounts,
-    make_sub_path,
     references_of,
     set_up_volumes,
 )
@@ -290,7 +290,7 @@ def test_sub_path_through_a_link_out_of_the_volume_is_an_error(tmp_path: Path) -
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "link").symlink_to("/etc")
     with pytest.raises(ContainerConfigError, match="leads out"):
-        make_sub_path(MountedVolume(tmp_path / "v"), "link/passwd", owner=None)
+        create_sub_path(MountedVolume(tmp_path / "v"), "link/passwd", owner=None)
 
 
 @given(st.lists(st.sampled_from(["..", "a", ".", "", "b"]), max_size=6).map("/".join))
@@ -299,7 +299,7 @@ def test_no_sub_path_leads_out_of_its_volume(name: str) -> None:
         volume = Path(base) / "volume"
         volume.mkdir()
         try:
-            make_sub_path(MountedVolume(volume), name, owner=None)
+            create_sub_path(MountedVolume(volume), name, owner=None)
         except ContainerConfigError:
             assert name.startswith("/") or ".." in name.split("/")
         else:

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.rest_jobs import batch_job, volcano_job
 
 from batholith.api.http.preconditions import EntityTags, Preconditions, etag, is_known
-from batholith.api.jobs.kinds import BATCH, KINDS, VOLCANO, PodPlace
+from batholith.api.jobs.kinds import BATCH, KINDS, VOLCANO, PodPosition
 from batholith.api.problems import ProblemError
 from batholith.api.serving.limits import MAX_BODY, MAX_MANIFEST, body_limit
 from batholith.api.writes.manifests import build_job, decode_body
@@ -363,15 +363,15 @@ def test_pods_are_selected_by_the_labels_of_their_kind() -> None:
 
 def test_places_of_pods() -> None:
     task = {"volcano.sh/task-spec": "worker", "volcano.sh/task-index": "3"}
-    assert VOLCANO.pod_place(ObjectMeta(annotations=task)) == PodPlace(task="worker", index=3)
-    assert VOLCANO.pod_place(ObjectMeta()) == PodPlace(task="")
+    assert VOLCANO.pod_position(ObjectMeta(annotations=task)) == PodPosition(task="worker", index=3)
+    assert VOLCANO.pod_position(ObjectMeta()) == PodPosition(task="")
     index = {"batch.kubernetes.io/job-completion-index": "7"}
-    assert BATCH.pod_place(ObjectMeta(annotations=index)) == PodPlace(task="pods", index=7)
+    assert BATCH.pod_position(ObjectMeta(annotations=index)) == PodPosition(task="pods", index=7)
     labels = {
         "training.kubeflow.org/replica-type": "worker",
         "training.kubeflow.org/replica-index": "x",
     }
-    assert PYTORCH.pod_place(ObjectMeta(labels=labels)) == PodPlace(task="Worker")
+    assert PYTORCH.pod_position(ObjectMeta(labels=labels)) == PodPosition(task="Worker")
 
 
 def test_a_malformed_amount_is_explained_once() -> None:

@@ -82,7 +82,7 @@ async def test_pods_of_a_job(rest: RestSession) -> None:
     _, body = await rest.get(path)
     first, second, third = body["items"]
     assert [each["name"] for each in body["items"]] == ["train-a-0", "train-a-1", "train-b-0"]
-    shown = {key: first[key] for key in first if key != "uid"}
+    shown = {key: first[key] for key in first if key not in ("uid", "created_at")}
     assert shown == {
         "name": "train-a-0",
         "task": "a",
@@ -94,8 +94,10 @@ async def test_pods_of_a_job(rest: RestSession) -> None:
         "ip": "10.0.0.9",
         "reason": "Error",
         "message": "",
+        "scheduled_at": None,
         "started_at": "2026-01-01T00:00:01Z",
         "finished_at": "2026-01-01T00:00:09Z",
+        "runs": [],
         "exit_code": 7,
         "containers": ["main", "side"],
         "init_containers": ["init"],
@@ -106,6 +108,58 @@ async def test_pods_of_a_job(rest: RestSession) -> None:
     _, body = await rest.get(f"{path}?task=a&phase=Pending")
     assert [each["name"] for each in body["items"]] == ["train-a-1"]
     assert (await rest.get(f"{rest.root}/jobs/none/pods"))[0] == 404
+
+
+async def test_a_pod_has_the_runs_of_its_containers_and_the_time_of_its_node(
+    rest: RestSession,
+) -> None:
+    await rest.create_job()
+    await rest.create_pod("w", 0, container("true"), run=False)
+    first = {
+        "exitCode": 3,
+        "startedAt": "2026-01-01T00:00:02Z",
+        "finishedAt": "2026-01-01T00:00:04Z",
+    }
+    status = {
+        "phase": "Running",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastTransitionTime": "2026-01-01T00:00:01Z",
+            }
+        ],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "ready": True,
+                "restartCount": 1,
+                "image": "i",
+                "imageID": "",
+                "lastState": {"terminated": first},
+                "state": {"running": {"startedAt": "2026-01-01T00:00:09Z"}},
+            }
+        ],
+    }
+    await rest.set_pod_status("train-w-0", status)
+    _, body = await rest.get(f"{rest.root}/jobs/train/pods")
+    (pod,) = body["items"]
+    assert pod["scheduled_at"] == "2026-01-01T00:00:01Z"
+    assert pod["created_at"]
+    assert pod["runs"] == [
+        {
+            "container": "main",
+            "started_at": "2026-01-01T00:00:02Z",
+            "finished_at": "2026-01-01T00:00:04Z",
+            "exit_code": 3,
+        },
+        {
+            "container": "main",
+            "started_at": "2026-01-01T00:00:09Z",
+            "finished_at": None,
+            "exit_code": None,
+        },
+    ]
 
 
 async def test_pods_are_listed_in_pages(rest: RestSession) -> None:
@@ -332,6 +386,7 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
                     "reason": "",
                 },
             },
+            "start": None,
         },
     }
     await rest.set_job_phase("Completed")

@@ -27,6 +27,7 @@ from batholith.scheduler.state.gangs.diagnosis import (
     Shortage,
     Stage,
 )
+from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
 from batholith.wire.jobs import Explanation, JobKindName, WaitReason
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
@@ -244,8 +245,9 @@ def test_explanations_of_the_scheduler_are_decoded() -> None:
     shortages = (Shortage("memory", 10, 20, 15, factor=1.5),)
     error = FitError("train-w-0", "u", "m", Stage.NODES, fit, shortages)
     diagnosis = Diagnosis("NotEnough", fit_errors={"w": error}, fitting_uids=frozenset("x"))
+    start = StartEstimate(1_800_000_000.0, 1_800_000_600.0, StartBasis.LIMITS)
     written = WrittenExplanation(
-        diagnosis, error, "2 pods", "default", 4, 3, 1, position=2, waiting=9
+        diagnosis, error, "2 pods", "default", 4, 3, 1, position=2, waiting=9, start=start
     ).encode()
     found = decode_explanation(written)
     assert found is not None

@@ -34,7 +34,7 @@ async def test_a_fraction_of_a_request_per_second() -> None:
 def test_zero_is_no_limit() -> None:
     limiter = RateLimiter(0, clock=FakeClock())
     assert not any(limiter.take("a") for _ in range(1000))
-    limiter.give_back("a")
+    limiter.refund("a")
     assert len(limiter) == 0
 
 
@@ -42,7 +42,7 @@ def test_what_is_given_back_does_not_count() -> None:
     limiter = RateLimiter(1, clock=FakeClock())
     for _ in range(100):
         assert limiter.take("a") == 0
-        limiter.give_back("a")
+        limiter.refund("a")
     assert len(limiter) == 0
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +36,16 @@ from batholith.batch_ctrl.effects import (
 from batholith.batch_ctrl.evaluation import evaluate
 from batholith.batch_ctrl.failure_policy import FailureMatch
 from batholith.machinery.reconcile.events import Event
+from batholith.model.names import TIME_LIMIT
 from batholith.model.pod import PodPhase
+
+
+def limited(created: Job) -> Job:
+    """The job with a time limit of 10 s."""
+    annotations = {TIME_LIMIT: "10s"}
+    metadata = msgspec.structs.replace(created.metadata, annotations=annotations)
+    return msgspec.structs.replace(created, metadata=metadata)
+
 
 FAILS_JOB = FailureMatch(PolicyAction.FAIL_JOB, "message")
 FAILS_INDEX = FailureMatch(PolicyAction.FAIL_INDEX)
@@ -84,6 +94,10 @@ def _outcome(of: Job, *pods: BatchPod, seconds: float = 0) -> Outcome | None:
         (job(activeDeadlineSeconds=10), [], 9.9, None),
         (job(activeDeadlineSeconds=10), [], 10, "DeadlineExceeded"),
         (job(activeDeadlineSeconds=10, suspend=True), [], 10, None),
+        (limited(job()), [], 9.9, None),
+        (limited(job()), [], 10, "DeadlineExceeded"),
+        (limited(job(activeDeadlineSeconds=5)), [], 5, "DeadlineExceeded"),
+        (limited(job(suspend=True)), [], 10, None),
         (indexed(2, backoffLimit=0), [pod(1, FAILED, index=2)], 0, None),
         (indexed(2, backoffLimit=0), [pod(1, FAILED)], 0, None),
         (

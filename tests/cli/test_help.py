@@ -1,4 +1,7 @@
-"""Help texts of the command line."""
+"""Help texts of the command line, and what they load."""
+
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -19,3 +22,13 @@ def test_help_shows_computed_defaults(command: str, expected: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert expected in result.output
+
+
+@pytest.mark.process
+def test_the_help_loads_neither_the_client_nor_its_packages() -> None:
+    heavy = ["httpx", "yaml", "aiohttp", "sqlalchemy", "fastapi", "batholith.client"]
+    code = f"import sys, batholith.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert result.stdout == "[]\n"

@@ -148,13 +148,13 @@ def test_the_demo_rejects_an_unsafe_temporary_directory(
 
 
 def test_directories_of_older_versions_are_accepted(tmp_path: Path) -> None:
-    from batholith.local.agent.pods.records import make_dirs
+    from batholith.local.agent.pods.records import create_dirs
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it
     for name in ("pods", "logs", "volumes"):
         (root / name).mkdir(mode=0o700)
-    make_dirs(root)
+    create_dirs(root)
     assert root.stat().st_mode & 0o777 == 0o700
 
 

@@ -70,7 +70,13 @@ class JobHarness:
         if phase and (not phases or phases[-1] != phase):
             phases.append(phase)
 
-    async def submit(self, *tasks: Json, name: str = "j", **spec: Any) -> None:
+    async def submit(
+        self,
+        *tasks: Json,
+        name: str = "j",
+        annotations: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         tasks = tasks or (task(),)
         content = {
             "minAvailable": sum(one["replicas"] for one in tasks),
@@ -78,7 +84,8 @@ class JobHarness:
             "tasks": list(tasks),
             **spec,
         }
-        body = {"metadata": {"name": name}, "spec": content}
+        metadata = {"name": name, "annotations": annotations or {}}
+        body = {"metadata": metadata, "spec": content}
         await self.client.create(JOBS, body, namespace="default")
 
     async def command(self, action: str, *, name: str = "j") -> None:
@@ -257,6 +264,34 @@ async def test_a_job_created_suspended_waits_until_it_may_go_on(harness: JobHarn
     await harness.wait_phase("Aborted")
     assert harness.status()["state"]["reason"] == "Suspended"
     assert "retryCount" not in harness.status()
+
+
+@pytest.mark.parametrize(
+    ("limits", "grace_period"),
+    [
+        ({"batholith.io/time-limit": "1s"}, 7),
+        ({"batholith.io/time-limit": "1h1s", "batholith.io/time-limit-warning": "1h"}, 3607),
+    ],
+    ids=["at the limit", "warned"],
+)
+async def test_a_job_fails_at_its_time_limit_after_the_grace_period_of_its_pods(
+    harness: JobHarness, limits: dict[str, str], grace_period: int
+) -> None:
+    limited = task()
+    limited["template"]["spec"]["terminationGracePeriodSeconds"] = 7
+    await harness.submit(limited, annotations=limits)
+    await harness.admit()
+    await harness.start(2)
+    await harness.wait_phase("Terminating")
+    assert harness.status()["state"]["reason"] == "DeadlineExceeded"
+    await wait_for(lambda: all(pod.metadata.deletion_timestamp for pod in harness.pods))
+    given = {pod.metadata.deletion_grace_period_seconds for pod in harness.pods}
+    assert max(seconds or 0 for seconds in given) <= grace_period
+    assert min(seconds or 0 for seconds in given) > grace_period * 0.9
+    await harness.finish_deletions()
+    await harness.wait_phase("Failed")
+    assert harness.status()["state"]["reason"] == "DeadlineExceeded"
+    await wait_for(lambda: not len(harness.podgroups))
 
 
 async def test_a_failed_pod_restarts_the_job_until_its_retries_are_used_up(

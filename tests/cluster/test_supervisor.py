@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from batholith.kube.private_files import write_private
 from batholith.local.agent.runtime.process_id import ProcessId, identify
 from batholith.local.supervisor import supervisor as supervisor_module
 from batholith.local.supervisor.datadir import DataDir, DataDirLockedError
-from batholith.local.supervisor.files import write_private
 from batholith.local.supervisor.supervisor import (
     ComponentFailedError,
     ComponentSpec,
     Supervisor,
     UpState,
-    kill_leftovers,
+    kill_orphans,
     read_state,
 )
 
@@ -132,7 +132,7 @@ async def test_components_of_a_killed_supervisor_are_killed(data: DataDir) -> No
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.components["a"].process = running
     data.up_json.write_bytes(msgspec.json.encode(left))
-    ending = asyncio.create_task(asyncio.to_thread(kill_leftovers, data))
+    ending = asyncio.create_task(asyncio.to_thread(kill_orphans, data))
     assert await orphan.wait() == -signal.SIGKILL
     assert await ending == ["a"]
 
@@ -146,7 +146,7 @@ async def test_reused_pid_is_not_killed(data: DataDir) -> None:
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.components["a"].process = ProcessId(running.pid, running.start_time - 1)
     data.up_json.write_bytes(msgspec.json.encode(left))
-    assert kill_leftovers(data) == []
+    assert kill_orphans(data) == []
     assert running.is_alive
     other.kill()
     await other.wait()

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
+import msgspec
 from pytest import mark
 from support.history_world import JOBS, RECORDED, REGISTERED
 
 from batholith.api.history.stream import BUSY_BATCH, RecordedStream
 from batholith.kube.client.client import Client
+from batholith.kube.client.codec import ListScope, ObjectList
 from batholith.machinery.testing import FakeClock
 from batholith.store.recording import Batch, Position, Recording
 from batholith.store.records import to_micros
@@ -33,6 +35,11 @@ class _Watch:
             job = {"metadata": meta, "spec": {}, "status": {}}
             self._lines.append(json.dumps({"type": "ADDED", "object": job}).encode())
         self._arrived.set()
+
+    async def list_pages(
+        self, scope: ListScope, *, size: int
+    ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
+        yield ObjectList([], str(self._version))
 
     @asynccontextmanager
     async def watch_lines(

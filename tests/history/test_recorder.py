@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from batholith.machinery.leader_election import LeaderElectionConfig, LeaderElec
 from batholith.model import crds
 from batholith.model.names import BATCH_JOBS, JOBS, PODS
 from batholith.model.recorded import RECORDED, is_recorded
+from batholith.store.history import Cursor, HistoryStore, JobFilter
+from batholith.wire.history import RecordedJob
 
 HISTORY = HistorySettings(record=True)
 
@@ -137,6 +139,7 @@ async def test_changes_during_a_restart_are_recorded(
         ):
             first = await create(rest, "first")
             await wait_recorded(rest, first["metadata"]["uid"], phase="Pending")
+            await wait_until_true(lambda: has_begun(tmp_path))
         second = await create(rest, "second")
         await set_phase(client, "second", "Running", "2030-01-02T12:59:30Z")
         await run_pod(client, "pod", second)
@@ -213,6 +216,40 @@ async def test_the_history_of_a_name_has_a_job_that_is_not_recorded_yet(tmp_path
             _, second = await rest.call("GET", f"{path}?limit=1&cursor={first['next_cursor']}")
             assert [each["uid"] for each in (*first["items"], *second["items"])] == [uid, recorded]
             assert second["next_cursor"] is None
+
+
+async def test_the_history_of_a_name_has_a_job_that_is_deleted_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deletion may be recorded later."""
+    path = "/v1/namespaces/default/jobs"
+    async with (
+        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+        running_api(client, sqlite(tmp_path), history=HistorySettings()) as url,
+        rest_at(url, server, client) as rest,
+    ):
+
+        async def is_cached() -> bool:
+            _, page = await rest.call("GET", path)
+            return bool(page["items"])
+
+        async def is_gone() -> bool:
+            return not await is_cached()
+
+        async def delete_and_read(
+            self: HistoryStore, which: JobFilter, *, limit: int, after: Cursor | None = None
+        ) -> tuple[Sequence[RecordedJob], Cursor | None]:
+            await client.delete(JOBS, "train", namespace="default")
+            await wait_until_true(is_gone)
+            return await read(self, which, limit=limit, after=after)
+
+        read = HistoryStore.jobs
+        monkeypatch.setattr(HistoryStore, "jobs", delete_and_read)
+        uid = (await create(rest, "train"))["metadata"]["uid"]
+        await wait_until_true(is_cached)
+        _, page = await rest.call("GET", f"{path}/train/history")
+        assert [each["uid"] for each in page["items"]] == [uid]
 
 
 async def test_history_is_listed_in_pages_with_filters(rest: RestClient) -> None:

@@ -14,7 +14,7 @@ from batholith.store.commands import CommandRecord, CommandStore, Outcome, times
 from batholith.store.database import Database
 from batholith.store.history import Cursor, HistoryStore, JobFilter
 from batholith.store.migrations import MIGRATIONS
-from batholith.store.recording import Batch, FencedError, OutOfStepError, Recording
+from batholith.store.recording import Batch, FencedError, OutOfStepError, Position, Recording
 from batholith.store.records import JobRecord, PhaseEntry, PodRecord, Record, to_micros
 from batholith.store.retention import Retention, RetentionSettings
 from batholith.store.usage import UsageQuery, UsageStore
@@ -94,6 +94,7 @@ async def write(
         previous=previous,
         position=position,
         observed_at=at(1),
+        seen_at=at(1),
         records=records,
     )
     await recording.write(batch)
@@ -158,6 +159,29 @@ async def test_a_job_that_is_never_observed_has_a_record_of_its_pods(database: D
     assert found is not None
     assert (found.name, found.complete) == ("job-u", False)
     assert (await usage(database))["other"][0]["cpu"] == 7200
+
+
+@pytest.mark.parametrize("watched", ["before the gap", "after the gap"])
+@pytest.mark.parametrize(("position", "complete"), [("8", False), ("9", True), ("10", True)])
+async def test_a_job_is_complete_if_the_pods_were_watched_up_to_its_end(
+    database: Database, watched: str, position: str, complete: bool
+) -> None:
+    """Its times do not show that: here all changes of pods were received long after its end."""
+    recording = await begun(database)
+    ended = job(phase="Completed", finished_at=at(0.5), resource_version="9")
+    annotated = job(phase="Completed", finished_at=at(0.5), resource_version="20")
+    if watched == "before the gap":
+        await write(recording, ended)
+        await write(recording, annotated, previous="1", position="2")
+    await write(recording, pod(job_uid="other"), position=position)
+    last = await recording.position("pods")
+    assert last is not None
+    await recording.complete_list("pods", Position("30", at(2)), last=last, ended_at=at(2))
+    if watched == "after the gap":
+        await write(recording, ended)
+    found = await HistoryStore(database).find("u")
+    assert found is not None
+    assert found.complete is complete
 
 
 async def test_an_earlier_recorder_cannot_write(database: Database) -> None:
@@ -303,6 +327,7 @@ async def test_the_oldest_rows_beyond_the_maximum_are_deleted(database: Database
             previous=str(number) if number else "",
             position=str(number + 1),
             observed_at=at(number),
+            seen_at=at(number),
             records=[job(str(number), finished_at=at(), deleted=True)],
         )
         await recording.write(batch)

@@ -6,7 +6,6 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
 from batholith.job_ctrl.status import next_status, policies
@@ -20,8 +19,9 @@ from batholith.job_ctrl.tracker.core_types import (
 from batholith.job_ctrl.tracker.core_types import Pod as PodView
 from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
-from batholith.machinery.status_writer import merge_patch
+from batholith.machinery.merge_patch import merge_patch
 from batholith.model.job import JobEvent, JobState, JobStatus
+from batholith.model.job_podgroup import desired_spec
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
 
@@ -342,7 +342,7 @@ def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
     cut = {"totalPartitions": 4, "partitionSize": 2, "minPartitions": 2}
     cpu = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}
     of = job(task("t", 8, partitionPolicy=cut, minAvailable=None, template=cpu), minAvailable=4)
-    gang = podgroups.desired_spec(of, priorities={})
+    gang = desired_spec(of, priorities={})
     assert gang.min_task_member == {"t": 4}
     assert gang.min_resources is not None and gang.min_resources["cpu"] == "4"
 

@@ -32,6 +32,7 @@ from batholith.machinery.reconcile.events import Event
 from batholith.model import times
 from batholith.model.command import Command
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.job_podgroup import desired_spec
 from batholith.model.job_reasons import Reason
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
@@ -556,7 +557,7 @@ def test_min_member_counts_tasks_without_dependencies() -> None:
     """The other pods are created after those run, so they cannot be scheduled together."""
 
     def gang(*tasks: dict[str, Any], **spec: Any) -> int:
-        return podgroups.desired_spec(job(*tasks, **spec), priorities={}).min_member
+        return desired_spec(job(*tasks, **spec), priorities={}).min_member
 
     first, then = task("a", 2), task("b", 3, dependsOn={"name": ["a"]})
     assert gang(first, then, minAvailable=5) == 2
@@ -783,6 +784,6 @@ def test_decisions_depend_on_the_decisive_parts_of_the_podgroup(
     view = job_view(current, *infos)
     assert view.podgroup is not None
     groups = [msgspec.structs.replace(view.podgroup, status=each) for each in (before, after)]
-    if podgroups.decisive_parts(groups[0]) == podgroups.decisive_parts(groups[1]):
+    if podgroups.decisive_fields(groups[0]) == podgroups.decisive_fields(groups[1]):
         one, other = (list(decide(msgspec.structs.replace(view, podgroup=each))) for each in groups)
         assert one == other

@@ -21,6 +21,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.model.described_podgroup import decode
 from batholith.model.job import Job
 from batholith.model.job_defaults import DefaultedJob
+from batholith.model.job_podgroup import desired_spec
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NO_PODGROUP, PODGROUP, PODGROUPS_OF_JOB, QUEUE_GATE
 from batholith.model.pod import PodPhase
@@ -67,10 +68,10 @@ class World:
         )
 
     def scheduler(self, it: Job) -> str:
-        return self.described.scheduler_of(it, podgroups.desired_spec(it, priorities={}))
+        return self.described.scheduler_of(it, desired_spec(it, priorities={}))
 
     def decide(self, it: Job, *pods: PodInfo) -> WithoutPodGroup | None:
-        spec = podgroups.desired_spec(it, priorities={})
+        spec = desired_spec(it, priorities={})
         return self.described.without_podgroup(it, spec, scheduler=self.scheduler(it), pods=pods)
 
     def created(self, it: Job) -> PodInfo:
@@ -149,7 +150,7 @@ def test_the_description_is_what_the_podgroup_would_contain(world: World) -> Non
     assert found is not None
     description = decode(found.description)
     assert description is not None
-    spec = podgroups.desired_spec(it, priorities={})
+    spec = desired_spec(it, priorities={})
     stored = podgroups.build(it, spec)
     assert description.spec == stored.spec == spec
     assert description.labels == stored.metadata.labels

@@ -6,6 +6,7 @@ import pytest
 from support.jobs import job, task
 
 from batholith.job_ctrl import podgroups
+from batholith.model.job_podgroup import desired_spec
 from batholith.model.min_resources import min_resources
 
 
@@ -78,7 +79,7 @@ def test_quota_names_of_limits_and_of_extended_resources() -> None:
 
 def test_a_podgroup_is_changed_only_where_the_job_may_change_it() -> None:
     small, large = (
-        podgroups.desired_spec(job(task(replicas=n), queue=queue), priorities={})
+        desired_spec(job(task(replicas=n), queue=queue), priorities={})
         for n, queue in ((2, "default"), (3, "other"))
     )
     assert podgroups.spec_patch(small, small) == {}

@@ -30,7 +30,6 @@ from batholith.machinery.pod_control import (
     pod_control,
     service_control,
 )
-from batholith.machinery.status_writer import ApiStatusWriter
 from batholith.model.meta import HasMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, NAMESPACES, PODS, SERVICES
 from batholith.model.selectors import parse_label_selector
@@ -228,16 +227,6 @@ async def test_service_is_a_child_like_a_pod(controller: Controller) -> None:
         "Created service: web-0",
         "Deleted service: web-0",
     ]
-
-
-async def test_status_is_written_for_the_version_that_was_read(controller: Controller) -> None:
-    writer = ApiStatusWriter(controller.client, PODS, Pod)
-    created = await controller.create("web-0")
-    written = await writer.write(created.metadata, {"phase": "Running"})
-    assert written.status.phase == "Running"
-    with pytest.raises(ConflictError):
-        await writer.write(created.metadata, {"phase": "Failed"})
-    assert (await controller.read("web-0")).status.phase == "Running"
 
 
 # Lost responses: the embedded server injects them.

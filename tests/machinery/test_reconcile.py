@@ -298,6 +298,17 @@ def test_notice_is_recorded_when_it_begins() -> None:
     assert recorder.events[1] == ("Pod", "p", "Warning", "Fail", "no quota")
 
 
+def test_a_replaced_notice_is_recorded_if_the_last_one_with_its_reason_differs() -> None:
+    recorder = FakeRecorder()
+    notices = Notices(Events(recorder, PODS))
+    one, two = Event("Wait", "for 1 node"), Event("Wait", "for 2 nodes")
+    for event in (one, one, Event("Fail", "no quota"), one, two, one):
+        notices.replace(meta(), event)
+    notices.replace(meta("2"), one)
+    expected = ["for 1 node", "no quota", "for 2 nodes", "for 1 node", "for 1 node"]
+    assert [event[4] for event in recorder.events] == expected
+
+
 def test_added_notices_are_recorded_once_until_they_are_forgotten() -> None:
     recorder = FakeRecorder()
     notices = Notices(Events(recorder, PODS))

@@ -97,7 +97,7 @@ async def test_inv_wk_4_max_requeues_means_one_more_attempt(limit: int) -> None:
     queue = make_queue(clock)
     lost: list[tuple[str, str]] = []
     rules = WorkerSettings(
-        max_requeues=limit, on_give_up=lambda key, error: lost.append((key, str(error)))
+        max_requeues=limit, on_dropped=lambda key, error: lost.append((key, str(error)))
     )
     async with working(queue, failing(1000, calls, clock), rules):
         queue.add("a")
@@ -351,7 +351,7 @@ async def test_next_item_is_processed_after_one_is_dropped() -> None:
             raise TerminalError("what is that?")
         processed.append(queue.pop_item(key))
 
-    rules = WorkerSettings(on_give_up=lambda key, error: queue.pop_item(key))
+    rules = WorkerSettings(on_dropped=lambda key, error: queue.pop_item(key))
     async with working(queue, reconcile, rules):
         queue.add_item("a", "bad")
         queue.add_item("a", "good")
@@ -553,7 +553,7 @@ async def test_failing_drop_handler_loses_no_key_and_stalls_no_shard(
         if errors:
             raise errors.pop()
 
-    async with working(queue, reconcile, WorkerSettings(on_give_up=gave_up)):
+    async with working(queue, reconcile, WorkerSettings(on_dropped=gave_up)):
         queue.add("a")
         await run_ready_tasks()
         queue.add("b")

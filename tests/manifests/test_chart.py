@@ -40,6 +40,7 @@ SAME_AS = {
     "postgres": ("api.store.secretName=batholith-api-store",),
     "rest-tls": ("api.tls.secretName=batholith-api-tls",),
     "history": ("api.history.enabled=true",),
+    "web-pages": ("api.extraArgs={--pages}",),
     "rest-impersonation": ("api.impersonation.enabled=true",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),

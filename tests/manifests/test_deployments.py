@@ -88,6 +88,8 @@ def test_container_ports_match_the_arguments(found: Objects) -> None:
             assert ports.pop(_scheme(options)) == _port(options["listen_address"])
         else:
             assert ports.pop("health") == _port(options["healthz_address"])
+        if container["name"] == "scheduler":
+            assert ports.pop("simulation") == _port(options["simulation_address"])
         # For the others --listen-address is the address of the metrics.
         is_server = container["name"] in ("admission", "api")
         metrics = options["metrics_address" if is_server else "listen_address"]

@@ -152,6 +152,21 @@ def test_pod_annotations_take_precedence_over_owners_and_first_budget_over_secon
     }
 
 
+def test_run_time_and_user_are_those_of_the_pod_or_its_owners() -> None:
+    own = {"batholith.io/time-limit": "1h"}
+    inherited = {
+        "batholith.io/time-limit": "2h",
+        "batholith.io/running-estimate": "30m",
+        "batholith.io/active-deadline-seconds": "5",
+        "batholith.io/submitted-by": "eve",
+        "batholith.io/other": "x",
+    }
+    group = build(pod(metadata={"annotations": own}), inherited)
+    expected = {**inherited, **own}
+    del expected["batholith.io/other"]
+    assert group.metadata.annotations == expected
+
+
 @pytest.mark.parametrize(
     ("own", "asked", "in_vain"),
     [("", "team", "team"), ("other", "team", "team"), ("team", "team", ""), ("", "default", ""),

@@ -6,7 +6,7 @@ import pytest
 from support.queue_stateful import QueueWorld
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
-from batholith.queue_ctrl.controller import RESYNC_AFTER_GIVE_UP
+from batholith.queue_ctrl.controller import RESYNC_AFTER_DROP
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_counts_are_written_after_max_requeues_of_conflicts(world: QueueWorld) -
     world.api.put(PODGROUPS, "g", spec={"queue": "default"}, status={"phase": "Running"})
     world.run(world.pass_time(30))
     world.run(world.run_until_quiet())  # the conflicting change is irrelevant here
-    world.run(world.pass_time(RESYNC_AFTER_GIVE_UP))
+    world.run(world.pass_time(RESYNC_AFTER_DROP))
     world.run(world.run_until_quiet())
     world.check_invariants()
     assert world.queues["default"]["status"]["running"] == 1

@@ -181,7 +181,27 @@ def probed(**probe: Any) -> Json:
     return body
 
 
+def annotated(body: Json, **annotations: str) -> Json:
+    """The object with Batholith's annotations, ``_`` for ``-``."""
+    found = {f"batholith.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    return {**body, "metadata": body["metadata"] | {"annotations": found}}
+
+
+WARNING = "metadata.annotations[batholith.io/time-limit-warning]"
 REFUSED: dict[str, tuple[Json, str]] = {
+    "limit": (annotated(whole(), time_limit="soon"), "metadata.annotations"),
+    "limit-0": (annotated(whole(), time_limit="0s"), "metadata.annotations"),
+    "limit-warning": (annotated(whole(), time_limit="1h", time_limit_warning="1h"), WARNING),
+    "limit-warning-only": (annotated(whole(), time_limit_warning="1m"), WARNING),
+    "limit-warning-0": (
+        annotated(whole(), time_limit="1h", time_limit_warning="0s"),
+        "metadata.annotations",
+    ),
+    "limit-estimate": (annotated(whole(), running_estimate="-1h"), "metadata.annotations"),
+    "queue-limit": (
+        annotated(named("q", parent="root"), default_time_limit="1 hour"),
+        "requestBody.metadata.annotations",
+    ),
     "pods": (
         whole(task("a", 60_000), task("b", 40_001)),
         "spec.tasks[*].replicas: the job has 100001 pods, but a job may have at most 100000",
@@ -729,6 +749,14 @@ async def wait_denied(server: Server, body: Json, text: str) -> None:
         return text in await denial_message(server, body)
 
     await wait_until_true(is_denied)
+
+
+async def test_a_queue_permits_no_longer_limit_than_its_maximum(server: Server) -> None:
+    maximum = annotated(named("q"), max_time_limit="1h30m")
+    await server.create(QUEUES.path(), maximum)
+    await wait_denied(server, annotated(whole(queue="q"), time_limit="91m"), "at most 1h30m")
+    for fitting in (annotated(whole(queue="q"), time_limit="5400s"), whole(queue="q")):
+        assert await denial_message(server, fitting) == ""
 
 
 async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:

@@ -130,7 +130,9 @@ async def _more_than_half_a_node(server: RealServer) -> str:
     """CPU of which a node has not twice as much."""
 
     async def has_node() -> bool:
-        return bool((await server.get(NODES.path()))["items"])
+        """The agent creates its node first, and then writes what that has."""
+        nodes = (await server.get(NODES.path()))["items"]
+        return any("allocatable" in node["status"] for node in nodes)
 
     await wait_until_true(has_node)
     (node,) = (await server.get(NODES.path()))["items"]

@@ -126,6 +126,7 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
             await life.run_flow()
             await life.run_queues()
             await life.run_workloads()
+            await life.run_simulation()
             await life.run_batch_job()
             await life.run_cronjob()
             training = TrainingRights(server=server, wait=_wait_until_true)
@@ -357,6 +358,14 @@ class RbacScenario:
             found.append(f"podgroup-{created['metadata']['uid']}")
         return found
 
+    async def run_simulation(self) -> None:
+        """The REST API asks the scheduler about a job."""
+        job = {"image": "x", "replicas": 2}
+        asked = self.rest.post("/v1/simulate", json=job, headers=self._bearer)
+        async with asked as response:
+            assert response.status == 200, await response.text()
+            assert (await response.json())["starts_now"]
+
     async def run_batch_job(self) -> None:
         """A Job of batch/v1 that is not kube-controller-manager's; its end is recorded."""
         template = {"spec": _pod_spec("exit 0") | {"restartPolicy": "Never"}}
@@ -502,7 +511,12 @@ class RbacScenario:
         )
 
     async def run_failovers(self) -> None:
-        """The leader of each component exits, another one leads, and a new standby starts."""
+        """The leader of each component exits, another one leads, and a new standby starts.
+
+        The scheduler has learned the run time of a job, which it keeps when it exits.
+        """
+        await self._job("learned", "sleep 3")
+        await self._wait_until(JOBS.path(TEST_NAMESPACE, "learned"), _is_in("Completed"))
         for component, lease in (
             ("controllers", "vc-controller-manager"),
             ("scheduler", "volcano"),

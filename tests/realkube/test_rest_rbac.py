@@ -3,6 +3,7 @@
 It runs with the ServiceAccount and the roles of the manifests.
 """
 
+import html
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from support.rest import JOB, running_api, sqlite
 from support.rest_routes import NAME, WriteRoute, stored_objects, write_routes
 
 from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.pages.app import PagesSettings
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity
@@ -83,6 +85,7 @@ class Rest:
 
     server: RealServer
     session: aiohttp.ClientSession
+    url: str
 
     async def call(self, user: str, method: str, path: str, body: object = None) -> tuple[int, Any]:
         token = self.server.tokens.get(user, user)
@@ -181,6 +184,7 @@ async def rest(
     *,
     overlay: str = "base",
     account: str = "batholith-api",
+    pages: PagesSettings | None = None,
     **security: Any,
 ) -> AsyncIterator[Rest]:
     """A REST API that runs as *account* of the manifests' namespace."""
@@ -190,10 +194,12 @@ async def rest(
         credentials = Credentials(server=server.url, ca_data=server.ca, token=token)
         async with (
             Client(credentials, user_agent="rest") as client,
-            running_api(client, sqlite(tmp_path), security=SecuritySettings(**security)) as url,
+            running_api(
+                client, sqlite(tmp_path), security=SecuritySettings(**security), pages=pages
+            ) as url,
             aiohttp.ClientSession(url) as session,
         ):
-            yield Rest(server, session)
+            yield Rest(server, session, url)
 
 
 async def test_a_user_without_rights_is_forbidden_every_write_and_nothing_happens(
@@ -233,6 +239,43 @@ async def test_jobs_are_shown_to_those_who_may_read_them(kube: RealKube, tmp_pat
             (f"{JOB_PATH}/manifest", 200),
         ):
             assert (await api.call(EDITOR, "GET", path))[0] == status, path
+
+
+async def test_pages_show_and_do_what_their_user_may_do(kube: RealKube, tmp_path: Path) -> None:
+    """The editor has rights in one namespace."""
+    async with rest(kube, tmp_path, pages=PagesSettings()) as api:
+
+        async def visit(user: str) -> aiohttp.ClientSession:
+            jar = aiohttp.CookieJar(unsafe=True)
+            headers = {"Accept": "text/html", "Origin": api.url}
+            browser = aiohttp.ClientSession(api.url, cookie_jar=jar, headers=headers)
+            token = api.server.tokens[user]
+            async with browser.post("/login", data={"token": token}) as response:
+                assert response.status == 200
+            return browser
+
+        async with await visit(EDITOR) as browser:
+            for path, status, text in (
+                ("/jobs", 200, "cannot list jobs.batch.volcano.sh at the cluster scope"),
+                ("/jobs?namespace=default", 200, f">{NAME}<"),
+                (f"/jobs/default/jobs/{NAME}", 200, f"<h1>{NAME}</h1>"),
+                (f"/jobs/default/batchjobs/{NAME}", 403, "cannot get"),
+                ("/cluster", 403, "cannot list resource"),
+            ):
+                async with browser.get(path) as response:
+                    content = html.unescape(await response.text())
+                    assert (response.status, text in content) == (status, True), (path, content)
+        before = len(api.server.kube.audit())
+        form = {"kind": "jobs", "action": "suspend", "job": f"default/{NAME}"}
+        async with await visit(UNPRIVILEGED) as browser:
+            for path, data, text in (
+                ("/jobs/commands", form, "cannot list jobs"),
+                (f"/jobs/default/jobs/{NAME}/commands", {"action": "suspend"}, "cannot create"),
+            ):
+                async with browser.post(path, data=data) as response:
+                    assert text in html.unescape(await response.text())
+        await _all_written_down(api)
+        assert api.writes(before) == []
 
 
 def _is_forbidden(route: WriteRoute, status: int, body: Any) -> bool:

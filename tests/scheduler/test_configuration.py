@@ -105,6 +105,24 @@ INVALID = {
     HELM + "configurations: [{name: allocate, arguments: {a: 1}}]": (
         r"configurations\[0\].arguments.a: unknown argument"
     ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling: eazy}}]": (
+        r"configurations\[0\].arguments.backfilling: must be one of none, easy, conservative"
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling.depth: 0}}]": (
+        "backfilling.depth: must be at least 1, not 0"
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling.depth: 1000}}]": (
+        "backfilling.depth: must be at most 100, not 1000"
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling.max-idle: 5}}]": (
+        "backfilling.max-idle: must be a positive duration"
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling.order: longest}}]": (
+        "backfilling.order: must be one of queue, shortest-first, not 'longest'"
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {backfiling: easy}}]": (
+        "arguments.backfiling: unknown argument; did you mean 'backfilling'?"
+    ),
     HELM + "configurations: [{name: allocate}, {name: allocate}]": "is configured twice",
     HELM + "metrics: {type: elasticsearch}": "metrics.type: 'elasticsearch' is not implemented",
     HELM + "metrics: {type: prometheus}": "metrics.address: prometheus requires a URL",

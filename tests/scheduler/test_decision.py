@@ -7,10 +7,16 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from support.scheduler_queues import queue as child_queue
 
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.framework.decision import GangStats, QueueAllocation, QueueStats
+from batholith.scheduler.framework.decision import (
+    Decision,
+    GangStats,
+    QueueAllocation,
+    QueueStats,
+)
 from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.plugins.placement import GangRef, Placement
 from batholith.scheduler.state.nodes.node_matrix import NodeInfo
+from batholith.scheduler.state.run_times.predictions import PredictedRun
 
 
 def test_decision_does_not_change_with_the_cache() -> None:
@@ -87,6 +93,15 @@ def test_the_capability_of_a_queue_is_a_metric_where_it_limits_something() -> No
     assert value("memory_bytes", "limited") is None
     assert value("scalar_resources", "limited", resource="example.com/gpu") == 0
     assert value("milli_cpu", "default") is None
+
+
+def test_predicted_run_times_are_compared_with_actual_ones_in_a_metric() -> None:
+    registry, metric = CollectorRegistry(), "batholith_scheduler_run_time_prediction_ratio"
+    runs = (PredictedRun(predicted=30.0, took=60.0), PredictedRun(predicted=3.0, took=0.0))
+    metrics = SchedulerMetrics(registry, clock=FakeClock())
+    metrics.record_decision(Decision(predicted_runs=runs))
+    assert registry.get_sample_value(f"{metric}_sum") == 0.5 + 3
+    assert registry.get_sample_value(f"{metric}_bucket", {"le": "0.5"}) == 1
 
 
 def test_what_a_queue_has_counts_for_its_new_parent_once_it_has_one() -> None:

@@ -61,6 +61,15 @@ ALLOWED = (
         paths=("/final/groups/*/annotations/batholith.io/why",),
     ),
     AllowedDifference(
+        reason="The annotation `batholith.io/running-estimate` of a PodGroup is `runningEstimate`"
+        " of its job, which Volcano ignores.",
+        scenarios=("labels-annotations",),
+        paths=(
+            "/final/groups/*/annotations/batholith.io/running-estimate",
+            "/made/PodGroup/*/batholith.io/running-estimate",
+        ),
+    ),
+    AllowedDifference(
         reason="A deleted PodGroup is re-created.",
         scenarios=("podgroup-deleted",),
         paths=("/groups/*", "/final/groups/*"),

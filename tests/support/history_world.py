@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -13,12 +14,13 @@ from support.examples import examples
 
 from batholith.api.history.metrics import RecorderMetrics
 from batholith.api.history.recorder import recorded_resources
-from batholith.api.history.stream import RecordedStream
+from batholith.api.history.stream import LATE_AFTER, RecordedStream
 from batholith.kube.client.client import Client
 from batholith.kube.client.codec import ListScope, ObjectList
 from batholith.kube.errors import GoneError
 from batholith.machinery.testing import FakeClock
 from batholith.model import times
+from batholith.model.names import GROUP_NAME, QUEUE_NAME
 from batholith.store import history_tables
 from batholith.store.commands import METADATA
 from batholith.store.database import Database, StoreUnavailableError
@@ -31,6 +33,10 @@ RECORDED = {each.name: each for each in recorded_resources() if each.name in RES
 REGISTERED = RecorderMetrics(None)
 
 __all__ = ["HistoryWorld", "examples"]
+
+
+def queue_of(job: str) -> str:
+    return f"queue-{int(job.removeprefix('job-')) % 2}"
 
 
 class FaultyDatabase:
@@ -93,12 +99,15 @@ class HistoryWorld:
     clock: FakeClock = field(default_factory=FakeClock)
     database: FaultyDatabase = field(default_factory=FaultyDatabase)
     version: int = 0
-    compacted: int = 0
+    compacted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 0))
     compactions: int = 0
     log: dict[str, list[tuple[int, str, bytes]]] = field(default_factory=lambda: defaultdict(list))
     objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     pods: dict[str, Pod] = field(default_factory=dict)
     phases: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    deletions: dict[str, float] = field(default_factory=dict)
+    resumed_at: dict[str, float] = field(default_factory=dict)
+    delayed_deletions: set[str] = field(default_factory=set)
     recorders: list[Recorder] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
@@ -110,7 +119,7 @@ class HistoryWorld:
     def create_job(self) -> None:
         uid = f"job-{len(self.phases)}"
         meta = {"name": uid, "namespace": "default", "uid": uid, "creationTimestamp": self.now()}
-        spec = {"queue": f"queue-{len(self.phases) % 2}", "tasks": []}
+        spec = {"queue": queue_of(uid), "tasks": []}
         self.phases[uid] = []
         self._put(JOBS, uid, {"metadata": meta, "spec": spec, "status": {}})
         self.set_phase(uid, "Pending")
@@ -140,7 +149,14 @@ class HistoryWorld:
             "uid": job,
             "controller": True,
         }
-        meta = {"name": uid, "namespace": "default", "uid": uid, "ownerReferences": [owner]}
+        annotations = {GROUP_NAME: job, QUEUE_NAME: queue_of(job)}
+        meta = {
+            "name": uid,
+            "namespace": "default",
+            "uid": uid,
+            "annotations": annotations,
+            "ownerReferences": [owner],
+        }
         requests = {"cpu": f"{cpu * 500}m", "memory": cpu}
         spec = {"containers": [{"resources": {"requests": requests}}]}
         self.pods[uid] = Pod(job, {"cpu": cpu * 0.5, "memory": float(cpu)})
@@ -172,9 +188,9 @@ class HistoryWorld:
         meta = {**pod["metadata"], "deletionTimestamp": self.now()}
         self._delete(PODS, uid, {**pod, "metadata": meta})
 
-    def compact(self) -> None:
+    def compact(self, resources: Sequence[str] = RESOURCES) -> None:
         """Forget all changes so far: a recorder that has not received them has to list."""
-        self.compacted = self.version
+        self.compacted |= dict.fromkeys(resources, self.version)
         self.compactions += 1
 
     def _put(self, resource: str, uid: str, obj: dict[str, Any]) -> None:
@@ -183,6 +199,7 @@ class HistoryWorld:
 
     def _delete(self, resource: str, uid: str, obj: dict[str, Any]) -> None:
         del self.objects[resource][uid]
+        self.deletions[uid] = self.clock.now().timestamp()
         self._append(resource, "DELETED", obj)
 
     def _append(self, resource: str, kind: str, obj: dict[str, Any]) -> dict[str, Any]:
@@ -236,18 +253,27 @@ class HistoryWorld:
 
     async def _deliver(self, stream: RecordedStream, resource: str, count: int) -> None:
         if stream._position is None:
+            self.resumed_at[resource] = self.clock.now().timestamp()
             await stream.resume()
         assert stream._position is not None
         position = int(stream._position.version)
-        if position < self.compacted:
+        if position < self.compacted[resource]:
             error = {"kind": "Status", "code": 410, "reason": "Expired"}
             try:
                 await stream.write([json.dumps({"type": "ERROR", "object": error}).encode()])
             except GoneError:
                 await stream.list()
             return
-        lines = [line for version, _, line in self.log[resource] if version > position]
-        await stream.write(lines[:count])
+        lines = [line for version, _, line in self.log[resource] if version > position][:count]
+        for line in lines:
+            self._note_delay(resource, json.loads(line)["object"]["metadata"]["uid"])
+        await stream.write(lines)
+
+    def _note_delay(self, resource: str, uid: str) -> None:
+        """A watch that is open does not show that its server, or the network, delays a deletion."""
+        sent_at = max(self.deletions.get(uid, math.inf), self.resumed_at[resource])
+        if self.clock.now().timestamp() - sent_at > LATE_AFTER:
+            self.delayed_deletions.add(uid)
 
     def settle(self) -> None:
         """Let a new recorder record all that there is."""
@@ -274,6 +300,17 @@ class HistoryWorld:
                 end = self.clock.now().timestamp() if pod.ended is None else pod.ended
                 for resource, amount in pod.requests.items():
                     total[resource] += amount * (end - pod.started)
+        return {name: amount for name, amount in total.items() if amount}
+
+    def queue_seconds(self, queue: str, start: float, end: float) -> dict[str, float]:
+        """What the pods of a queue's jobs used during an interval."""
+        total: dict[str, float] = defaultdict(float)
+        for pod in self.pods.values():
+            if queue_of(pod.job) == queue and pod.started is not None:
+                ended = self.clock.now().timestamp() if pod.ended is None else pod.ended
+                seconds = max(0, min(ended, end) - max(pod.started, start))
+                for resource, amount in pod.requests.items():
+                    total[resource] += amount * seconds
         return {name: amount for name, amount in total.items() if amount}
 
     def counted(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 import msgspec
-from support.jobs import job_view, make_command, pod_info
+from support.jobs import NOW, job_view, make_command, pod_info
 from support.pure_decide import pure_decide
 
 from batholith.job_ctrl import effects as fx
@@ -33,8 +33,10 @@ class JobSimulator:
         self.events: list[str] = []
         self.created: Counter[tuple[str, int]] = Counter()
         self.has_plugin_objects = False
+        self.now = NOW
         self.monotonic_now = 0.0
         self.requeue_after: list[float] = []
+        self.extra_grace: list[int] = []
         self._serial = 0
         self.commands: list[Command] = []
         self.crash()
@@ -110,6 +112,7 @@ class JobSimulator:
             seen,
             pod_tracker=self.pod_tracker,
             podgroup=self.podgroup,
+            now=self.now,
             monotonic_now=self.monotonic_now,
         )
 
@@ -162,7 +165,8 @@ class JobSimulator:
                 for task, numbers in indices.items():
                     for index in numbers:
                         self._create(task, index)
-            case fx.DeletePods(pods):
+            case fx.DeletePods(pods, extra_grace):
+                self.extra_grace.append(extra_grace)
                 self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
                     self.update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))

@@ -12,6 +12,7 @@ from batholith.job_ctrl.tracker.pod_info import PodInfo
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.model.command import Command
 from batholith.model.job import Job, JobStatus
+from batholith.model.job_podgroup import desired_spec
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.names import JOBS, OPERATION
 from batholith.model.pod import PodPhase
@@ -105,7 +106,7 @@ def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **field
     tracker.set_job(job)
     for pod in pods:
         tracker.update(pod)
-    gang = podgroups.desired_spec(job, priorities={})
+    gang = desired_spec(job, priorities={})
     group = podgroups.build(job, gang)
     return JobView(
         job=job,

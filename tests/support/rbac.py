@@ -183,7 +183,10 @@ class ComponentProcesses:
         deployment: Any = of_kind(self._found, "Deployment")[f"batholith-{component}"]
         (container,) = pod_spec(deployment)["containers"]
         arguments = [
-            argument.replace("$(POD_NAMESPACE)", NAMESPACE) for argument in container["args"]
+            argument.replace("$(POD_NAMESPACE)", NAMESPACE)
+            .replace("$(POD_IP)", "127.0.0.1")
+            .replace("--simulation-address=:8090", "--simulation-address=127.0.0.1:0")
+            for argument in container["args"]
         ]
         for old, new in ports.items():
             (index,) = (at for at, argument in enumerate(arguments) if argument.endswith(old))

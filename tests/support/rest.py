@@ -15,9 +15,10 @@ from support.embedded_apiserver import EmbeddedServer, embedded_server
 
 from batholith.api.history.tasks import HistorySettings
 from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.pages.app import PagesSettings
 from batholith.api.serving.server import ApiSettings, serve
 from batholith.kube.client.client import Client
-from batholith.machinery.clock import SystemClock
+from batholith.machinery.clock import Clock, SystemClock
 from batholith.model import crds
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
@@ -110,12 +111,15 @@ async def starting_api(
     security: SecuritySettings | None = None,
     history: HistorySettings | None = None,
     send_buffer: int = 0,
+    pages: PagesSettings | None = None,
+    clock: Clock | None = None,
+    port: int = 0,
 ) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
     """The API's URL, its readiness, and the task that it is.
 
     *send_buffer*: bytes that the kernel buffers for a client; 0 for as many as it likes.
     """
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     settings = ApiSettings(
@@ -123,9 +127,12 @@ async def starting_api(
         listener=listener,
         security=security or SecuritySettings(),
         history=history or HistorySettings(),
+        pages=pages,
     )
     ready = asyncio.Event()
-    serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
+    serving = asyncio.create_task(
+        serve(client, settings, clock=clock or SystemClock(), ready=ready)
+    )
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", ready, serving
     finally:
@@ -141,8 +148,12 @@ async def running_api(
     *,
     security: SecuritySettings | None = None,
     history: HistorySettings | None = None,
+    pages: PagesSettings | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[str]:
-    starting = starting_api(client, store_url, security=security, history=history)
+    starting = starting_api(
+        client, store_url, security=security, history=history, pages=pages, clock=clock
+    )
     async with starting as (url, ready, _):
         await ready.wait()
         yield url

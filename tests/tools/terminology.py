@@ -3,10 +3,11 @@
 Usage: python tests/tools/terminology.py [--count] [PATH ...]
 
 The list is the last fenced block of docs/glossary.md: one pattern per line, then ``#`` and what to
-use instead. A hit is allowed if a phrase of ``docs/glossary-allowed.txt`` covers it: one regular
-expression per line, after ``PATH-GLOB:`` if it holds for those files alone. Prints the hits that
-are not allowed as ``path:line: word (use …): text``; exit status 1 if there are any. A check of the
-whole repository also reports the phrases that allow nothing.
+use instead. In the code of platform/ and bench/, names of several words are checked word by word. A
+hit is allowed if a phrase of ``docs/glossary-allowed.txt`` covers it, or is the whole name: one
+regular expression per line, after ``PATH-GLOB:`` if it holds for those files alone. Prints the hits
+that are not allowed as ``path:line: word (use …): text``; exit status 1 if there are any. A check
+of the whole repository also reports the phrases that allow nothing.
 """
 
 import re
@@ -27,9 +28,15 @@ CHECKED = (
 )  # fmt: skip
 EXCLUDED = (
     GLOSSARY, ALLOWED, "tests/tools/terminology.py", "tests/test_terminology.py",
-    "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg",
+    "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg", "*.css", "*.png",
+    "*.min.js",
 )  # fmt: skip
 """The list and its checker; recordings and generated tables."""
+NAMES_CHECKED = ("platform/*.py", "bench/*.py")
+"""Files in which names are split into words."""
+
+_NAME = re.compile(r"\w*[a-zA-Z]\w*")
+_BETWEEN_WORDS = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,12 @@ class Phrase:
             match.start() <= hit.start() and hit.end() <= match.end()
             for match in self.pattern.finditer(line)
         )
+        self.is_used |= found
+        return found
+
+    def is_name(self, name: str) -> bool:
+        """Report whether the phrase is *name*, and record that it was used."""
+        found = self.pattern.fullmatch(name) is not None
         self.is_used |= found
         return found
 
@@ -97,12 +110,21 @@ def parse_phrases(text: str) -> list[Phrase]:
 def check(path: str, text: str, words: list[Word], phrases: list[Phrase]) -> Iterator[Hit]:
     """Yield the words of the list in *text* that no phrase for *path* allows."""
     allowed = [phrase for phrase in phrases if fnmatch(path, phrase.glob)]
+    splits_names = any(fnmatch(path, glob) for glob in NAMES_CHECKED)
     any_word = re.compile("|".join(word.pattern.pattern for word in words), re.IGNORECASE)
     for number, line in enumerate(text.splitlines(), start=1):
         for word in words if any_word.search(line) else ():
             for match in word.pattern.finditer(line):
                 if not any(phrase.covers(line, match) for phrase in allowed):
                     yield Hit(path, number, match[0], word.instead, line.strip())
+        for name in _NAME.findall(line) if splits_names else ():
+            split = _BETWEEN_WORDS.sub(" ", name).strip()
+            for word in words if " " in split and any_word.search(split) else ():
+                for match in word.pattern.finditer(split):
+                    if not any(
+                        phrase.is_name(name) or phrase.covers(split, match) for phrase in allowed
+                    ):
+                        yield Hit(path, number, match[0], word.instead, name)
 
 
 def files(paths: list[str]) -> Iterator[str]:

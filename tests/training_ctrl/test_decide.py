@@ -26,6 +26,7 @@ from support.training_manifests import REQUIRED
 
 from batholith.machinery.reconcile.events import Event
 from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.names import TIME_LIMIT
 from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
@@ -247,8 +248,16 @@ def test_restarted_pods_count_towards_the_backoff_limit(count: int, failed: bool
     assert ("Failed" in conditions(result)) is failed
 
 
-def test_deadline_counts_from_the_start() -> None:
-    job = pytorch(1, activeDeadlineSeconds=60)
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytorch(1, activeDeadlineSeconds=60),
+        with_annotations(pytorch(1), {TIME_LIMIT: "1m"}),
+        with_annotations(pytorch(1, activeDeadlineSeconds=90), {TIME_LIMIT: "1m"}),
+    ],
+    ids=["deadline", "limit", "both"],
+)
+def test_deadline_counts_from_the_start(job: Any) -> None:
     job = msgspec.structs.replace(job, status=JobStatus(start_time="2026-01-01T00:00:00Z"))
     before = decided(job, now=NOW + timedelta(seconds=59))
     assert (before.requeue_after, "Failed" in conditions(before)) == (1.0, False)

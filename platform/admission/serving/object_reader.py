@@ -14,7 +14,7 @@ from ...model.meta import ObjectMeta
 from ...model.names import NAMESPACES, QUEUES, Resource
 
 LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
-    "/jobs/mutate": (NAMESPACES,),
+    "/jobs/mutate": (NAMESPACES, QUEUES),
     "/jobs/validate": (QUEUES,),
     "/podgroups/mutate": (NAMESPACES,),
     "/podgroups/validate": (QUEUES,),

@@ -1,10 +1,11 @@
 """Record one resource: list and watch it, and write every change once.
 
-Unlike an informer this keeps no objects. It resumes from the position in the store, also after a
-restart or under another leader, so that changes in between are not missed as long as the server
-has them. If it does not (410), a list ends the gap: objects that are missing end at the time they
-were last observed, and are marked. While the store is unavailable the watch is not read, so that
-nothing accumulates here.
+Unlike an informer this keeps no objects, and it does not use the reflector, which resumes from the
+latest version while it lists, and does not wait until a change is stored. It resumes from the
+position in the store, also after a restart or under another leader, so that changes in between are
+not missed as long as the server has them. If it does not (410), a list ends the gap: objects that
+are missing end at the time they were last observed, and are marked. While the store is unavailable
+the watch is not read, so that nothing accumulates here.
 """
 
 import itertools
@@ -33,7 +34,7 @@ from ...machinery.clock import Clock
 from ...model.names import Resource
 from ...store.database import PERMANENT_ERRORS, StoreUnavailableError
 from ...store.recording import Batch, OutOfStepError, Position, Recording
-from ...store.records import SECOND, Record, to_micros
+from ...store.records import SECOND, Record, to_micros, version_number
 from .metrics import RecorderMetrics
 
 log = logging.getLogger(__name__)
@@ -75,11 +76,6 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 _decode_object = msgspec.json.Decoder(_Object).decode
-
-
-def _revision(version: str) -> int:
-    """Return a resourceVersion as a number, which increases with every write."""
-    return int(version) if version.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +130,9 @@ class RecordedStream:
         self._written_at = -POSITION_INTERVAL
         self._live_at = 0
         """Time in microseconds until which all changes are known to be received."""
-        self._late_through = 0
-        """Revision up to which changes may be late; 0 for none."""
+        self._backlog_through = 0
+        """Version of the resource when the watch was resumed: changes up to it had happened."""
+        self._backlog_is_late = False
         self._was_busy = False
         """Whether changes may have waited here before they were taken."""
         self._max_batch = MAX_BATCH
@@ -171,10 +168,12 @@ class RecordedStream:
         return None
 
     async def resume(self) -> None:
-        """Read the position; list first if there is none."""
+        """Read the position, list first if there is none, and note what is delivered from then."""
         self._position = await self._recording.position(self._recorded.name)
         if self._position is None:
             await self.list()
+        assert self._position is not None  # noqa: S101
+        await self._note_backlog(self._position)
 
     async def _list_after_gap(self) -> float | None:
         """List; return 0, or ``None`` to retry after a delay."""
@@ -188,7 +187,6 @@ class RecordedStream:
     async def _watch(self) -> None:
         """Watch from the position until the watch ends."""
         assert self._position is not None  # noqa: S101
-        await self._note_delay(self._position)
         path = self._scope.path(
             watch=True,
             allowWatchBookmarks=True,
@@ -207,21 +205,30 @@ class RecordedStream:
                 if recorded := await self.write(lines):
                     busy = recorded >= BUSY_BATCH
                     await self._clock.sleep(BUSY_INTERVAL if busy else BATCH_INTERVAL)
-                self._live_at = taken_at
+                self._note_live(taken_at)
                 self._was_busy = self._clock.monotonic() - taken > LATE_AFTER
-            self._live_at = to_micros(self._clock.now())
+            self._note_live(to_micros(self._clock.now()))
 
-    async def _note_delay(self, position: Position) -> None:
-        """After an interruption, find out which changes the watch will deliver late."""
+    async def _note_backlog(self, position: Position) -> None:
+        """Find out which changes have happened before they can be received."""
         self._was_busy = False
         seen_at = max(position.observed_at, self._live_at)
-        self._late_through = 0
-        if (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER:
-            page = await anext(self._client.list_pages(self._scope, size=1))
-            self._late_through = _revision(page.resource_version)
+        self._backlog_is_late = (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER
+        page = await anext(self._client.list_pages(self._scope, size=1))
+        self._backlog_through = version_number(page.resource_version)
+
+    def _is_backlog(self, version: str) -> bool:
+        return version_number(version) <= self._backlog_through
 
     def _is_late(self, change: _Change) -> bool:
-        return self._was_busy or _revision(change.version) <= self._late_through
+        return self._was_busy or (self._backlog_is_late and self._is_backlog(change.version))
+
+    def _note_live(self, now: int) -> None:
+        """Note that all changes until *now* were received, unless there may be others before."""
+        assert self._position is not None  # noqa: S101
+        is_behind = version_number(self._position.version) < self._backlog_through
+        if not (self._was_busy or is_behind):
+            self._live_at = now
 
     async def write(self, lines: Sequence[bytes]) -> int:
         """Write the changes of *lines*; return how many of them are recorded.
@@ -266,11 +273,13 @@ class RecordedStream:
         """Write *changes* in one transaction; a change that cannot be stored is skipped."""
         assert self._position is not None  # noqa: S101
         records = [change.record for change in changes if change.record is not None]
+        is_live = not (self._was_busy or self._is_backlog(changes[-1].version))
         batch = Batch(
             resource=self._recorded.name,
             previous=self._position.version,
             position=changes[-1].version,
             observed_at=observed_at,
+            seen_at=observed_at if is_live else self._position.observed_at,
             records=records,
             is_late=is_late,
         )
@@ -285,8 +294,8 @@ class RecordedStream:
                 raise
             self._log_skipped(error)
             await self._recording.write(replace(batch, records=()))
-        self._position = Position(batch.position, observed_at)
-        self._metrics.recorded(self._recorded.name, len(records), self._clock.now().timestamp())
+        self._position = Position(batch.position, batch.seen_at)
+        self._metrics.recorded(self._recorded.name, len(records), batch.seen_at / SECOND)
 
     def _decode(self, line: bytes) -> _Change | None:
         event = self._decoder.decode(line)
@@ -313,13 +322,15 @@ class RecordedStream:
             FencedError, StoreUnavailableError: likewise.
         """
         name, kind = self._recorded.name, self._recorded.kind
-        last_seen_at = self._position.observed_at if self._position is not None else 0
+        last = self._position or Position("", 0)
         known = await self._recording.recorded(name, kind)
         started_at = to_micros(self._clock.now())
+        ended_at = 0  # of the gap: when the server had taken the version of the list
         listed: set[str] = set()
         version = ""
         async for page in self._client.list_pages(self._scope, size=PAGE_SIZE):
             version = version or page.resource_version
+            ended_at = ended_at or to_micros(self._clock.now())
             records = []
             for raw in page.items:
                 listed.add(_decode_object(raw).metadata.uid)
@@ -329,12 +340,11 @@ class RecordedStream:
             await self._write_listed(records, observed_at=started_at)
         missing = sorted(set(known) - listed)
         await self._recording.write_missing(
-            name, missing, last_seen_at=last_seen_at, observed_at=started_at
+            name, missing, last_seen_at=last.observed_at, observed_at=started_at
         )
-        await self._recording.complete_list(
-            name, version, gap=(last_seen_at, started_at), observed_at=started_at
-        )
-        self._position = Position(version, started_at)
+        position = Position(version, started_at)
+        await self._recording.complete_list(name, position, last=last, ended_at=ended_at)
+        self._position = position
         self._metrics.gaps.labels(name).inc()
         log.info(
             "listed", extra={"resource": name, "objects": len(listed), "missing": len(missing)}

@@ -132,7 +132,7 @@ class Callers:
             return await self._reviewer.authenticate(token)
         self._limit(self._sources, source, f"address {source}")
         found = await self._reviewer.authenticate(token)
-        self._sources.give_back(source)
+        self._sources.refund(source)
         return found
 
     def _identity_of(self, user: UserInfo, token: str) -> Identity:

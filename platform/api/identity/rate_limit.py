@@ -41,7 +41,7 @@ class RateLimiter:
         self._store(key, level - 1.0)
         return 0.0
 
-    def give_back(self, key: str) -> None:
+    def refund(self, key: str) -> None:
         """Return a token: the request does not count."""
         if self._rate > 0:
             self._store(key, self._level(key) + 1.0)

@@ -215,6 +215,9 @@ class JobIndex:
             yield self._groups["queue"].get(wanted.queue, _EMPTY)
         if wanted.user is not None:
             yield self._groups["user"].get(wanted.user, _EMPTY)
+        if wanted.search:
+            rows = self._rows.items()
+            yield frozenset(key for key, row in rows if wanted.search in row.name)
         if not wanted.created.is_unlimited:
             yield self._created_in(wanted.created)
         for each in wanted.labels.requirements:

@@ -38,7 +38,7 @@ CONVERTOR = "job_kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodPlace:
+class PodPosition:
     """Task and index of a pod."""
 
     task: str
@@ -64,7 +64,7 @@ class JobKind:
     """Returns the label selector of the pods of an object decoded as :attr:`view`. It may match
     those of an earlier job of the same name, too: see ``ObjectMeta.owns``."""
 
-    pod_place: Callable[[ObjectMeta], PodPlace]
+    pod_position: Callable[[ObjectMeta], PodPosition]
     """Returns task and index of a pod of a job of this kind."""
 
     training: TrainingKind | None = None
@@ -94,18 +94,18 @@ def _volcano_pods(job: CachedJob) -> Selector:
     return _selector({JOB_NAME: meta.name, JOB_NAMESPACE: meta.namespace})
 
 
-def _volcano_place(pod: ObjectMeta) -> PodPlace:
+def _volcano_position(pod: ObjectMeta) -> PodPosition:
     # Labels of a Volcano of an earlier version lack the task, annotations do not.
     found = {**pod.labels, **pod.annotations}
-    return PodPlace(task=found.get(TASK_SPEC, ""), index=_index(found.get(TASK_INDEX)))
+    return PodPosition(task=found.get(TASK_SPEC, ""), index=_index(found.get(TASK_INDEX)))
 
 
 def _batch_pods(job: CachedBatchJob) -> Selector:
     return from_label_selector(job.spec.selector)
 
 
-def _batch_place(pod: ObjectMeta) -> PodPlace:
-    return PodPlace(task=BATCH_TASK, index=_index(pod.annotations.get(COMPLETION_INDEX)))
+def _batch_position(pod: ObjectMeta) -> PodPosition:
+    return PodPosition(task=BATCH_TASK, index=_index(pod.annotations.get(COMPLETION_INDEX)))
 
 
 def _training_pods(kind: TrainingKind, job: CachedObject) -> Selector:
@@ -113,9 +113,9 @@ def _training_pods(kind: TrainingKind, job: CachedObject) -> Selector:
     return _selector({TRAINING_OPERATOR_NAME: kind.controller_name, TRAINING_JOB_NAME: name})
 
 
-def _training_place(kind: TrainingKind, pod: ObjectMeta) -> PodPlace:
+def _training_position(kind: TrainingKind, pod: ObjectMeta) -> PodPosition:
     lowered = pod.labels.get(TRAINING_REPLICA_TYPE, "")
-    return PodPlace(
+    return PodPosition(
         task=kind.canonical_type(lowered) or lowered,
         index=_index(pod.labels.get(TRAINING_REPLICA_INDEX)),
     )
@@ -133,7 +133,7 @@ def _training_kind(kind: TrainingKind) -> JobKind:
         view=training_view(kind),
         summarize=partial(summarize_training, kind=name),
         pod_selector=partial(_training_pods, kind),
-        pod_place=partial(_training_place, kind),
+        pod_position=partial(_training_position, kind),
         training=kind,
     )
 
@@ -144,7 +144,7 @@ VOLCANO = JobKind(
     view=CachedJob,
     summarize=summarize_volcano,
     pod_selector=_volcano_pods,
-    pod_place=_volcano_place,
+    pod_position=_volcano_position,
 )
 BATCH = JobKind(
     name=JobKindName.BATCHJOBS,
@@ -152,7 +152,7 @@ BATCH = JobKind(
     view=CachedBatchJob,
     summarize=summarize_batch,
     pod_selector=_batch_pods,
-    pod_place=_batch_place,
+    pod_position=_batch_position,
 )
 KINDS: Mapping[JobKindName, JobKind] = {
     each.name: each for each in (VOLCANO, BATCH, *map(_training_kind, TRAINING_KINDS))

@@ -48,7 +48,7 @@ class JobPods:
 
     def task_of(self, pod: JobPod) -> str:
         """Return the task of *pod*."""
-        return self.kind.pod_place(pod.metadata).task
+        return self.kind.pod_position(pod.metadata).task
 
     async def read(self, *, limit: int = 0, continue_token: str = "") -> PodPage:
         """Read the pods in the order of their names: all, or a page of at most *limit*.
@@ -106,7 +106,7 @@ class JobPods:
         tasks = {task.name: at for at, task in enumerate(self.summary().tasks)}
 
         def order(pod: JobPod) -> tuple[int, str, int, str]:
-            found = self.kind.pod_place(pod.metadata)
+            found = self.kind.pod_position(pod.metadata)
             index = -1 if found.index is None else found.index
             return tasks.get(found.task, len(tasks)), found.task, index, pod.metadata.name
 

@@ -49,6 +49,9 @@ class JobFilter:
     """Which jobs to select; what is not set selects all."""
 
     namespace: str = ""
+    search: str = ""
+    """Part of the name, in lower case."""
+
     phases: frozenset[str] = frozenset()
     queue: str | None = None
     user: str | None = None
@@ -59,6 +62,7 @@ class JobFilter:
         """Return whether *job* is selected."""
         return (
             self.namespace in ("", job.namespace)
+            and self.search in job.name
             and (not self.phases or job.phase in self.phases)
             and self.queue in (None, job.queue)
             and self.user in (None, job.user)
@@ -72,6 +76,7 @@ class JobFilter:
         text = repr(
             (
                 self.namespace,
+                self.search,
                 sorted(self.phases),
                 self.queue,
                 self.user,

@@ -1,4 +1,8 @@
-"""The pods of one job while a request lasts: listed and watched with the rights of its caller."""
+"""The pods of one job while a request lasts: listed and watched with the rights of its caller.
+
+An informer does not replace this: a list that fails is the response to the request, and a watch
+that the caller may not open any more ends it, whereas an informer retries both.
+"""
 
 import asyncio
 import logging

@@ -26,6 +26,7 @@ from ..identity.reviewer import AccessReviewer
 from ..jobs.kinds import KINDS, JobKind
 from ..logs.containers import LogStreams
 from ..problems import ProblemError
+from ..simulation import SchedulerSimulations
 from ..streams.feeds import Streams
 
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
@@ -53,6 +54,7 @@ class AppState:
     clock: Clock
     streams: Streams
     metrics: ApiMetrics
+    simulations: SchedulerSimulations
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 

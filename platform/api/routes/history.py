@@ -100,8 +100,9 @@ async def list_history_of_name(
 ) -> RecordedJobPage:
     """List the jobs of this kind and name: the existing one first, then those that ended last."""
     which = JobFilter(kinds=(kind,), name=name)
-    page = await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
+    # Before the history is read: the deletion of the job may be recorded later than it is cached.
     existing = state.caches.of(kind).informer.get(f"{namespace}/{name}")
+    page = await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
     if cursor is not None or existing is None:
         return page
     summary = KINDS[kind].summarize(existing)

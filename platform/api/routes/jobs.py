@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
@@ -18,7 +17,7 @@ from ..jobs.index import PageRequest, SortField
 from ..jobs.kinds import JobKind
 from ..jobs.selection import JobFilter, TimeRange, parse_labels
 from ..problems import ProblemError, invalid_fields, problem_responses
-from ..schemas.jobs import IDENTITY, JobList, JobManifest, ScaleIn, ShortJob
+from ..schemas.jobs import IDENTITY, JOB_BODY, JobList, ScaleIn
 from ..schemas.responses import JSON, respond, schema_of
 from ..writes import jobs as job_writes
 from ..writes.manifests import build_job, decode_body
@@ -56,6 +55,7 @@ class _ListQuery:
 
 async def _list_query(
     phase: Annotated[list[Phase], Query(description="Any of these phases.")] = [],  # noqa: B006
+    search: Annotated[str, Query(max_length=253, description="Part of the name.")] = "",
     queue: Annotated[str | None, Query(max_length=253)] = None,
     user: Annotated[
         str | None,
@@ -83,6 +83,7 @@ async def _list_query(
 ) -> _ListQuery:
     return _ListQuery(
         filter=JobFilter(
+            search=search.lower(),
             phases=frozenset(phase),
             queue=queue,
             user=user,
@@ -210,28 +211,6 @@ async def get_job_manifest(
     return Response(bytes(found), media_type=JSON, headers=headers)
 
 
-def _example(model: type[BaseModel]) -> Any:
-    return model.model_json_schema()["examples"][0]
-
-
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {
-                    "anyOf": [JobManifest.model_json_schema(), ShortJob.model_json_schema()]
-                },
-                "examples": {
-                    "short": {"value": _example(ShortJob)},
-                    "manifest": {"value": _example(JobManifest)},
-                },
-            }
-        },
-    }
-}
-
-
 @router.post(
     COLLECTION,
     status_code=201,
@@ -242,7 +221,7 @@ _BODY = {
         201: {"headers": {"Location": _LOCATION, "Warning": _WARNING, **_ETAG}},
         **problem_responses(404, 409),
     },
-    openapi_extra=_BODY,
+    openapi_extra=JOB_BODY,
 )
 async def create_job(
     namespace: Namespace,

@@ -50,7 +50,7 @@ async def list_pods(  # Parameters of a route are the request's inputs.
         text = f"not a cursor of this list: {error.message}"
         errors = ({"field": "cursor", "message": text},)
         raise ProblemError(422, f"cursor: {text}", errors=errors) from None
-    items = (pod_of(pod, kind.pod_place(pod.metadata)) for pod in page.pods)
+    items = (pod_of(pod, kind.pod_position(pod.metadata)) for pod in page.pods)
     found = [
         pod for pod in items if (not task or pod.task == task) and (not phase or pod.phase in phase)
     ]

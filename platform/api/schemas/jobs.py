@@ -179,3 +179,26 @@ class ScaleIn(StrictBody):
         default=None, description="Pods of the gang, of Volcano and training jobs."
     )
     parallelism: Count | None = Field(default=None, description="Pods of a Job of batch/v1.")
+
+
+def _example(model: type[BaseModel]) -> Any:
+    return model.model_json_schema()["examples"][0]
+
+
+JOB_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "anyOf": [JobManifest.model_json_schema(), ShortJob.model_json_schema()]
+                },
+                "examples": {
+                    "short": {"value": _example(ShortJob)},
+                    "manifest": {"value": _example(JobManifest)},
+                },
+            }
+        },
+    }
+}
+"""The description of a body that is a manifest or the short form of a job."""

@@ -1,15 +1,16 @@
 """Convert pods of jobs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 from ...model import times
 from ...model.pod import PodPhase
-from ...wire.jobs import PodPhaseName, PodSummary
-from ..jobs.kinds import PodPlace
+from ...wire.jobs import ContainerRun, PodPhaseName, PodSummary
+from ..jobs.kinds import PodPosition
 from ..jobs.pod_views import ContainerStatus, JobPod, Terminated
 
 
-def pod_of(pod: JobPod, located: PodPlace) -> PodSummary:
+def pod_of(pod: JobPod, located: PodPosition) -> PodSummary:
     """Convert a pod."""
     status = pod.status
     ended = [each.state.terminated for each in status.container_statuses]
@@ -27,8 +28,11 @@ def pod_of(pod: JobPod, located: PodPlace) -> PodSummary:
         ip=status.pod_ip,
         reason=reason,
         message=message,
+        created_at=times.known(pod.metadata.creation_timestamp),
+        scheduled_at=_scheduled_at(pod),
         started_at=times.known(status.start_time),
         finished_at=times.known(max(ends, default=None)) if pod.is_finished else None,
+        runs=sorted(_runs(status.container_statuses), key=_start),
         exit_code=_exit_code(pod),
         containers=[each.name for each in pod.spec.containers],
         init_containers=[each.name for each in pod.spec.init_containers],
@@ -36,6 +40,33 @@ def pod_of(pod: JobPod, located: PodPlace) -> PodSummary:
     )
 
 
+def _scheduled_at(pod: JobPod) -> datetime | None:
+    for each in pod.status.conditions:
+        if (each.type, each.status) == ("PodScheduled", "True"):
+            return times.known(each.last_transition_time)
+    return None
+
+
+def _runs(statuses: Iterable[ContainerStatus]) -> Iterator[ContainerRun]:
+    for each in statuses:
+        for ended in (each.last_state.terminated, each.state.terminated):
+            if ended is not None and ended.started_at:
+                yield ContainerRun(
+                    container=each.name,
+                    started_at=times.known(ended.started_at),
+                    finished_at=times.known(ended.finished_at),
+                    exit_code=ended.exit_code,
+                )
+        running = each.state.running
+        if running is not None and running.started_at:
+            yield ContainerRun(container=each.name, started_at=times.known(running.started_at))
+
+
+def _start(run: ContainerRun) -> datetime:
+    return run.started_at or _UNKNOWN
+
+
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 _PHASES: dict[str, PodPhaseName] = {
     "Pending": "Pending",
     "Running": "Running",

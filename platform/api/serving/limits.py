@@ -6,6 +6,7 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..jobs.kinds import KINDS
+from ..pages.app import LOGIN, MAX_LOGIN_BODY
 from ..problems import MEDIA_TYPE, encode_problem
 
 MAX_BODY = 64 * 1024
@@ -24,6 +25,8 @@ _CREATION = re.compile(rf"/v1/namespaces/[^/]+/({'|'.join(KINDS)})")
 
 def body_limit(method: str, path: str) -> int:
     """Return the maximum size of the body of a request to *path*, which has no query."""
+    if path == LOGIN:
+        return MAX_LOGIN_BODY
     return MAX_MANIFEST if method == "POST" and _CREATION.fullmatch(path) else MAX_BODY
 
 

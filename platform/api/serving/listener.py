@@ -16,6 +16,7 @@ from ..identity.client_certificates import (
     ClientCertificate,
     parse_client_certificate,
 )
+from ..pages.app import Pages, owns
 from ..problems import MEDIA_TYPE, encode_problem
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 
@@ -38,9 +39,14 @@ class ApiListener(BufferingListener):
     """Accepts bodies from authenticated clients only, and large ones where jobs are created."""
 
     def __init__(
-        self, limits: Limits, metrics: ListenerMetrics, *, credential_check: CredentialCheck
+        self,
+        limits: Limits,
+        metrics: ListenerMetrics,
+        *,
+        credential_check: CredentialCheck,
+        pages: Pages | None = None,
     ) -> None:
-        """Initialize without listening."""
+        """Initialize without listening; *pages* are served besides the API."""
         super().__init__(
             name="api",
             body_limit=MAX_BODY,
@@ -49,6 +55,7 @@ class ApiListener(BufferingListener):
             error_content=_describe,
         )
         self._credential_check = credential_check
+        self._pages = pages
 
     def create_connection(self) -> BufferingConnection:
         """Return the protocol of a new connection."""
@@ -56,13 +63,15 @@ class ApiListener(BufferingListener):
 
     def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
         """Return the limit by method and path."""
-        method, url = connection.target
-        return body_limit(method, unquote(url.partition("?")[0]))
+        return body_limit(connection.target[0], _path_of(connection))
 
     def check_credentials(
         self, connection: BufferingConnection, headers: Mapping[bytes, bytes]
     ) -> Awaitable[Exception | None]:
-        """Check them as for a complete request."""
+        """Check them as for a complete request; those for a page are in a cookie."""
+        path = _path_of(connection)
+        if self._pages is not None and owns(path):
+            return self._check_session(self._pages, path, headers.get(b"cookie"))
         authorization = headers.get(b"authorization")
         peer = connection.transport.get_extra_info("peername")
         return self._credential_check(
@@ -71,10 +80,18 @@ class ApiListener(BufferingListener):
             peer[0] if isinstance(peer, tuple) else "",
         )
 
+    @staticmethod
+    async def _check_session(pages: Pages, path: str, cookie: bytes | None) -> Exception | None:
+        return pages.find_rejection(path, None if cookie is None else cookie.decode("latin-1"))
+
     def request_state(self, connection: BufferingConnection) -> Mapping[str, object]:
         """Return the client certificate, and why the request was rejected without its body."""
         state = {CERTIFICATE: _certificate_of(connection), REJECTION: connection.rejection}
         return {key: value for key, value in state.items() if value is not None}
+
+
+def _path_of(connection: BufferingConnection) -> str:
+    return unquote(connection.target[1].partition("?")[0])
 
 
 def _certificate_of(connection: BufferingConnection) -> ClientCertificate | None:

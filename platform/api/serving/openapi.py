@@ -25,6 +25,7 @@ TAGS = {
     "commands": "Commands to jobs and queues, and their outcomes.",
     "queues": "Queues and their use.",
     "podgroups": "PodGroups: gangs of pods.",
+    "nodes": "Nodes and their pods.",
     "jobflows": "Job flows and their jobs.",
     "cronjobs": "CronJobs and the jobs that they start.",
     "history": "Jobs that may be deleted already.",

@@ -18,6 +18,7 @@ from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...machinery.file_watcher import FileWatcher
 from ...machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
+from ...model.names import SYSTEM_NAMESPACE
 from ...store.commands import CommandStore
 from ...store.database import Database, SchemaTooNewError, StoreError
 from ...store.history import HistoryStore
@@ -35,8 +36,10 @@ from ..http.metrics import ApiMetrics
 from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
+from ..pages.app import Pages, PagesSettings
 from ..routes.dependencies import AppState
 from ..schemas.queues import queue_of
+from ..simulation import SchedulerSimulations
 from ..streams.feeds import Streams, StreamSettings
 from .app import create_app
 from .listener import ApiListener
@@ -84,6 +87,12 @@ class ApiSettings:
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
+
+    scheduler_namespace: str = SYSTEM_NAMESPACE
+    """Namespace in which the scheduler publishes where it simulates jobs."""
+
+    pages: PagesSettings | None = None
+    """How the pages are served; ``None``: they are not."""
 
     history: HistorySettings = field(default_factory=HistorySettings)
     """Whether the history of jobs is recorded, and how much of it is kept."""
@@ -159,6 +168,7 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         metrics=ApiMetrics(settings.registry),
         history=HistoryStore(database),
         usage=UsageStore(database),
+        simulations=SchedulerSimulations(client, settings.scheduler_namespace),
         clock=clock,
     )
 
@@ -167,11 +177,17 @@ async def _serve_http(state: AppState, settings: ApiSettings, tls: ssl.SSLContex
     """Serve until cancelled, then end streams and waits, and drain requests in flight."""
     _log_address(settings)
     app = create_app(state, access_log=settings.access_log)
+    pages = None
+    if settings.pages is not None:
+        pages = Pages(app, settings.pages, callers=state.callers, clock=state.clock)
     listener = ApiListener(
-        settings.limits, settings.listener_metrics, credential_check=state.callers.find_rejection
+        settings.limits,
+        settings.listener_metrics,
+        credential_check=state.callers.find_rejection,
+        pages=pages,
     )
     async with serve_application(
-        app, listener, [settings.listener], tls=tls, drain_timeout=DRAIN_TIMEOUT
+        pages or app, listener, [settings.listener], tls=tls, drain_timeout=DRAIN_TIMEOUT
     ):
         try:
             await asyncio.get_running_loop().create_future()

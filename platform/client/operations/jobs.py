@@ -17,11 +17,12 @@ from ...wire.jobs import (
     Timeline,
     Why,
 )
+from ...wire.simulation import Simulation
 from .. import errors
 from ..builder import Job
 from ..calls import call, decode_reply, send_call
 from ..effects import Operation, Stream
-from ..requests import ApiRequest, QueryValue, encode, get, post
+from ..requests import ApiRequest, QueryValue, encode, get, path, post
 from .paging import PAGE_SIZE, collect, pages
 from .scopes import KINDS, Collection, ObjectRef
 
@@ -156,6 +157,28 @@ def validate(
     """Have the server validate a job without creating it; raises as :func:`submit`."""
     request = _creation(jobs, job, namespace=namespace, key=None, dry_run=True)
     return (yield from call(jobs.session, request, JobSummary))
+
+
+def simulate(
+    jobs: Collection, job: Submittable, *, namespace: str | None = None
+) -> Operation[Simulation]:
+    """Ask whether a Volcano job would start now, and if not, why, and what would change that.
+
+    Nothing is created, but the caller needs the right to create the job. A job of another kind is
+    an error, and so is a cluster whose scheduler serves no simulations.
+
+    Raises:
+        InvalidError: a field is invalid.
+        ManifestError: a built job is invalid.
+        UnavailableError: no scheduler responds.
+    """
+    body = job.manifest() if isinstance(job, Job) else job
+    metadata = body.get("metadata")
+    own_namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    target = path(
+        "simulate", query={"namespace": jobs.server.namespace(namespace or own_namespace or None)}
+    )
+    return (yield from call(jobs.session, post(target, body), Simulation))
 
 
 def _creation(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ...model.job import Job, JobSpec
+from ...model.job_podgroup import desired_spec
 from ...model.podgroup import PodGroupSpec
-from .. import podgroups
 from ..plugins.registry import JobPlugins, Registry
 from ..tracker.core_types import PriorityClass
 
@@ -64,7 +64,7 @@ class DesiredStates:
             if last_spec == job.spec and last.priority_classes_generation == generation:
                 return replace(last, spec_key=spec_key)
         values = {one.metadata.name: one.value for one in self._priority_classes}
-        podgroup_spec = podgroups.desired_spec(job, priorities=values)
+        podgroup_spec = desired_spec(job, priorities=values)
         state = DesiredState(
             spec_key=spec_key,
             priority_classes_generation=generation,

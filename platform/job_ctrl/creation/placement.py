@@ -13,6 +13,7 @@ import msgspec
 
 from ...model import names
 from ...model.job import Job, TaskSpec
+from ...model.job_podgroup import dependencies_met
 from ...model.placement import (
     MAX_MEMBERS,
     MAX_TEXT,
@@ -21,7 +22,7 @@ from ...model.placement import (
     encode_members,
     hash_of,
 )
-from .. import podgroups, pods
+from .. import pods
 from ..plugins.errors import PluginError
 from ..plugins.registry import JobPlugins
 
@@ -134,7 +135,7 @@ def _check_job(job: Job) -> None:
         raise NotDescribedError(Unplaced.EXCLUDED)
     if job.spec.network_topology is not None or any(map(_has_topology, job.spec.tasks)):
         raise NotDescribedError(Unplaced.TOPOLOGY)
-    if not all(podgroups.dependencies_met(task, lambda name: False) for task in job.spec.tasks):
+    if not all(dependencies_met(task, lambda name: False) for task in job.spec.tasks):
         raise NotDescribedError(Unplaced.DEPENDENCIES)
     if any(volume.volume_claim_name for volume in job.spec.volumes):
         raise NotDescribedError(Unplaced.VOLUMES)

@@ -1,15 +1,20 @@
 """The state of one job that a decision is based on. Read-only."""
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 
 import msgspec
 
+from ...model import times
+from ...model.controlled_resources import SECONDS_RUN
 from ...model.job import Action, Job, JobPhase
 from ...model.job_reasons import Reason
+from ...model.names import TIME_LIMIT
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
+from ...model.run_times import seconds_of, warning_of
 from .. import podgroups
 from ..creation.described_podgroups import WithoutPodGroup
 from ..tracker.pod_info import PodCounts, PodInfo
@@ -59,6 +64,47 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def is_active(self) -> bool:
         """Whether the job is in a phase in which its pods are created."""
         return self.phase in (JobPhase.PENDING, JobPhase.RUNNING)
+
+    @cached_property
+    def seconds_left(self) -> float | None:
+        """Seconds until the job has run for its time limit; ``None`` if it has none.
+
+        The time in phase Running counts, of all attempts; while the job is suspended, none does.
+        """
+        limit = seconds_of(self.job.metadata.annotations, TIME_LIMIT)
+        if limit is None:
+            return None
+        return limit - self.seconds_run
+
+    @property
+    def seconds_until_sigterm(self) -> float | None:
+        """Seconds until the job is ended: at its limit, or as long before as its pods are warned;
+        ``None`` if it has no limit."""
+        left = self.seconds_left
+        return None if left is None else left - warning_of(self.job.metadata.annotations)
+
+    @property
+    def rest_of_warning(self) -> int:
+        """Seconds from now until the time limit of a job that is ended before it, rounded up.
+
+        It is less than the warning if the controller was down, or deletes the last pods late.
+        """
+        state = self.job.status.state
+        if state.reason != Reason.DEADLINE_EXCEEDED or self.seconds_left is None:
+            return 0
+        ended = times.parse(state.last_transition_time) if state.last_transition_time else self.now
+        return max(math.ceil(self.seconds_left - (self.now - ended).total_seconds()), 0)
+
+    @property
+    def seconds_run(self) -> int:
+        """Seconds in phase Running, as far as they are counted: for jobs with a time limit."""
+        status = self.job.status
+        before = status.controlled_resources.get(SECONDS_RUN, "0")
+        since = status.state.last_transition_time
+        now = 0.0
+        if self.phase is JobPhase.RUNNING and since:
+            now = max((self.now - times.parse(since)).total_seconds(), 0.0)
+        return int(now) + (int(before) if before.isdecimal() else 0)
 
     @cached_property
     def total_replicas(self) -> int:

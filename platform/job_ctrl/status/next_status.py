@@ -17,6 +17,7 @@ from ...model.controlled_resources import (
     PLUGIN_PREFIX,
     PVC_PREFIX,
     RESTART_TARGET,
+    SECONDS_RUN,
     OperationResult,
     with_result,
 )
@@ -93,6 +94,10 @@ def apply_transition(
             keep_target=not reason and transition.to is not JobPhase.RUNNING,
         ),
     )
+    if view.seconds_left is not None and view.phase is JobPhase.RUNNING:
+        ran = {SECONDS_RUN: str(view.seconds_run)}
+        marks = status.controlled_resources | ran
+        status = msgspec.structs.replace(status, controlled_resources=marks)
     status = _enter_phase(status, state, view.now)
     entered = msgspec.structs.replace(view, job=msgspec.structs.replace(view.job, status=status))
     return _with_counts(entered, entered.pod_counts.with_terminating(entered.pods_to_restart()))

@@ -12,9 +12,12 @@ from ...machinery.reconcile.events import Event
 from ...model import times
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
+from ...model.job_podgroup import dependencies_met
 from ...model.job_reasons import Reason
+from ...model.names import TIME_LIMIT, TIME_LIMIT_WARNING
 from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
+from ...model.run_times import warning_of
 from .. import podgroups
 from ..effects import (
     CreatePodGroup,
@@ -132,6 +135,19 @@ class Pending(_Active):
 class Running(_Active):
     """At least ``minAvailable`` pods run or have finished."""
 
+    def fail(self, view: JobView) -> list[Effect]:
+        """End a job that has run for its time limit, unless its pods end it."""
+        transition = self.next_transition(view)
+        is_ending = transition is not None and transition.to in FINAL_PHASES
+        return super().fail(view) or ([] if is_ending else _end_at_time_limit(view))
+
+    def sync(self, view: JobView) -> Iterator[Effect]:
+        """Also sync again when the job is to be ended."""
+        yield from super().sync(view)
+        left = view.seconds_until_sigterm
+        if left is not None:
+            yield RequeueAfter(left)
+
     def next_transition(self, view: JobView) -> Transition | None:
         """Final when enough pods succeeded or all finished; Pending when too few run."""
         spec, pods = view.job.spec, view.pod_counts
@@ -206,7 +222,7 @@ class Ended(PhaseRules):
         """Delete everything except the finished pods; an expired job is deleted itself."""
         obsolete = (*view.pod_tracker.active(), *view.pod_tracker.excess())
         if obsolete:
-            yield DeletePods(obsolete)
+            yield DeletePods(obsolete, view.rest_of_warning)
         if view.podgroup is not None and not view.podgroup_terminating:
             yield DeletePodGroup(view.podgroup.metadata.uid)
         counted = next_status.update_counts(view)
@@ -227,7 +243,10 @@ class Ending(Ended):
 
     def next_transition(self, view: JobView) -> Transition | None:
         """The phase that follows, when all remaining pods have finished."""
-        return None if view.pod_counts.unfinished else Transition(to=self._then)
+        if view.pod_counts.unfinished:
+            return None
+        is_late = view.job.status.state.reason == Reason.DEADLINE_EXCEEDED
+        return Transition(to=JobPhase.FAILED if is_late else self._then)
 
 
 RULES: Mapping[JobPhase, PhaseRules] = {
@@ -287,6 +306,28 @@ def _fail_too_large(view: JobView) -> list[Effect]:
     ]
 
 
+def _end_at_time_limit(view: JobView) -> list[Effect]:
+    """Terminate a job at its time limit, or the warning before; it fails once its pods have
+    ended."""
+    if view.seconds_until_sigterm is None or view.seconds_until_sigterm > 0:
+        return []
+    annotations = view.job.metadata.annotations
+    message = f"it ran for its time limit of {annotations[TIME_LIMIT]}"
+    if warning_of(annotations):
+        message = (
+            f"its time limit is {annotations[TIME_LIMIT]}, and it was terminated"
+            f" {annotations[TIME_LIMIT_WARNING]} before that"
+        )
+    transition = Transition(to=JobPhase.TERMINATING, bumps_version=True)
+    new = next_status.apply_transition(
+        view, transition, reason=Reason.DEADLINE_EXCEEDED, message=message
+    )
+    return [
+        SetStatus(new, immediate=True),
+        Event(Reason.DEADLINE_EXCEEDED, message, warning=True),
+    ]
+
+
 def _update_counts(view: JobView, *, immediate: bool = False) -> Iterator[Effect]:
     counted = next_status.update_counts(view)
     if counted != view.job.status:
@@ -318,7 +359,7 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
         task.name: tuple(view.pod_tracker.missing(task.name))
         for task in view.job.spec.tasks
         if view.pod_tracker.index_count(task.name) < task.replicas
-        and podgroups.dependencies_met(task, partial(_has_started, view))
+        and dependencies_met(task, partial(_has_started, view))
     }
     if any(missing.values()):
         without = view.without_podgroup

@@ -18,7 +18,7 @@ from ..tracker.pod_tracker import PodTracker
 SUSPENDED = "Suspended"
 """``state.reason`` of a job that ``spec.suspend`` has stopped."""
 
-_PARTS = frozenset(Target) - {Target.JOB}
+_TARGETS_IN_JOB = frozenset(Target) - {Target.JOB}
 
 _ANNOTATIONS: Mapping[Target, frozenset[Target]] = {
     Target.JOB: frozenset(),
@@ -114,7 +114,7 @@ def target_from_status(status: JobStatus) -> RestartTarget:
     if mark is None:
         return _parse_legacy_message(status.state.message) if action else RestartTarget()
     kind, _, name = mark.partition("/")
-    return RestartTarget(Target(kind) if kind in _PARTS else Target.POD, name)
+    return RestartTarget(Target(kind) if kind in _TARGETS_IN_JOB else Target.POD, name)
 
 
 def _parse_legacy_message(message: str) -> RestartTarget:
@@ -122,7 +122,9 @@ def _parse_legacy_message(message: str) -> RestartTarget:
     if not kind:
         return RestartTarget()
     # An unknown text matches no pod.
-    return RestartTarget(Target(kind) if kind in _PARTS else Target.POD, rest.partition(":")[0])
+    return RestartTarget(
+        Target(kind) if kind in _TARGETS_IN_JOB else Target.POD, rest.partition(":")[0]
+    )
 
 
 def _target_name(kind: Target, source: PodInfo | LifecycleEvent) -> str:

@@ -48,10 +48,17 @@ class PodStatus(ApiStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class PodSpec(ApiStruct, frozen=True):
+    """``spec`` of a Pod."""
+
+    termination_grace_period_seconds: int = 30
+
+
 class Pod(ApiStruct, frozen=True):
     """Fields of a pod that the job controller reads."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 

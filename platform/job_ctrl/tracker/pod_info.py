@@ -47,6 +47,8 @@ class PodInfo:
     """Whether a scheduler has bound that pod, or reported why it does not."""
     unschedulable: str = ""
     """Why the scheduler does not bind that pod; empty if it has not reported that."""
+    grace_period: int = 30
+    """Seconds between SIGTERM and SIGKILL."""
     resource_version: str = field(default="", compare=False)
     """``resourceVersion`` of the pod that this was parsed from."""
     event_time: str | None = field(default=None, compare=False)
@@ -201,6 +203,7 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         ),
         description=description,
         reported=reported,
+        grace_period=pod.spec.termination_grace_period_seconds,
         unschedulable=unschedulable,
         restarts=sum([one.restart_count for one in statuses]),
         resource_version=pod.metadata.resource_version,

@@ -22,7 +22,7 @@ from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
-from .pods.records import PodDir, make_dirs
+from .pods.records import PodDir, create_dirs
 from .retry import retry_until_done
 from .runtime import logs
 from .runtime.runs import (
@@ -113,7 +113,7 @@ class RealNode:
 
     async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:
         settings = self._settings
-        make_dirs(settings.data_dir)
+        create_dirs(settings.data_dir)
         report = await asyncio.to_thread(detect_isolation, settings.sandbox)
         self._record_isolation_events(report)
         port = await self._serve(stack)

@@ -33,6 +33,7 @@ class DataDir:
         self.api_db = self.root / "api.db"
         self.pki = self.root / "pki"
         self.tokens = self.root / "tokens.json"
+        self.sign_in = self.root / "sign-in.json"
         self.pods = self.root / "pods"
         self.logs = self.root / "logs"
         self.up_json = self.root / "up.json"

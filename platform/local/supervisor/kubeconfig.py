@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from ...kube.client.config import UNIX_SOCKET_EXTENSION
+from ...kube.private_files import write_private
 from ...model.kubeconfig import OWN_USER_PREFIX
-from .files import write_private
 
 CLUSTER_NAME = "batholith"
 """Name of the cluster and the context."""

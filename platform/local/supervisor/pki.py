@@ -12,10 +12,9 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from ...kube.private_files import ensure_private_dir, read_private
+from ...kube.private_files import ensure_private_dir, read_private, write_private
 from ...machinery.serving_certificate import KeyPairFiles
 from ...machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
-from .files import write_private
 
 CA_VALIDITY = timedelta(days=3650)
 CERT_VALIDITY = timedelta(days=825)

@@ -17,12 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from ...kube.private_files import GROUP_OTHER_WRITE, open_private, read_private
+from ...kube.private_files import (
+    GROUP_OTHER_WRITE,
+    open_private,
+    read_private,
+    write_private,
+)
 from ...kube.supervision import supervise
 from ..agent.runtime.process_id import ProcessId, identify, terminate
 from .child_process import Entry, Process, ProcessOptions, fork, spawn
 from .datadir import DataDir
-from .files import write_private
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +118,7 @@ def read_state(data: DataDir) -> UpState | None:
         return None
 
 
-def kill_leftovers(data: DataDir) -> list[str]:
+def kill_orphans(data: DataDir) -> list[str]:
     """Kill the components that a killed supervisor left running; return their names."""
     state = read_state(data)
     if state is None or state.supervisor.is_alive:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...kube.private_files import read_private
+from ...kube.private_files import read_private, write_private
 from ..apiserver.http.auth import COMPONENTS_GROUP
-from .files import write_private
 
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),

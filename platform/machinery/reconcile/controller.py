@@ -108,7 +108,7 @@ class Controller(ABC, Generic[View, Effect]):
         )
         self._worker_settings = WorkerSettings(
             max_requeues=settings.max_requeues,
-            on_give_up=self.on_give_up,
+            on_dropped=self.on_dropped,
             timeout=settings.reconcile_timeout,
         )
         self._per_key: list[PerKey] = []
@@ -160,7 +160,7 @@ class Controller(ABC, Generic[View, Effect]):
     def on_synced(self) -> None:
         """Called when all informers are synced and have their handlers, before the first key."""
 
-    def on_give_up(self, key: str, error: Exception) -> None:
+    def on_dropped(self, key: str, error: Exception) -> None:
         """Called with a key that is dropped after a terminal error or too many retries."""
 
     def keep(self, *states: PerKey) -> None:

@@ -69,6 +69,12 @@ class Notices:
         uid, known = self._current.get(meta.key, ("", frozenset[Event]()))
         self.update(meta, [*(known if uid == meta.uid else ()), event])
 
+    def replace(self, meta: ObjectMeta, event: Event) -> None:
+        """Record *event* unless it is the last one with its reason, as far as this was called."""
+        uid, known = self._current.get(meta.key, ("", frozenset[Event]()))
+        others = (each for each in known if uid == meta.uid and each.reason != event.reason)
+        self.update(meta, [*others, event])
+
     def forget(self, key: str) -> None:
         """Drop the notices of *key*."""
         self._current.pop(key, None)

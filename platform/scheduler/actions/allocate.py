@@ -9,16 +9,21 @@
 4. A gang that is ready gets further pods one at a time (a large gang in small batches), so that
    gangs alternate; the last gang gets all at once.
 5. A gang with an allocation and more pending pods is put back into its heap.
+6. With backfilling, the start of gangs that have to wait is planned, and what is allocated after
+   that leaves them what they need (:mod:`..framework.start_planning`).
 """
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ..framework.backfilling.options import options_of
 from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.queueing_hints import limit_hints, required_tasks
 from ..framework.session import Session
+from ..framework.start_planning import StartPlanning
 from ..framework.statement import MissingMembers
 from ..framework.unfit_tasks import UnfitTasks
 from ..framework.victim_plan import pods_fitting
@@ -56,12 +61,32 @@ class PendingGang:
         return self.candidate.gang
 
 
-def allocate(session: Session) -> None:
-    """Schedule gangs, and further pods of gangs that are ready."""
+Heap = list[tuple[SortKey, str, PendingGang]]
+
+
+class Allocate:
+    """The action with its arguments."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the arguments.
+
+        Raises:
+            ArgumentError: one has an impossible value.
+        """
+        self._options = options_of(arguments)
+
+    def __call__(self, session: Session) -> None:
+        """Schedule gangs, and further pods of gangs that are ready."""
+        planning = StartPlanning(session, self._options)
+        _allocate_gangs(session, planning)
+
+
+def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
     if not session.has_enqueue_action:
         enqueue_without_plugins(session)
     remove_gates(session)
-    pending = _pending_by_queue(session)
+    planning.begin()
+    pending = _pending_by_queue(session, planning)
     queue_heap = [(session.queue_order(session.cache.queues.named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
     while queue_heap and not session.should_stop():
@@ -78,22 +103,27 @@ def allocate(session: Session) -> None:
                 session.reject_failed(waiting.gang, error)
             continue
         if overused:
-            _reject_overused(session, queue, [waiting.gang for _, _, waiting in heap])
+            gangs = [waiting.gang for _, _, waiting in sorted(heap)]
+            _reject_overused(session, queue, gangs)
+            for gang in gangs:
+                planning.rejected(gang)
             continue
         _pop_hopeless(session, heap)
         if not heap:
             continue
         pending_gang = heapq.heappop(heap)[2]
+        planning.reserve_before(queue, session.job_order(pending_gang.gang))
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
-        if _allocate(session, pending_gang, is_last=is_last):
-            _push(session, heap, pending_gang)
-        _push_next(session, heap, pending_gang)
+        if _allocate(session, planning, pending_gang, is_last=is_last):
+            _push(planning, heap, pending_gang)
+        _push_next(session, planning, heap, pending_gang)
         heapq.heappush(queue_heap, (session.queue_order(queue), name))
+    planning.finish()
 
 
-def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, PendingGang]]]:
+def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, Heap]:
     """Return heaps of gangs to try, by queue; invalid gangs are rejected."""
-    pending: dict[str, list[tuple[SortKey, str, PendingGang]]] = {}
+    pending: dict[str, Heap] = {}
     for candidate in session.candidates(_is_wanted):
         gang = candidate.gang
         rejection = session.job_valid(gang)
@@ -101,11 +131,19 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
             session.reject_for(gang, rejection)
         else:
             heap = pending.setdefault(session.cache.queues.of(gang).name, [])
-            _push(session, heap, PendingGang(candidate))
+            _push(planning, heap, PendingGang(candidate))
+    if not planning.is_on:
+        return pending
+    for name, heap in pending.items():
+        first = planning.order.first([each.gang for _, _, each in heap])
+        queue = session.cache.queues.named(name)
+        planning.reserve_before(queue, session.job_order(first))
+        heap[:] = [(planning.order.of(each.gang), key, each) for _, key, each in heap]
+        heapq.heapify(heap)
     return pending
 
 
-def _pop_hopeless(session: Session, heap: list[tuple[SortKey, str, PendingGang]]) -> None:
+def _pop_hopeless(session: Session, heap: Heap) -> None:
     """Remove the first gangs of *heap* for which others have left no capacity in this cycle."""
     while heap and heap[0][2].is_new and session.skip_hopeless(heap[0][2].candidate):
         heapq.heappop(heap)
@@ -120,9 +158,7 @@ def _is_alone(candidate: Candidate) -> bool:
     return candidate.group is None or len(candidate.group) < 2
 
 
-def _push_next(
-    session: Session, heap: list[tuple[SortKey, str, PendingGang]], tried: PendingGang
-) -> None:
+def _push_next(session: Session, planning: StartPlanning, heap: Heap, tried: PendingGang) -> None:
     """Push the next gang with the same demand as *tried*, if that one was scheduled."""
     if not tried.is_new:
         return
@@ -131,7 +167,7 @@ def _push_next(
     while following is not None:
         rejection = session.job_valid(following.gang)
         if rejection is None:
-            _push(session, heap, PendingGang(following))
+            _push(planning, heap, PendingGang(following))
             return
         session.reject_for(following.gang, rejection)
         following = session.next_candidate(following)
@@ -159,29 +195,34 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), hints)
 
 
-def _push(
-    session: Session, heap: list[tuple[SortKey, str, PendingGang]], pending_gang: PendingGang
-) -> None:
-    heapq.heappush(
-        heap, (session.job_order(pending_gang.gang), pending_gang.gang.key, pending_gang)
-    )
+def _push(planning: StartPlanning, heap: Heap, pending_gang: PendingGang) -> None:
+    gang = pending_gang.gang
+    heapq.heappush(heap, (planning.order.of(gang), gang.key, pending_gang))
 
 
-def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
+def _allocate(
+    session: Session, planning: StartPlanning, pending_gang: PendingGang, *, is_last: bool
+) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
     if pending_gang.is_new:
         pending_gang.tasks = _tasks_to_try(session, pending_gang.gang)
     try:
-        with session.lend(pending_gang.gang):
-            if MissingMembers(pending_gang.gang).satisfied:
-                return _allocate_extra(session, pending_gang, is_last=is_last)
-            return _allocate_minimum(session, pending_gang)
+        with session.lend(pending_gang.gang), planning.spare_for(pending_gang.gang) as spare:
+            if spare.holder:
+                planning.hold_back(pending_gang.gang, spare.holder)
+            elif MissingMembers(pending_gang.gang).satisfied:
+                return _allocate_extra(session, planning, pending_gang, is_last=is_last)
+            elif _allocate_minimum(session, planning, pending_gang):
+                return True
+        if session.is_rejected(pending_gang.gang):
+            planning.rejected(pending_gang.gang)
+        return False
     except PluginError as error:
         session.reject_failed(pending_gang.gang, error)
         return False
 
 
-def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
+def _allocate_minimum(session: Session, planning: StartPlanning, pending_gang: PendingGang) -> bool:
     """Allocate the minimum or nothing; returns whether there are more pods to try."""
     missing = MissingMembers(pending_gang.gang)
     with session.statement(pending_gang.gang) as statement:
@@ -193,7 +234,7 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
             session.reject(pending_gang.gang, diagnosis, statement.unfit)
             return False
         allocated_uids = statement.allocated_uids()
-        session.commit(pending_gang.gang, statement)
+        planning.commit(pending_gang.gang, statement)
     pending_gang.tasks = [
         task
         for task in pending_gang.tasks
@@ -220,7 +261,9 @@ def _exceeds_nodes(session: Session, gang: Gang, unfit: UnfitTasks) -> bool:
     return False
 
 
-def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
+def _allocate_extra(
+    session: Session, planning: StartPlanning, pending_gang: PendingGang, *, is_last: bool
+) -> bool:
     """Allocate a batch of further pods, or all that fit if this is the last gang.
 
     Returns whether there are more pods to try.
@@ -233,7 +276,7 @@ def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: boo
         count = statement.allocate_extra(batch, batch_size)
         allocated_uids = statement.allocated_uids()
         if statement.operations:  # an empty commit would wake other gangs, which wake this one
-            session.commit(pending_gang.gang, statement)
+            planning.commit(pending_gang.gang, statement)
     if count == batch_size:
         pending_gang.tasks = pending_gang.tasks[batch_size:]
     else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from ..framework.session import Session
 from ..framework.victims import Reach
-from .allocate import allocate
+from .allocate import Allocate
 from .backfill import backfill
 from .enqueue import enqueue
 from .preempt import preempt
@@ -16,9 +16,12 @@ ActionFactory = Callable[[Mapping[str, object]], Action]
 """What an entry point of ``batholith.scheduler_actions`` is: it gets the action's arguments."""
 
 ENQUEUE = "enqueue"
+CONFIGURED: Mapping[str, ActionFactory] = {"allocate": Allocate}
+"""Actions that have arguments."""
+
 ACTIONS: Mapping[str, Action | None] = {
     ENQUEUE: enqueue,
-    "allocate": allocate,
+    "allocate": Allocate({}),
     "backfill": backfill,
     "gangpreempt": None,
     "gangreclaim": None,

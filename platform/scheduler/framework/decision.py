@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...model.queue import Queue
 from ..plugins.placement import GangRef, Placement
+from ..state.run_times.predictions import PredictedRun
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
@@ -148,6 +149,9 @@ class Decision:
 
     retries: tuple[tuple[str, int], ...] = ()
     """How often rejected gangs, or groups of them, were woken, by reason."""
+
+    predicted_runs: tuple[PredictedRun, ...] = ()
+    """Gangs that have ended and whose run time had been predicted."""
 
     plugin_failures: tuple[PluginFailure, ...] = ()
     incomplete: tuple[IncompleteEviction, ...] = ()

@@ -7,10 +7,13 @@ that condition. Quantities have the units of the pods' requests. An explanation 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import msgspec
 
+from ...model import times
 from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Shortage
+from ..state.gangs.start_estimate import StartEstimate
 from ..state.resources import format_amount
 
 MAX_BYTES = 4096
@@ -51,6 +54,18 @@ class Explanation:
     waiting: int | None = field(default=None, compare=False)
     """How many gangs wait in the queue."""
 
+    start: StartEstimate | None = field(default=None, compare=False)
+    """When the gang starts, if that is planned."""
+
+    def is_same_as(self, written: "Explanation | None") -> bool:
+        """Return whether *written* need not be replaced by this one: they differ at most in the
+        position in the queue, and by little in the start."""
+        if written is None or self != written:
+            return False
+        return self.start is written.start or (
+            self.start is not None and self.start.is_close_to(written.start)
+        )
+
     def encode(self) -> str:
         """Return the explanation as JSON."""
         queue: dict[str, object] = {"name": self.queue}
@@ -79,6 +94,7 @@ class Explanation:
             "reason": _shortened(diagnosis.reason, _MAX_REASON),
             "message": _shortened(self.message, _MAX_MESSAGE),
             "queue": queue,
+            **({"start": _start(self.start)} if self.start is not None else {}),
             "pods": {
                 "needed": self.needed,
                 "existing": self.existing,
@@ -98,6 +114,17 @@ class Explanation:
             if len(encoded) <= MAX_BYTES - _POSITION_BYTES:
                 break
         return encoded
+
+
+def _start(estimate: StartEstimate) -> dict[str, object]:
+    start: dict[str, object] = {"earliest": _time(estimate.earliest), "basis": estimate.basis}
+    if estimate.latest is not None:
+        start["latest"] = _time(estimate.latest)
+    return start
+
+
+def _time(seconds: float) -> str:
+    return times.format(datetime.fromtimestamp(seconds, UTC))
 
 
 def _limits(shortages: Sequence[Shortage]) -> dict[str, dict[str, object]]:

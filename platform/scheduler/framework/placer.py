@@ -7,10 +7,11 @@ pods costs one scoring of all nodes and a few operations per pod.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from ..plugins.extension_points import FilterPlugin, NodeAmounts, ScorePlugin, Scores
+from ..plugins.extension_points import NodeAmounts, ScorePlugin, Scores
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT, BoolVector, FloatVector, IntVector
@@ -37,6 +38,17 @@ _FULL_KEY = -1
 _NO_SCORES: IntVector = np.zeros(0, np.int64)
 
 
+class NodeLimit(Protocol):
+    """What limits how many pods a node accepts: a plugin, or start reservations."""
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, node_matrix: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Return how many more pods of *eq_class* each of *node_indexes* (default: all) accepts;
+        ``None`` for any number."""
+        ...
+
+
 def _ignore(error: PluginError) -> None:
     """Do nothing."""
 
@@ -50,7 +62,7 @@ class Placer:
         eq_class: EquivalenceClass,
         mask: FeasibilityMask,
         *,
-        limits: Sequence[FilterPlugin] = (),
+        limits: Sequence[NodeLimit] = (),
         scorers: Sequence[ScorePlugin] = (),
         static_scorers: Sequence[ScorePlugin] = (),
         normalized_scorers: Sequence[ScorePlugin] = (),

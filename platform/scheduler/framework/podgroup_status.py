@@ -72,6 +72,9 @@ class PodGroupReport(NamedTuple):
     plan: PlanNote | None = None
     """What the annotation with the plan is to contain; ``None`` for what it contains."""
 
+    impossible: bool = False
+    """Whether the gang waits, and could not start even if nothing else ran."""
+
 
 def build_report(
     gang: Gang,
@@ -98,8 +101,9 @@ def build_report(
     diagnosis = None if left else gang.diagnosis
     if not gang.single and gang.podgroup is not None:
         gang.phase = next_phase(gang)
-        if gang.is_pending is not was_pending:
-            gang.version += 1  # it is to be admitted again
+    is_pending = gang.is_pending
+    if is_pending is not was_pending:
+        gang.version += 1  # it is to be admitted again
     message, impossible = "", None
     if diagnosis is not None:
         impossible = _why_impossible(gang, diagnosis, queue, total)
@@ -120,14 +124,17 @@ def build_report(
             gang.conditions_updated_at = now
             pod_conditions = tuple(_pod_conditions(gang, diagnosis, impossible))
     requeue_after = left or None
-    if gang.is_pending and not was_pending:
+    if is_pending and not was_pending:
         # It is to be admitted again in the next cycle, independent of its last attempt.
         gang.version += 1
         requeue_after = 0.0
     why = None
     if diagnosis and gang.podgroup is not None:
         why = _explanation(gang, diagnosis, message, queue=queue, position=position)
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan)
+    report = PodGroupReport(
+        gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan
+    )
+    return report if impossible is None else report._replace(impossible=True)
 
 
 def _explanation(
@@ -149,6 +156,7 @@ def _explanation(
         ready=gang.counts.ready,
         position=rank,
         waiting=waiting,
+        start=gang.estimated_start,
     )
 
 

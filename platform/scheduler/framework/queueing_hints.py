@@ -32,7 +32,7 @@ CapacityOf = Callable[[EquivalenceClass, UnfitTasks], ClassCapacity | None]
 def limit_hints(gang: Gang, queue_name: str, events: frozenset[ClusterEvent]) -> QueueingHints:
     """Return what *gang* waits for if no pod of its size is within the limits of its queue."""
     tasks = list(gang.pending_tasks.values())
-    return QueueingHints(events, demand=_demand(gang, queue_name, tasks, MissingMembers(gang)))
+    return QueueingHints(events, demand=demand_of(gang, queue_name, tasks, MissingMembers(gang)))
 
 
 def queueing_hints_of(
@@ -53,15 +53,15 @@ def queueing_hints_of(
             continue
         if capacity.is_exact:
             need = NodeNeed(eq_class, count, capacity.count)
-            return QueueingHints(needs=(need,), demand=_demand(gang, queue_name, tasks, missing))
+            return QueueingHints(needs=(need,), demand=demand_of(gang, queue_name, tasks, missing))
         events = frozenset({FREED, USAGE} if capacity.sees_pods else {FREED})
         events |= unfit.limits.get(eq_class, OWN)
     if events:
-        return QueueingHints(events, demand=_demand(gang, queue_name, tasks, missing))
+        return QueueingHints(events, demand=demand_of(gang, queue_name, tasks, missing))
     if unfit.limits and len(required) == len({task.eq_class for task in tasks}):
         limits = frozenset().union(*unfit.limits.values())
         if missing.total >= len(tasks) or len(required) == 1:
-            return QueueingHints(limits, demand=_demand(gang, queue_name, tasks, missing))
+            return QueueingHints(limits, demand=demand_of(gang, queue_name, tasks, missing))
     # The first tasks may have taken what later ones need. Lower limits may prevent that, too.
     return QueueingHints(ANY_NODE_CHANGE | {ANY})
 
@@ -85,7 +85,7 @@ def _hints_of_extra_tasks(
             events |= ANY_NODE_CHANGE
     if not needs and not events:
         return QueueingHints(OWN)
-    demand = _demand(gang, queue_name, tasks, MissingMembers(gang))
+    demand = demand_of(gang, queue_name, tasks, MissingMembers(gang))
     return QueueingHints(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
 
 
@@ -107,9 +107,9 @@ def required_tasks(
             yield classes.pop(), count
 
 
-def _demand(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
-    """Return what decides whether *gang* fits, in which limits, and which pods may be evicted for
-    it; equal for equal gangs."""
+def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
+    """Return what decides whether *gang* fits, in which limits, before which start reservations,
+    and which pods may be evicted for it; equal for equal gangs."""
     counts = Counter(
         (task.eq_class, task.role, task.priority, task.traits.may_preempt) for task in tasks
     )
@@ -121,4 +121,5 @@ def _demand(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMemb
         missing.total,
         frozenset(missing.by_role.items()),
         frozenset(counts.items()),
+        gang.estimated_seconds,
     )

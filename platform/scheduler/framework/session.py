@@ -4,8 +4,8 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -31,12 +31,13 @@ from ..state.queue.scheduling_queue import (
     queue_gained,
 )
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
+from .backfilling.start_plan import StartPlan
 from .candidate import Candidate
 from .decision import Eviction, Nomination, UngatedPod
 from .explain import explain
 from .feasibility import pod_masks
 from .framework import Framework
-from .placer import Placer
+from .placer import NodeLimit, Placer
 from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .plugin_decisions import PluginDecisions, SortKey
@@ -103,6 +104,8 @@ class Session(PluginDecisions):
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
+        self._spare: NodeLimit | None = None
+        self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         calls = PluginCalls(framework.plugin_names)
         cache.node_matrix.add_missing_rows()
@@ -117,6 +120,11 @@ class Session(PluginDecisions):
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else caches.placers
         self._pipelined: list[Operation] = []
 
+    @property
+    def start_plan(self) -> StartPlan:
+        """The planned starts, which are kept across sessions."""
+        return self._caches.start_plan
+
     # -- placement -----------------------------------------------------------------------------
 
     def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
@@ -125,6 +133,8 @@ class Session(PluginDecisions):
         Raises:
             PluginError: a filter or limit raised.
         """
+        if self._spare is not None:
+            return self._spare_placer(eq_class, self._spare)
         pod_aware = self._pod_aware_placers.get(eq_class)
         if pod_aware is not None:
             return pod_aware
@@ -146,7 +156,28 @@ class Session(PluginDecisions):
         self._pod_aware_placers[eq_class] = pod_aware
         return pod_aware
 
-    def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
+    @contextmanager
+    def limited_to(self, limit: NodeLimit) -> Iterator[None]:
+        """Let the block allocate no more pods on a node than *limit* permits, too."""
+        self._spare = limit
+        try:
+            yield
+        finally:
+            self._spare = None
+            self._spare_placers.clear()
+
+    def _spare_placer(
+        self, eq_class: EquivalenceClass, limit: NodeLimit
+    ) -> Placer | PodAwarePlacer:
+        known = self._spare_placers.get(eq_class)
+        if known is None:
+            known = self._new_placer(eq_class, limit)
+            if eq_class.sees_pods:
+                known = self._new_pod_aware_placer(eq_class, known)
+            self._spare_placers[eq_class] = known
+        return known
+
+    def _new_placer(self, eq_class: EquivalenceClass, *limits: NodeLimit) -> Placer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
         normalized_scorers = calls.opened(framework.normalized_scorers)
@@ -154,7 +185,7 @@ class Session(PluginDecisions):
             self.cache.node_matrix,
             eq_class,
             self._feasibility.get(eq_class),
-            limits=framework.node_limits,
+            limits=(*framework.node_limits, *limits),
             scorers=calls.opened(framework.scorers),
             static_scorers=calls.opened(framework.static_scorers),
             # Other pods exclude candidates, so the scores are not normalized without them.

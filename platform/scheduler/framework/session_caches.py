@@ -5,6 +5,7 @@ from ..state.nodes.needed_capacity import NeededCapacity
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ANY, FREED, TOTAL, USAGE, QueueingHints
 from ..state.resources import BoolVector, IntVector
+from .backfilling.start_plan import StartPlan
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer_cache import PlacerCache
@@ -16,13 +17,15 @@ _MAX_CELLS = 1_000_000
 
 
 class SessionCaches:
-    """Feasible nodes, placers, and the capacity for classes that rejected gangs wait for."""
+    """Feasible nodes, placers, planned starts, and the capacity for classes that rejected gangs
+    wait for."""
 
     def __init__(self, cache: SchedulerCache, framework: Framework) -> None:
         """Start empty, for the plugins of *framework*."""
         self.feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
         self.placers = PlacerCache(cache.node_matrix)
         self.capacity = NeededCapacity(cache.node_matrix)
+        self.start_plan = StartPlan()
         self._grown: dict[EquivalenceClass, int] = {}
         """Capacities that have grown in this session, for the next :meth:`wake`."""
         self._is_freed = False

@@ -314,7 +314,7 @@ class Statement:
             return
         order = in_affinity_order(grouped(tasks) if missing.total >= len(tasks) else tasks)
         done = 0
-        for eq_class, run in _runs(order):
+        for eq_class, run in runs(order):
             done += len(run)
             if missing.satisfied:
                 return
@@ -326,7 +326,7 @@ class Statement:
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
         allocated = 0
-        for eq_class, run in _runs(in_affinity_order(self._unblocked(tasks))):
+        for eq_class, run in runs(in_affinity_order(self._unblocked(tasks))):
             if allocated == at_most:
                 break
             if not self.has_failed(run[0]):
@@ -516,6 +516,7 @@ def grouped(tasks: Sequence[Task]) -> list[Task]:
     return [task for group in groups.values() for task in group]
 
 
-def _runs(tasks: Sequence[Task]) -> Iterator[tuple[EquivalenceClass, list[Task]]]:
+def runs(tasks: Sequence[Task]) -> Iterator[tuple[EquivalenceClass, list[Task]]]:
+    """Yield *tasks* in order, those in succession with the same class and role together."""
     for (eq_class, _), run in groupby(tasks, key=lambda task: (task.eq_class, task.role)):
         yield eq_class, list(run)

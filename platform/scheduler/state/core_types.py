@@ -172,6 +172,7 @@ class PodSpec(ApiStruct, frozen=True):
     priority_class_name: str = ""
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Resources = Resources()

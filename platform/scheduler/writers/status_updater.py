@@ -126,7 +126,7 @@ class _PodGroupState:
         desired = self.report.why
         if desired is None or self.annotation is None:
             return desired is None and self.annotation is None
-        return desired == self.written_why or desired.is_shown_by(self.annotation)
+        return desired.is_same_as(self.written_why) or desired.is_shown_by(self.annotation)
 
 
 @dataclass(slots=True)

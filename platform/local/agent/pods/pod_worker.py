@@ -293,7 +293,7 @@ class PodWorker:
             self._status_manager.mark_dirty(promptly=True)
             # The deletion of a pod does not wait for the permission to write its status.
             await self._wait_unless_deleted(
-                self._status_manager.wait_written(), give_up=self._is_status_forbidden
+                self._status_manager.wait_written(), is_obsolete=self._is_status_forbidden
             )
         if not self._deleted and self.pod.metadata.deletion_timestamp is not None:
             work = confirm_deletion(self._node.client, self.pod, clock=self._clock)
@@ -307,11 +307,11 @@ class PodWorker:
         )
 
     async def _wait_unless_deleted(
-        self, work: Coroutine[Any, Any, None], *, give_up: Callable[[], bool] = lambda: False
+        self, work: Coroutine[Any, Any, None], *, is_obsolete: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait for *work*, until the object is deleted or *give_up* returns true."""
+        """Wait for *work*, until the object is deleted or *is_obsolete* returns true."""
         task = self._spawn(work)
-        while not task.done() and not self._deleted and not give_up():
+        while not task.done() and not self._deleted and not is_obsolete():
             wake = asyncio.create_task(self._wake.wait())
             try:
                 await asyncio.wait({task, wake}, return_when=asyncio.FIRST_COMPLETED)

@@ -39,7 +39,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     """First of the pod's user ids; 0 if it has no range."""
 
 
-def make_dirs(data_dir: Path) -> None:
+def create_dirs(data_dir: Path) -> None:
     """Create the agent's directories.
 
     Raises:

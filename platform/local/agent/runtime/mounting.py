@@ -366,9 +366,9 @@ def build_root(
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for kind, source, path, sub_path in steps:
         if kind == "seal":
-            _make_read_only(root + path, recursive=False)
+            _set_read_only(root + path, recursive=False)
         elif kind == "link":
-            _make_dirs(os.path.dirname(root + path))
+            _create_dirs(os.path.dirname(root + path))
             os.symlink(source, root + path)
         elif kind == "show":
             _show(top, source, path)
@@ -376,7 +376,7 @@ def build_root(
             if os.path.lexists(root + path):
                 bind_mount(top, os.devnull, path, read_only=True)
         elif kind == "tmpfs":
-            _make_dirs(root + path)
+            _create_dirs(root + path)
             _mount_tmpfs(root + path, mode=source, size=tmpfs_size, owner=owner)
         elif kind == "dev":
             _mount_devices(root, tmpfs_size)
@@ -396,7 +396,7 @@ def _mount_tmpfs(target: str, *, mode: str, size: int, owner: int | None) -> Non
     mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, options)
 
 
-def _make_dirs(path: str) -> None:
+def _create_dirs(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:  # it was on the host, which is mounted read-only
@@ -420,7 +420,7 @@ def _show(root: int, source: str, path: str) -> None:
         return  # removed after it was opened
     finally:
         os.close(opened)
-    _make_path_read_only(root, path)
+    _set_path_read_only(root, path)
 
 
 def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
@@ -438,7 +438,7 @@ def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_on
     _mount_opened(root, opened, path)
     os.close(opened)
     if read_only:
-        _make_path_read_only(root, path)
+        _set_path_read_only(root, path)
 
 
 def _mount_opened(root: int, opened: int, path: str) -> None:
@@ -452,10 +452,10 @@ def _mount_opened(root: int, opened: int, path: str) -> None:
         os.close(target)
 
 
-def _make_path_read_only(root: int, path: str) -> None:
+def _set_path_read_only(root: int, path: str) -> None:
     # Resolved again: the descriptor of the mount point is of the directory that is now covered.
     covering = open_in_root(root, path)
-    _make_read_only(f"/proc/self/fd/{covering}")
+    _set_read_only(f"/proc/self/fd/{covering}")
     os.close(covering)
 
 
@@ -475,11 +475,11 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
     mount("tmpfs", directory, "tmpfs", _NOSUID | _NODEV, "mode=755")
     for kind, source, path, sub_path in steps:
         if kind == "tmpfs":
-            _make_dirs(os.path.join(directory, path))
+            _create_dirs(os.path.join(directory, path))
             mount("tmpfs", os.path.join(directory, path), "tmpfs", _NOSUID | _NODEV, "mode=755")
             continue
         if kind == "link":
-            _make_dirs(os.path.dirname(os.path.join(directory, path)))
+            _create_dirs(os.path.dirname(os.path.join(directory, path)))
             os.symlink(source, os.path.join(directory, path))
             continue
         number, _, rest = path.partition("/")
@@ -493,7 +493,7 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
         os.close(root)
 
 
-def _make_read_only(target: str, *, recursive: bool = True) -> None:
+def _set_read_only(target: str, *, recursive: bool = True) -> None:
     attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(
@@ -544,7 +544,7 @@ def _mount_proc(root: str) -> None:
     for name in READ_ONLY_PROC_PATHS:
         if os.path.exists(f"{proc}/{name}"):
             mount(f"{proc}/{name}", f"{proc}/{name}", None, _BIND | _REC)
-            _make_read_only(f"{proc}/{name}")
+            _set_read_only(f"{proc}/{name}")
 
 
 def pivot_root(root: str) -> None:

@@ -192,7 +192,7 @@ class _VolumeBuilder:
         return MountedVolume(Path(directory.path), read_only or directory.read_only, inside)
 
 
-def make_sub_path(volume: MountedVolume, name: str, *, owner: int | None) -> None:
+def create_sub_path(volume: MountedVolume, name: str, *, owner: int | None) -> None:
     """Create the directory *name* in *volume* unless it exists.
 
     All users may write to it, unless other users of the host can reach it.
@@ -247,7 +247,7 @@ def container_mounts(
             raise ContainerConfigError(f"no volume named {mount.name!r}")
         sub_path = expand(mount.sub_path_expr, env) if mount.sub_path_expr else mount.sub_path
         if sub_path and not (volume.inside is not None and volume.read_only):
-            make_sub_path(volume, sub_path, owner=owner)
+            create_sub_path(volume, sub_path, owner=owner)
         target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
         read_only = mount.read_only or volume.read_only
         steps = NEXT_SUB_PATH.join(filter(None, (volume.inside, sub_path)))

@@ -386,7 +386,7 @@ def _validate_template_change(spec: Json, before: Json, old: Json) -> list[Field
         return [invalid("spec.template", template, IMMUTABLE)]
     # Of a Job without pods, kube-apiserver compares only the specs of the template.
     pod, old_pod = template.get("spec", {}), old_template.get("spec", {})
-    if _fixed_part(pod, old_pod) == _fixed_part(old_pod, pod):
+    if _fixed_fields(pod, old_pod) == _fixed_fields(old_pod, pod):
         return []
     return [invalid("spec.template.spec", pod, IMMUTABLE)]
 
@@ -405,7 +405,7 @@ def _may_change_template(old: Json) -> bool:
     )
 
 
-def _fixed_part(pod: Json, other: Json) -> Json:
+def _fixed_fields(pod: Json, other: Json) -> Json:
     """Return the fields of *pod* that must be equal in *other*, its spec before or after."""
     free = {"affinity", "nodeSelector", "tolerations", "schedulingGates"}
     fixed = {key: value for key, value in pod.items() if key not in free}

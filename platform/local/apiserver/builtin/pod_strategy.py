@@ -56,7 +56,7 @@ def _validate_update(spec: Json, old: Json) -> list[FieldError]:
             return [forbidden(f"spec.{name}", text)]
     errors += _validate_deadline(spec, old)
     errors += _validate_gates(spec, old)
-    if _immutable_part(spec, old) != _immutable_part(old, old):
+    if _immutable_fields(spec, old) != _immutable_fields(old, old):
         errors.append(forbidden("spec", _UPDATE_ERROR))
     return errors
 
@@ -83,7 +83,7 @@ def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
     return [forbidden("spec.schedulingGates", text)]
 
 
-def _immutable_part(spec: Json, old: Json) -> Json:
+def _immutable_fields(spec: Json, old: Json) -> Json:
     """Return the immutable fields of *spec*: the others are removed, or set as in *old*."""
     apart = {"activeDeadlineSeconds", "schedulingGates", *_CONTAINER_LISTS}
     rest = {key: value for key, value in spec.items() if key not in apart}

@@ -120,14 +120,14 @@ class Writer:
         self._namespaces = store.resource_store(catalog.require(names.NAMESPACES))
 
     async def plan_and_execute(
-        self, write_request: WriteRequest, make_plan: Callable[[], PlannedWrite], *, size: int
+        self, write_request: WriteRequest, plan_write: Callable[[], PlannedWrite], *, size: int
     ) -> WriteResult:
-        """Execute the plan of *make_plan*, computed in a thread if *size* or the object is large.
+        """Execute the plan of *plan_write*, computed in a thread if *size* or the object is large.
 
         A plan from a thread is valid only if nothing that it read has changed since.
 
         Raises:
-            StatusError: the errors of *make_plan*; 413, the object is too large; 429, too many
+            StatusError: the errors of *plan_write*; 413, the object is too large; 429, too many
                 concurrent changes.
         """
         self._check_served(write_request.kind)
@@ -135,13 +135,13 @@ class Writer:
         if size <= write_request.kind.offload_threshold and (
             old is None or len(old.data) <= OFFLOAD_THRESHOLD
         ):
-            return self.execute(make_plan())
+            return self.execute(plan_write())
         warnings = write_request.warnings if write_request.warnings is not None else []
         warning_count = len(warnings)
         for _ in range(_MAX_ATTEMPTS):
             del warnings[warning_count:]
             plan, reads = await offload.run_in_thread(
-                lambda: self.admission.recording_reads(make_plan)
+                lambda: self.admission.recording_reads(plan_write)
             )
             self._check_served(write_request.kind)
             if self._is_still_valid(write_request, plan) and all(

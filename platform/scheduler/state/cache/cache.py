@@ -14,6 +14,7 @@ from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue
+from ....model.run_times import OF_RUN_TIME
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
@@ -42,6 +43,7 @@ from ..podinfo.pod_traits import PodTraits, QueueAffinities, has_topology, own_t
 from ..podinfo.victim_traits import VictimTraits, restarted_traits
 from ..queue.admission_rounds import AdmissionRounds
 from ..queue.scheduling_queue import ANY, PODGROUP, VICTIMS, SchedulingQueue, queue_gained
+from ..run_times.run_times import RunTimes
 from .change_record import ChangeRecord
 from .events import (
     CacheEvent,
@@ -92,6 +94,7 @@ class SchedulerCache:
         self.admission_rounds = AdmissionRounds()
         self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
         self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
+        self.run_times = RunTimes(self.queues.objects_of)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -278,8 +281,11 @@ class SchedulerCache:
         if new is None and key not in self.gangs:
             return
         gang = self._get_or_create_gang(key)
+        self.run_times.note_end(gang)
         if gang.set_podgroup(new):
             self.scheduling_queue.publish(PODGROUP)
+        if old is not None and new is not None and _run_time(old) != _run_time(new):
+            gang.version += 1  # it may start before others now
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
@@ -482,6 +488,7 @@ class SchedulerCache:
         """Update the queue sums and the pending gangs for gangs that changed."""
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
+            self.run_times.observe(gang, self.cycle_time)
             is_new = gang.is_pending and gang.podgroup is not None
             queue_name = self.queues.of(gang).name if is_new else None
             self.admission_rounds.observe(gang, queue_name)
@@ -648,6 +655,7 @@ class SchedulerCache:
         if known is None:
             return
         gang, task = known
+        self.run_times.note_end(gang)
         self.task_table.remove(task)
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING
@@ -687,3 +695,8 @@ class SchedulerCache:
             self.node_matrix.add_releasing(eq_class, (node_index,), -1)
         self.node_matrix.vacate(eq_class, (node_index,))
         self.node_matrix.free_if_empty(node_index)
+
+
+def _run_time(podgroup: PodGroup) -> tuple[str | None, ...]:
+    """Return the annotations that state for how long a gang runs."""
+    return tuple(podgroup.metadata.annotations.get(name) for name in OF_RUN_TIME)

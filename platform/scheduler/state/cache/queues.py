@@ -1,6 +1,6 @@
 """The queues, and the sums of what the gangs of each have and ask for."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from ....model import names
 from ....model.queue import Queue
@@ -46,7 +46,16 @@ class Queues:
 
     def of(self, gang: Gang) -> QueueInfo:
         """Return the queue of *gang*."""
-        return self.named("" if gang.single else gang.queue_name or self._default_name)
+        name = "" if gang.single else gang.queue_name or self._default_name
+        queue = self.by_name.get(name)
+        return self.named(name) if queue is None else queue
+
+    def objects_of(self, gang: Gang) -> Iterator[Queue]:
+        """Yield the queue of *gang* and its ancestors, as far as they are known."""
+        for name in self.with_ancestors(self.of(gang).name):
+            queue = self.by_name.get(name)
+            if queue is not None and queue.object is not None:
+                yield queue.object
 
     def update(self, old: Queue | None, new: Queue | None) -> tuple[str, Queue | None]:
         """Add, update or delete the object of a queue; returns its name and the former object."""
@@ -82,16 +91,20 @@ class Queues:
 
     def pop_changed(self) -> set[str]:
         """Return queues whose allocation may have changed since the last call, with ancestors."""
-        changed = {each for name in self._changed for each in self.with_ancestors(name)}
+        known = self._paths
+        changed = {
+            each for name in self._changed for each in known.get(name) or self.with_ancestors(name)
+        }
         self._changed.clear()
         return changed
 
     def subtrees_allocated(self, names: Collection[str]) -> dict[str, Amounts]:
         """Return what is allocated in each of the queues *names* and in all queues below it."""
         sums: dict[str, Amounts] = {name: {} for name in names}
+        known = self._paths
         for queue in self.by_name.values():
             if queue.allocated:
-                for name in self.with_ancestors(queue.name):
+                for name in known.get(queue.name) or self.with_ancestors(queue.name):
                     total = sums.get(name)
                     if total:
                         add_amounts(total, queue.allocated)

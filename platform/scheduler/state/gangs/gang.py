@@ -23,6 +23,7 @@ from ..podinfo.volumes import mounted_pvcs
 from ..resources import Amounts, amounts
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
+from .start_estimate import StartEstimate
 
 
 class TaskStatus(IntEnum):
@@ -91,9 +92,7 @@ class TaskCounts:
     @property
     def ready(self) -> int:
         """Tasks that count for the minimum of the gang: allocated or succeeded."""
-        counts = self.by_status
-        allocated = counts[_BINDING] + counts[_BOUND] + counts[_RUNNING] + counts[_ALLOCATED]
-        return allocated + counts[_SUCCEEDED]
+        return self.allocated + self.by_status[_SUCCEEDED]
 
     @property
     def waiting(self) -> int:
@@ -263,6 +262,11 @@ class Gang:
     """The group in the scheduling queue that it is in, if it was rejected."""
     group_order: tuple[object, ...] = ()
     """Its order in the group."""
+    estimated_start: StartEstimate | None = None
+    """When it starts, if it waits and that is planned."""
+    estimated_seconds: float | None = None
+    """For how long it is expected to run, as of :attr:`estimated_version`."""
+    estimated_version = -1
     rejected_version = -1
     """Version of this gang when it was rejected."""
 
@@ -340,7 +344,9 @@ class Gang:
 
     def is_ready(self) -> bool:
         """Return whether enough tasks are ready, in total and of each role."""
-        if self.counts.ready < self.min_member:
+        counts = self.counts.by_status  # not the property: this is asked most often of all
+        started = counts[_BINDING] + counts[_BOUND] + counts[_RUNNING] + counts[_ALLOCATED]
+        if started + counts[_SUCCEEDED] < self.min_member:
             return False
         for role, minimum in self.role_minima.items():
             if self.role_counts(role).ready < minimum:

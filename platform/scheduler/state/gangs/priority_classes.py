@@ -18,6 +18,10 @@ class PriorityClasses:
         if new is not None:
             self._classes[new.metadata.name] = new
 
+    def values(self) -> dict[str, int]:
+        """Return the value of each class by name."""
+        return {name: each.value for name, each in self._classes.items()}
+
     def priority_of(self, gang: Gang) -> int:
         """Return the priority of *gang*: that of its class, or of its pod if it is a single one."""
         if gang.single:

@@ -109,6 +109,13 @@ class TaskTable:
         """Return the number of *gang*, or -1 if it has no task."""
         return self._gangs.get(gang)
 
+    def gang_of(self, number: int) -> Gang:
+        """Return the gang with a number."""
+        owner = self._gangs.owners[number]
+        if not isinstance(owner, Gang):
+            raise KeyError(number)
+        return owner
+
     def requests(self, slots: IntVector) -> Matrix:
         """Return the requests of the tasks in *slots*, a column each."""
         self._add_missing_rows()

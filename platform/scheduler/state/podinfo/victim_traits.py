@@ -38,6 +38,9 @@ class VictimTraits:
     started: int
     """When it was bound or started, as Unix time; 0 if it was not."""
 
+    active_deadline: int | None
+    """Seconds after its start in which the kubelet ends it, if it does."""
+
     labels: Mapping[str, str]
 
 
@@ -55,6 +58,7 @@ def victim_traits(pod: Pod) -> VictimTraits:
         grace_period=_DEFAULT_GRACE_PERIOD if grace is None else grace,
         protected_until=started + math.ceil(_seconds(cooldown)) if cooldown and started else 0,
         started=started,
+        active_deadline=spec.active_deadline_seconds,
         labels=meta.labels,
     )
 

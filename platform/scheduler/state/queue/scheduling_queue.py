@@ -62,6 +62,9 @@ VICTIMS = ClusterEvent("victims")
 CYCLE = ClusterEvent("cycle")
 """A cycle has tried all gangs."""
 
+STARTS = ClusterEvent("starts")
+"""A planned start has moved or ended, so that others may start."""
+
 OWN: frozenset[ClusterEvent] = frozenset()
 """Waited for by a gang that only its own changes can help."""
 
@@ -147,6 +150,10 @@ class UnschedulableGroup:
     def gangs(self) -> list[Gang]:
         """The gangs, the first one first."""
         return [gang for _, gang in self._members]
+
+    def members(self) -> list[tuple[OrderKey, Gang]]:
+        """Return the gangs with their order, the first one first."""
+        return list(self._members)
 
     def first(self) -> tuple[OrderKey, Gang]:
         """Return the first gang with its order."""
@@ -356,6 +363,10 @@ class SchedulingQueue:
             due.append(next(iter(self._tried_at.values()))[0] + RESYNC_SECONDS)
         evictions_due = self.starving.next_due()
         return min(due if evictions_due is None else [*due, evictions_due], default=None)
+
+    def groups(self) -> Iterable[UnschedulableGroup]:
+        """Return all groups."""
+        return self._groups.values()
 
     def group(self, demand: Hashable) -> UnschedulableGroup | None:
         """Return the group with *demand*."""

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batholith.machinery.status_writer import merge_patch
+from batholith.machinery.merge_patch import merge_patch
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.integers(0, 3), st.text(max_size=2), st.lists(st.integers(0, 2), max_size=2)),

@@ -1,0 +1,97 @@
+"""Templates, filters of values, and static files."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+PAGES = (("/jobs", "Jobs"), ("/queues", "Queues"), ("/cluster", "Cluster"), ("/history", "History"))
+"""Path and name of the pages that every page refers to."""
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFile:
+    """A file of the package that browsers load."""
+
+    content: bytes
+    media_type: str
+    version: str
+    """Digest of the content, part of its URL: browsers cache it forever."""
+
+
+@cache
+def static_files() -> Mapping[str, StaticFile]:
+    """Return the static files by name."""
+    found = {}
+    for path in (resources.files(__package__) / "static").iterdir():
+        suffix = path.name.rpartition(".")[2]
+        if suffix in _TYPES:
+            content = path.read_bytes()
+            version = hashlib.sha256(content).hexdigest()[:12]
+            found[path.name] = StaticFile(
+                content=content, media_type=_TYPES[suffix], version=version
+            )
+    return found
+
+
+def static_url(name: str) -> str:
+    """Return the URL of a static file."""
+    return f"/static/{static_files()[name].version}/{name}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as kubectl does, with at most two units."""
+    left = max(int(seconds), 0)
+    if left < 2 * _MINUTE:
+        return f"{left}s"
+    if left < _HOUR:
+        return f"{left // _MINUTE}m{left % _MINUTE}s"
+    if left < 2 * _DAY:
+        return f"{left // _HOUR}h{left % _HOUR // _MINUTE}m"
+    return f"{left // _DAY}d{left % _DAY // _HOUR}h"
+
+
+def between(start: datetime | None, end: datetime | None) -> str:
+    """Return the time from *start* to *end* as text; empty if one is unknown."""
+    return "" if start is None or end is None else duration((end - start) / timedelta(seconds=1))
+
+
+def timestamp(time: datetime | None) -> str:
+    """Return *time* in UTC as text; empty if it is unknown."""
+    return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def amount(value: float) -> str:
+    """Return a number with three significant digits and a prefix for thousands."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates: every value is escaped, and an unknown name is an error."""
+    found = Environment(
+        loader=PackageLoader(__package__ or "", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "amount": amount,
+        "timestamp": timestamp,
+    }
+    found.globals |= {"static": static_url, "between": between, "pages": PAGES}
+    return found

@@ -1,0 +1,184 @@
+"""Simulations by the leading scheduler, which publishes in a Secret where it serves them."""
+
+import ssl
+from base64 import b64decode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from ..kube.client.client import Client
+from ..kube.errors import ForbiddenError, NotFoundError
+from ..model import times
+from ..model.base import ApiStruct
+from ..model.job import Job
+from ..model.names import SECRETS
+from ..model.run_times import Basis
+from ..model.simulation import (
+    CA_KEY,
+    ENDPOINT,
+    PATH,
+    SERVER_NAME,
+    TOKEN_KEY,
+    URL_KEY,
+    Forecast,
+    SimulationRequest,
+    SimulationResult,
+    TriedChange,
+)
+from ..wire.simulation import NodePods, SimulatedChange, Simulation
+from .jobs.explanations import decode_explanation
+from .problems import ProblemError
+
+TIMEOUT = 10.0
+"""Seconds for the scheduler to respond."""
+
+_RETRY_AFTER = 5.0
+
+
+class _Secret(ApiStruct, frozen=True):
+    data: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSimulations:
+    """Asks the leading scheduler."""
+
+    client: Client
+    """Acts with the account of the REST API."""
+
+    namespace: str
+    """Namespace of the scheduler."""
+
+    async def simulate(self, job: bytes) -> SimulationResult:
+        """Return what would become of *job*, a Volcano job in JSON with its defaults.
+
+        Raises:
+            ProblemError: 422 if the job is malformed, 503 if no scheduler responds.
+        """
+        import aiohttp  # slow to import, and seldom needed
+
+        url, tls, token = await self._endpoint()
+        body = msgspec.json.encode(SimulationRequest(msgspec.Raw(job)))
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(
+                    url + PATH,
+                    data=body,
+                    headers={"Authorization": f"Bearer {token}"},
+                    ssl=tls,
+                    server_hostname=SERVER_NAME,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                status, content = response.status, await response.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            text = str(error) or type(error).__name__
+            raise _unavailable(f"the scheduler does not respond: {text}") from None
+        if status == 422:
+            raise ProblemError(422, content.decode(errors="replace"))
+        if status != 200:
+            raise _unavailable(f"the scheduler responded with {status}")
+        return msgspec.json.decode(content, type=SimulationResult)
+
+    async def _endpoint(self) -> tuple[str, ssl.SSLContext, str]:
+        name = f"{self.namespace}/{ENDPOINT}"
+        try:
+            secret = await self.client.get(
+                SECRETS, ENDPOINT, namespace=self.namespace, view=_Secret
+            )
+        except NotFoundError:
+            raise _unavailable(f"no scheduler serves simulations: no Secret {name}") from None
+        except ForbiddenError as error:
+            raise _unavailable(f"cannot read Secret {name}: {error}") from None
+        try:
+            url, ca, token = (
+                b64decode(secret.data[key]).decode() for key in (URL_KEY, CA_KEY, TOKEN_KEY)
+            )
+            tls = ssl.create_default_context(cadata=ca)
+        except (KeyError, Base64Error, UnicodeDecodeError, ssl.SSLError):
+            raise _unavailable(f"no scheduler has published its address in Secret {name}") from None
+        return url, tls, token
+
+
+def _unavailable(text: str) -> ProblemError:
+    return ProblemError(503, text, retry_after=_RETRY_AFTER)
+
+
+def simulation_of(result: SimulationResult, job: Job) -> Simulation:
+    """Return the response for the *result* of *job*."""
+    changes = [_change(each, job) for each in result.changes]
+    explanation = decode_explanation(result.why)
+    if result.starts_now:
+        summary, next_step = _start(result), "submit it"
+    else:
+        summary = explanation.message if explanation is not None else "it would wait"
+        helpful = next((each for each in changes if each.starts_now), None)
+        if helpful is not None:
+            next_step = helpful.summary
+        elif result.impossible:
+            next_step = "ask for less: it could not start even if nothing else ran"
+        else:
+            next_step = _waiting(result.forecast)
+    return Simulation(
+        starts_now=result.starts_now,
+        summary=summary,
+        next_step=next_step,
+        nodes=[NodePods(node=each.node, pods=each.pods) for each in result.nodes],
+        evictions=result.evictions,
+        explanation=explanation,
+        expected_start=_time(result.forecast.start),
+        start_basis=result.forecast.basis,
+        not_before=_time(result.forecast.not_before),
+        changes=changes,
+        all_changes_tried=result.is_complete,
+    )
+
+
+def _waiting(forecast: Forecast) -> str:
+    start, until = _time(forecast.start), _time(forecast.not_before)
+    if start is not None:
+        about = "" if forecast.basis == Basis.LIMIT else "about "
+        return f"wait until {about}{times.format(start)}, when enough other jobs have ended"
+    if until is not None:
+        return f"wait until other jobs have ended, which takes longer than {times.format(until)}"
+    return "wait until other jobs have ended"
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _start(result: SimulationResult) -> str:
+    pods = sum(each.pods for each in result.nodes)
+    where = f"{_count(pods, 'pod')} on {_count(len(result.nodes), 'node')}"
+    text = f"it would start now: {where}"
+    evicted = _count(result.evictions, "pod")
+    return f"{text}, after the eviction of {evicted}" if result.evictions else text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _change(tried: TriedChange, job: Job) -> SimulatedChange:
+    match tried.kind:
+        case "pods":
+            what = f"with {_count(tried.pods or 0, 'pod')} instead of {job.spec.min_available}"
+        case "queue":
+            what = f"in queue {tried.queue}"
+        case _:
+            requests = ", ".join(f"{value} {name}" for name, value in tried.requests.items())
+            what = f"with at most {requests} for each pod"
+    would = "would start now" if tried.starts_now else "would wait, too,"
+    return SimulatedChange(
+        change=tried.kind,
+        starts_now=tried.starts_now,
+        summary=f"it {would} {what}",
+        pods=tried.pods,
+        queue=tried.queue or None,
+        requests=tried.requests,
+    )

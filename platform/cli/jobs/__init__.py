@@ -1,0 +1,1 @@
+"""Commands for jobs, queues and their history, over the REST API with the caller's identity."""

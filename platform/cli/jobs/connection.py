@@ -1,0 +1,210 @@
+"""How the commands reach the REST API, and what they print and exit with on errors."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ...client import Client, JobHandle
+
+FAILED = 1
+"""The server rejected the request, or the job has failed."""
+WRONG_ARGUMENTS = 2
+NO_CLUSTER = 3
+"""No cluster is up, or it does not respond."""
+NOT_FOUND = 4
+NOT_PERMITTED = 5
+TIMEOUT = 124
+"""A timeout has passed, as in timeout(1)."""
+
+_NO_RESPONSE = "the REST API does not respond; `batholith status` shows whether a cluster is up"
+
+
+class CommandFailedError(Exception):
+    """What was asked for was not reached; the message is for people."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _option(kind: type, name: str, *flags: str, text: str) -> inspect.Parameter:
+    default: Any = False if kind is bool else None
+    annotated = kind if kind is bool else kind | None
+    option = typer.Option(*flags, help=text, rich_help_panel="Cluster")
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[annotated, option],
+    )
+
+
+CONNECTION = (
+    _option(str, "namespace", "--namespace", "-n", text="Default: that of the context."),
+    _option(Path, "kubeconfig", text="Default: $KUBECONFIG, else ~/.kube/config."),
+    _option(str, "context", text="Context of the kubeconfig; default: its current one."),
+    _option(Path, "data_dir", text="Data directory of `batholith up`."),
+    _option(str, "url", text="The REST API; default: $BATHOLITH_API_URL, else a running `up`."),
+    _option(Path, "token_file", text="File with a bearer token; read for each request."),
+    _option(Path, "ca_file", text="Trust only these CAs."),
+    _option(bool, "insecure", "--insecure", text="Send the token over HTTP to another host."),
+)
+"""Options that all commands have: the arguments of the SDK's client."""
+
+
+def on_cluster(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the command that calls *function* with a client, as the options describe it."""
+    own = [*inspect.signature(function).parameters.values()][1:]
+
+    def command(**arguments: Any) -> None:
+        given = {each.name: arguments.pop(each.name) for each in CONNECTION}
+        try:
+            with _client(given) as client:
+                function(client, **arguments)
+        except Exception as error:
+            raise typer.Exit(report(error)) from None
+
+    functools.update_wrapper(command, function)
+    del command.__wrapped__  # type: ignore[attr-defined]
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    parameters = [*keyword, *CONNECTION]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _client(given: dict[str, Any], **options: Any) -> "Client":
+    from ...client import Client
+
+    arguments = {name: value for name, value in given.items() if value is not None}
+    return Client(arguments.pop("url", None), **arguments, **options)
+
+
+def report(error: Exception) -> int:
+    """Print what is wrong and what to do next; return the exit code.
+
+    Raises:
+        Exception: *error*, if it is a defect of the program.
+    """
+    message, code = _describe(error)
+    text = " ".join("".join(each if each.isprintable() else " " for each in message).split())
+    typer.echo(f"batholith: {text}", err=True)
+    return code
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    from ...client import errors
+
+    if isinstance(error, CommandFailedError):
+        return str(error), error.code
+    if isinstance(error, errors.ConflictError) and error.allowed_phases:
+        phases = " or ".join(error.allowed_phases)
+        return f"{error.detail}; it is possible in phase {phases}", FAILED
+    if isinstance(error, errors.InvalidError) and error.fields:
+        return "; ".join(f"{name}: {text}" for name, text in error.fields.items()), FAILED
+    # The first class that matches; subclasses are before their bases.
+    advice = (
+        (errors.ConfigError, "{}", NO_CLUSTER),
+        (errors.WaitTimeoutError, "{}", TIMEOUT),
+        (errors.UnavailableError, "the REST API is not available: {}; try again", NO_CLUSTER),
+        (errors.UnreachableError, _NO_RESPONSE, NO_CLUSTER),
+        (errors.DeadlineError, _NO_RESPONSE, NO_CLUSTER),
+        (
+            errors.UnauthorizedError,
+            "the credentials are rejected: {}; see --context",
+            NOT_PERMITTED,
+        ),
+        (errors.ForbiddenError, "not permitted: {}; ask who grants roles", NOT_PERMITTED),
+        (errors.NotFoundError, "{}; see `batholith jobs -A` or `batholith queues`", NOT_FOUND),
+        (errors.ClientError, "{}", FAILED),
+        (ValueError, "{}", WRONG_ARGUMENTS),
+    )
+    for each, text, code in advice:
+        if isinstance(error, each):
+            return text.format(error.detail if isinstance(error, errors.ApiError) else error), code
+    raise error
+
+
+def find_job(client: "Client", text: str) -> "JobHandle":
+    """Return the job of ``NAME`` or ``KIND/NAME``.
+
+    Raises:
+        CommandFailedError: there is none, or jobs of several kinds have the name.
+        ClientError: it cannot be read.
+        ValueError: there is no such kind, or the name is malformed.
+    """
+    from ...client.errors import ForbiddenError, NotFoundError
+    from ...wire.jobs import JobKindName
+
+    kind, slash, name = text.rpartition("/")
+    if slash:
+        return client.jobs.of_kind(kind).get(name)
+    found: list[JobHandle] = []
+    forbidden: ForbiddenError | None = None
+    for each in JobKindName:
+        try:
+            found.append(client.jobs.of_kind(each).get(name))
+        except NotFoundError:
+            continue
+        except ForbiddenError as error:
+            forbidden = forbidden or error
+    if not found:
+        raise forbidden or CommandFailedError(
+            f"no job {name!r} in namespace {client.namespace!r}; `batholith jobs -A` lists all",
+            NOT_FOUND,
+        )
+    if len(found) > 1:
+        names = " or ".join(key(each) for each in found)
+        raise CommandFailedError(f"{text!r} is ambiguous: write {names}", WRONG_ARGUMENTS)
+    return found[0]
+
+
+def key(job: Any) -> str:
+    """Return ``KIND/NAME`` of a job: of its handle, its summary or its record."""
+    return f"{job.kind}/{job.name}"
+
+
+def for_each(client: "Client", jobs: Iterable[str], act: Callable[["JobHandle"], str]) -> None:
+    """Call *act* with each job, and print its result.
+
+    An error of one job does not prevent the others.
+
+    Raises:
+        typer.Exit: with the code of the first error.
+    """
+    codes = []
+    for text in jobs:
+        try:
+            typer.echo(act(find_job(client, text)))
+        except Exception as error:
+            codes.append(report(error))
+    if codes:
+        raise typer.Exit(codes[0])
+
+
+def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of jobs for the completion of the shell."""
+    return _complete(context, incomplete, lambda client: client.jobs.list(fields=["name"]))
+
+
+def complete_queues(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of queues for the completion of the shell."""
+    return _complete(context, incomplete, lambda client: client.queues.list())
+
+
+def _complete(
+    context: typer.Context, incomplete: str, objects: Callable[["Client"], Iterable[Any]]
+) -> list[str]:
+    from ...client import ClientError, Retries
+
+    given = {each.name: context.params.get(each.name) for each in CONNECTION}
+    try:
+        with _client(given, timeout=2.0, retries=Retries(attempts=1)) as client:
+            return [each.name for each in objects(client) if each.name.startswith(incomplete)]
+    except (ClientError, OSError, ValueError):
+        return []  # A completion must print nothing else.

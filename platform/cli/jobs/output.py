@@ -1,0 +1,192 @@
+"""Output of the commands: tables, JSON, YAML, CSV and names."""
+
+import csv
+import io
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+import typer
+
+T = TypeVar("T")
+
+GAP = "  "
+MIN_WIDTH = 6
+"""Characters to which a column of a narrow terminal is cut at most."""
+COLOURS = {
+    **dict.fromkeys(("Running", "Completed", "Open", "Succeeded"), typer.colors.GREEN),
+    **dict.fromkeys(("Failed", "Aborted", "Terminated", "Closed"), typer.colors.RED),
+    **dict.fromkeys(("Pending", "Suspended", "Restarting", "Closing"), typer.colors.YELLOW),
+}
+
+
+class Output(StrEnum):
+    """Value of ``--output``."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        help="wide and csv have more columns; name prints KIND/NAME, which all commands accept.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table."""
+
+    title: str
+    value: Callable[[T], object]
+    wide: bool = False
+    """Whether only ``wide`` and ``csv`` have it."""
+
+
+class Table(Generic[T]):
+    """Rows as aligned text. The columns keep their widths while rows are added.
+
+    On a terminal the widest columns are cut until a row fits, unless the table is wide.
+    """
+
+    def __init__(self, columns: Sequence[Column[T]], *, wide: bool = False) -> None:
+        self._columns = [each for each in columns if wide or not each.wide]
+        self._widths = [len(each.title) for each in self._columns]
+        self._limit = (
+            None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+        )
+
+    def header(self) -> str:
+        """Return the titles."""
+        return self._line([each.title for each in self._columns])
+
+    def lines(self, rows: Iterable[T], *, header: bool = True) -> list[str]:
+        """Return the lines of *rows*, by default below the titles."""
+        cells = [[cell_text(each.value(row)) for each in self._columns] for row in rows]
+        for line in cells:
+            self._widths = [max(*pair) for pair in zip(self._widths, map(len, line), strict=True)]
+        self._fit()
+        return [*([self.header()] if header else []), *map(self._line, cells)]
+
+    def _fit(self) -> None:
+        if self._limit is None:
+            return
+        while sum(self._widths) + len(GAP) * (len(self._widths) - 1) > self._limit:
+            widest = max(range(len(self._widths)), key=self._widths.__getitem__)
+            if self._widths[widest] <= MIN_WIDTH:
+                return
+            self._widths[widest] -= 1
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = []
+        for text, width in zip(cells, self._widths, strict=True):
+            cut = text if len(text) <= width else text[: width - 1] + "…"
+            blanks = " " * (width - len(cut))
+            colour = COLOURS.get(text)
+            padded.append((typer.style(cut, fg=colour) if colour else cut) + blanks)
+        return GAP.join(padded).rstrip()
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a cell. Times are ages; control characters are replaced.
+
+    Names of users and messages are written by others, and could contain escape sequences that a
+    terminal executes.
+    """
+    match value:
+        case None | "":
+            return "-"
+        case datetime():
+            return duration_text(datetime.now(UTC) - value)
+        case timedelta():
+            return duration_text(value)
+        case dict():
+            return ",".join(f"{name}={cell_text(each)}" for name, each in value.items()) or "-"
+    return "".join(each if each.isprintable() else "?" for each in str(value))
+
+
+def duration_text(duration: timedelta) -> str:
+    """Return a duration as kubectl shows ages: ``45s``, ``12m``, ``5h``, ``3d``."""
+    seconds = max(int(duration.total_seconds()), 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def show(
+    rows: Sequence[T],
+    columns: Sequence[Column[T]],
+    output: Output,
+    *,
+    name: Callable[[T], str],
+    data: Callable[[T], object] = lambda row: row,
+) -> None:
+    """Print a list."""
+    match output:
+        case Output.NAME:
+            emit(map(name, rows))
+        case Output.CSV:
+            emit([csv_text(rows, columns)])
+        case Output.JSON | Output.YAML:
+            show_data([data(row) for row in rows], output)
+        case _:
+            emit(Table(columns, wide=output is Output.WIDE).lines(rows))
+
+
+def show_data(value: object, output: Output) -> None:
+    """Print a value as JSON or YAML, with the fields of the REST API."""
+    if output is Output.YAML:
+        import yaml
+
+        typer.echo(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False).rstrip())
+    else:
+        typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def show_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print one field per line, without those that are empty."""
+    shown = [(name, cell_text(value)) for name, value in fields]
+    shown = [(name, text) for name, text in shown if text != "-"]
+    width = max((len(name) for name, _ in shown), default=0) + 1
+    emit(f"{name + ':':<{width}} {text}" for name, text in shown)
+
+
+def csv_text(rows: Iterable[T], columns: Sequence[Column[T]]) -> str:
+    """Return the table as CSV; times are those of RFC 3339."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([each.title.lower() for each in columns])
+    for row in rows:
+        writer.writerow([_csv_cell(each.value(row)) for each in columns])
+    return buffer.getvalue().rstrip("\n")
+
+
+def _csv_cell(value: object) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="seconds")
+        case timedelta():
+            return int(value.total_seconds())
+        case dict():
+            return ",".join(f"{name}={each}" for name, each in value.items())
+    return value
+
+
+def emit(lines: Iterable[str]) -> None:
+    """Print lines. Their colours are left out unless they go to a terminal."""
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,1 @@
+"""Start reservations of gangs that wait, and what may start before them."""

@@ -1,0 +1,86 @@
+"""The options of backfilling, which are arguments of the action ``allocate``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from ...plugins.arguments import ArgumentError, duration, integer, text
+
+PREFIX = "backfilling"
+MODE, DEPTH = PREFIX, f"{PREFIX}.depth"
+MAX_IDLE, RESERVE_AFTER, ORDER = (
+    f"{PREFIX}.max-idle",
+    f"{PREFIX}.reserve-after",
+    f"{PREFIX}.order",
+)
+NAMES = (MODE, DEPTH, MAX_IDLE, RESERVE_AFTER, ORDER)
+MAX_DEPTH = 100
+DEFAULT_MAX_IDLE = timedelta(minutes=5)
+
+
+class Mode(StrEnum):
+    """Which waiting gangs have a start reservation that later gangs must not delay."""
+
+    NONE = "none"
+    EASY = "easy"
+    """The first of each queue."""
+
+    CONSERVATIVE = "conservative"
+    """The first ones, as many as the depth; of each queue the first."""
+
+
+class Order(StrEnum):
+    """In which order gangs are tried that have no start reservation."""
+
+    QUEUE = "queue"
+    """That of queues and gangs, as without backfilling."""
+
+    SHORTEST_FIRST = "shortest-first"
+    """In each queue the shortest estimate first; gangs without an estimate last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How waiting gangs are planned."""
+
+    mode: Mode = Mode.NONE
+    depth: int = 10
+    """For how many waiting gangs a start is planned, in addition to the first of each queue."""
+
+    max_idle: float = DEFAULT_MAX_IDLE.total_seconds()
+    """Seconds for which a gang keeps capacity idle whose start is not known."""
+
+    reserve_after: float = 0.0
+    """Seconds that a gang has waited before it gets a start reservation."""
+
+    order: Order = Order.QUEUE
+
+
+def options_of(arguments: Mapping[str, object]) -> Options:
+    """Return the options in *arguments*.
+
+    Raises:
+        ArgumentError: one has an impossible value.
+    """
+    depth = integer(arguments, DEPTH, default=Options().depth, minimum=1)
+    if depth > MAX_DEPTH:
+        raise ArgumentError(DEPTH, f"must be at most {MAX_DEPTH}, not {depth}")
+    max_idle = duration(arguments, MAX_IDLE, default=DEFAULT_MAX_IDLE)
+    after = duration(arguments, RESERVE_AFTER)
+    return Options(
+        Mode(_choice(arguments, MODE, tuple(Mode), Mode.NONE)),
+        depth,
+        (max_idle or DEFAULT_MAX_IDLE).total_seconds(),
+        after.total_seconds() if after else 0.0,
+        Order(_choice(arguments, ORDER, tuple(Order), Order.QUEUE)),
+    )
+
+
+def _choice(
+    arguments: Mapping[str, object], name: str, choices: tuple[str, ...], default: str
+) -> str:
+    given = text(arguments, name, default=default)
+    if given not in choices:
+        raise ArgumentError(name, f"must be one of {', '.join(choices)}, not {given!r}")
+    return given

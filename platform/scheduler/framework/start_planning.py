@@ -1,0 +1,585 @@
+"""Plans the starts of gangs that wait, in one session, and keeps later gangs from delaying them.
+
+Nothing is computed unless run times are known and a gang has to wait.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from heapq import merge
+
+import numpy as np
+
+from ...model.run_times import Basis
+from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
+from ..state.gangs.diagnosis import Diagnosis
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.start_estimate import StartBasis, StartEstimate
+from ..state.nodes.node_matrix import NodeMatrix, pods_that_fit
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.scheduling_queue import (
+    FREED,
+    STARTS,
+    TIMER,
+    USAGE,
+    OrderKey,
+    QueueingHints,
+)
+from ..state.resources import Amounts, FloatVector, IntVector, Matrix
+from .backfilling.options import Mode, Options, Order
+from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
+from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
+from .plugin_calls import PluginError
+from .plugin_decisions import SortKey
+from .queueing_hints import demand_of
+from .session import Session
+from .statement import MissingMembers, OperationKind, Statement, grouped, runs
+
+RELEASE_SECONDS = 30.0
+"""After which terminating pods are expected to have ended."""
+
+_MAX_ATTEMPTS = 10
+"""How many gangs per reservation a session tries to plan that have not been tried in it."""
+
+_COUNTED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
+
+
+class SpareLimit:
+    """Limits pods to what a gang may use of the nodes, as the limits of plugins do."""
+
+    def __init__(self, free: Matrix, node_matrix: NodeMatrix) -> None:
+        """Limit them to *free*, a row per resource and a column per node, from now on."""
+        self._free = free
+        self._idle = node_matrix.idle.copy()
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, node_matrix: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector:
+        """Return how many more pods of *eq_class* each node accepts."""
+        rows = len(self._free)
+        columns = slice(None) if node_indexes is None else node_indexes
+        taken = self._idle[:rows, columns] - node_matrix.idle[:rows, columns]
+        request = eq_class.request_vector(node_matrix.resource_index)
+        return pods_that_fit(request, self._free[:, columns] - taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """What a gang may use."""
+
+    holder: str = ""
+    """Key of a gang whose planned start it would delay, if it fits but for that."""
+
+
+_EVERYTHING = nullcontext(Spare())
+
+
+class GangOrder:
+    """The order in which gangs of a queue are tried."""
+
+    def __init__(self, planning: "StartPlanning", session: Session, order: Order) -> None:
+        """Use *order*."""
+        self._planning = planning
+        self._session = session
+        self._is_shortest_first = order is Order.SHORTEST_FIRST and planning.is_on
+        self._first: set[str] = set()
+
+    def first(self, gangs: Sequence[Gang]) -> Gang:
+        """Return the first of *gangs*, of one queue, in the order of the plugins; it is tried
+        first."""
+        found = min(gangs, key=self._session.job_order)
+        self._first.add(found.key)
+        return found
+
+    def of(self, gang: Gang) -> SortKey:
+        """Return the sort key of *gang* within its queue; the smallest is first."""
+        order = self._session.job_order(gang)
+        duration = self._planning.duration_of(gang)
+        if not self._is_shortest_first:
+            return order
+        is_first = gang.key in self._first or self._planning.precedes(gang)
+        return (0.0 if is_first else 1.0, 0.0 if is_first else duration, *order)
+
+
+class StartPlanning:
+    """The start plan in one session of the action ``allocate``."""
+
+    def __init__(self, session: Session, options: Options) -> None:
+        """Plan for *session*; nothing if backfilling is off, or no run time is known."""
+        self._session = session
+        self._options = options
+        self.is_on = options.mode is not Mode.NONE
+        """Whether starts are planned at all."""
+        self._cache = session.cache
+        self._plan = session.start_plan
+        self._plan.max_idle = options.max_idle
+        self._version = self._plan.version
+        self._has_begun = False
+        self._estimated = set(self._plan.reservations)
+        """Keys of gangs that had a start reservation before."""
+        self.order = GangOrder(self, session, options.order)
+        self._waiting: dict[str, Iterator[tuple[OrderKey, Gang]]] | None = None
+        self._next: dict[str, tuple[OrderKey, Gang] | None] = {}
+        self._attempts = _MAX_ATTEMPTS * options.depth
+        self._slots = np.zeros(0, np.int64)
+        self._ends: FloatVector = np.zeros(0)
+        self._committed: Matrix | None = None
+        self._started: list[tuple[str, Occupation]] = []
+        """What was allocated in this session, by queue."""
+
+    # -- session -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Plan again what was planned before."""
+        if not self.is_on:
+            self._plan.reservations.clear()
+            return
+        for known in (self._plan.broken, self._plan.waiting_since):
+            for key in [each for each in known if each not in self._cache.pending_gangs]:
+                del known[key]
+        if not self._plan or self._is_unchanged():
+            return
+        self._begin()
+        self._publish()
+        for each in self._plan:
+            gang = self._cache.gangs[each.waiting.key]
+            if each.start <= self._cache.cycle_time and gang.unschedulable_group is not None:
+                self._cache.scheduling_queue.activate(gang, TIMER)
+
+    def _is_unchanged(self) -> bool:
+        """Return whether no gang is to be tried and the plan would stay as it is."""
+        now, queue = self._cache.cycle_time, self._cache.scheduling_queue
+        if queue.active or queue.woken or self._position() != self._plan.position:
+            return False
+        return now < self._plan.next_due
+
+    def _position(self) -> tuple[int, ...]:
+        """Return what differs if nodes or what they have free have changed."""
+        cache = self._cache
+        return (
+            cache.node_matrix.usage_changes.position,
+            cache.node_matrix.node_changes.position,
+            cache.run_times.predictions.version,
+            cache.queues.version,
+        )
+
+    def finish(self) -> None:
+        """End the planning of this session."""
+        if not self._has_begun:
+            return
+        for key in self._estimated - self._plan.reservations.keys():
+            if key in self._cache.gangs:
+                self._estimate(self._cache.gangs[key], None)
+        for each in self._plan:
+            self._estimate(self._cache.gangs[each.waiting.key], self._estimate_of(each))
+        self._plan.end()
+        self._publish()
+        now = self._cache.cycle_time
+        self._plan.position = self._position()
+        self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
+
+    def _estimate(self, gang: Gang, estimate: StartEstimate | None) -> None:
+        """Set when *gang* starts, and report it again if that has changed by more than a little."""
+        before = gang.estimated_start
+        if estimate is not None and estimate.is_close_to(before):
+            return
+        gang.estimated_start = estimate
+        if estimate is not before:
+            self._cache.changes.mark(gang)
+
+    def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
+        """Return when the gang of *reservation* starts. Gangs may end before their limits; one that
+        exceeds a prediction is expected to run for twice as long."""
+        now, start = self._cache.cycle_time, reservation.start
+        if start == math.inf:
+            return StartEstimate(now, None, StartBasis.UNKNOWN)
+        if all(each.is_enforced for each in self._plan.ends.values() if each.time <= start):
+            return StartEstimate(now, start, StartBasis.LIMITS)
+        return StartEstimate(now + (start - now) / 2, start + (start - now), StartBasis.PREDICTIONS)
+
+    def _begin(self) -> None:
+        if self._has_begun:
+            return
+        self._has_begun = True
+        times = [time for each in self._plan for time in (each.start, each.occupation.end)]
+        overrun = self._find_ends()
+        matrix = self._cache.node_matrix
+        position = (matrix.node_changes.position, matrix.total_version)
+        cause = Cause.OTHERS
+        if position != self._plan.node_position:
+            cause = Cause.NODES
+        elif overrun:
+            cause = Cause.OVERRUN
+        self._plan.node_position = position
+        table = self._cache.task_table
+        held = Held(table.node[self._slots].astype(np.int64), table.requests(self._slots))
+        now, free = self._cache.cycle_time, matrix.available().copy()
+        profile = Profile(now, free, self._ends, held, times)
+        if matrix.has_pipelined:
+            promised = matrix.pipelined - (matrix.idle - free)
+            nodes = np.flatnonzero(promised.any(axis=0))
+            later = Occupation(now + RELEASE_SECONDS, math.inf, nodes, promised[:, nodes])
+            profile.subtract(later)
+        self._plan.begin(profile, self._current, cause)
+
+    def _find_ends(self) -> bool:
+        """Find when pods on nodes end; returns whether a gang ends later than was expected."""
+        cache, table = self._cache, self._cache.task_table
+        now = cache.cycle_time
+        slots = np.flatnonzero(table.node >= 0)
+        gang_ids = table.gang[slots]
+        ends: dict[str, ExpectedEnd] = {}
+        by_id = np.full(int(gang_ids.max(initial=-1)) + 1, math.inf)
+        overrun = False
+        running = int(TaskStatus.RUNNING)
+        queues, predictions = cache.queues.version, cache.run_times.predictions.version
+        for gang_id in np.unique(gang_ids).tolist():
+            gang = table.gang_of(gang_id)
+            end = self._plan.ends.get(gang.key)
+            known = math.inf if end is None else end.time
+            state = (
+                gang.version,
+                gang.counts.by_status[running],
+                queues,
+                predictions if known == math.inf else 0,
+            )
+            if end is None or known <= now or end.state != state:
+                end = self._expected_end(gang, state)
+            ends[gang.key] = end
+            by_id[gang_id] = end.time
+            overrun |= end.time > known
+            self._plan.version += end.time < known
+        self._plan.ends = ends
+        self._slots, self._ends = slots, by_id[gang_ids]
+        releasing = table.status[slots] == TaskStatus.RELEASING
+        self._ends[releasing] = np.minimum(self._ends[releasing], now + RELEASE_SECONDS)
+        return overrun
+
+    def _publish(self) -> None:
+        if self._version != self._plan.version:
+            self._version = self._plan.version
+            self._cache.scheduling_queue.publish(STARTS)
+            self._cache.scheduling_queue.wake_published()
+
+    # -- gangs ---------------------------------------------------------------------------------
+
+    def precedes(self, gang: Gang) -> bool:
+        """Return whether *gang* has a start reservation."""
+        return gang.key in self._plan.reservations
+
+    def spare_for(self, gang: Gang) -> AbstractContextManager[Spare]:
+        """Let the block use what *gang* may use without a delay of others."""
+        return self._counting_spare(gang) if self._plan or self._has_begun else _EVERYTHING
+
+    @contextmanager
+    def _counting_spare(self, gang: Gang) -> Iterator[Spare]:
+        try:
+            with self._spare(gang) as spare:
+                yield spare
+        finally:
+            self._count_committed(gang)
+
+    @contextmanager
+    def _spare(self, gang: Gang) -> Iterator[Spare]:
+        waiting = self._constrained(gang)
+        if waiting is None:
+            yield Spare()
+            return
+        available = self._cache.node_matrix.available()
+        with self._plan.free_for(waiting) as free:
+            is_possible = choose_nodes(waiting.pod_needs, available) is not None
+            spare = Spare()
+            if is_possible and choose_nodes(waiting.pod_needs, np.minimum(free, available)) is None:
+                spare = Spare(self._first_before(gang))
+            with self._session.limited_to(SpareLimit(free, self._cache.node_matrix)):
+                yield spare
+        if is_possible and self._session.is_rejected(gang) and not spare.holder:
+            self._session.wait(gang, self._hints(gang))
+
+    def _first_before(self, gang: Gang) -> str:
+        """Return the key of the first other gang for which something is kept."""
+        keys = (each.waiting.key for each in self._plan if each.is_kept)
+        return next((key for key in keys if key != gang.key), gang.key)
+
+    def _constrained(self, gang: Gang) -> Waiting | None:
+        """Return *gang* if it may not use all that is free."""
+        if not self._plan or not self.is_on:
+            return None
+        if self._cache.reservations.get(gang.key) is not None:
+            return None  # pods were evicted for it
+        self._begin()
+        waiting = self._waiting_of(gang)
+        return waiting if waiting is not None and self._plan.constrains(waiting) else None
+
+    def hold_back(self, gang: Gang, holder: str) -> None:
+        """Reject *gang*, which would delay that with key *holder*."""
+        name = holder.rpartition("/")[2]
+        message = f"it would delay a planned start: {name} precedes it"
+        self._session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), self._hints(gang))
+
+    def _hints(self, gang: Gang) -> QueueingHints:
+        """Return what *gang* waits for if start reservations may have kept it from starting."""
+        queue, tasks = self._cache.queues.of(gang), list(gang.pending_tasks.values())
+        return QueueingHints(
+            frozenset({FREED, USAGE, STARTS}),
+            demand=demand_of(gang, queue.name, tasks, MissingMembers(gang)),
+        )
+
+    def commit(self, gang: Gang, statement: Statement) -> None:
+        """Commit *statement*, and count what it has allocated for *gang*.
+
+        Raises:
+            PluginError: nothing is committed.
+        """
+        used = self._used_by(statement) if self._plan or self._has_begun else None
+        self._session.commit(gang, statement)
+        self._committed = used
+
+    def _count_committed(self, gang: Gang) -> None:
+        """Count what was allocated for *gang*, when what was lent to it is subtracted again."""
+        used, self._committed = self._committed, None
+        if used is None:
+            return
+        if MissingMembers(gang).satisfied:
+            self._plan.waiting_since.pop(gang.key, None)
+            self._plan.drop(gang.key)
+            gang.estimated_start = None
+        if self._has_begun:
+            now = self._cache.cycle_time
+            nodes = np.flatnonzero(used.any(axis=0))
+            occupation = Occupation(now, now + self.duration_of(gang), nodes, used[:, nodes])
+            self._started.append((self._cache.queues.of(gang).name, occupation))
+            self._plan.occupy(self._summary(gang), occupation)
+
+    def _used_by(self, statement: Statement) -> Matrix:
+        matrix = self._cache.node_matrix
+        used = np.zeros_like(matrix.idle)
+        for operation in statement.operations:
+            if operation.kind is OperationKind.ALLOCATE:
+                request = operation.change.eq_class.request_vector(matrix.resource_index)
+                nodes = np.array(operation.change.node_indexes, np.int64)
+                np.add.at(used[: len(request)].T, nodes, request)
+        return used
+
+    def rejected(self, gang: Gang) -> None:
+        """Plan the start of *gang*, which does not fit now, if it is to get a reservation."""
+        if not self.is_on or gang.single:
+            return
+        if gang.key in self._plan.reservations:
+            self._begin()
+            self._plan.postpone(gang.key)
+        elif self._plan.has_estimates and self._is_wanted(gang):
+            self._reserve(gang)
+
+    def reserve_before(self, queue: QueueInfo, order: OrderKey) -> None:
+        """Plan the starts of the gangs of *queue* that precede *order* and are not tried now."""
+        if not self.is_on or not self._plan.has_estimates:
+            return
+        if not len(self._cache.scheduling_queue) or not self._can_reserve(queue.name):
+            return
+        while self._attempts and self._can_reserve(queue.name):
+            first = self._peek(queue.name)
+            if first is None or first[0] >= order:
+                return
+            self._next.pop(queue.name)
+            gang = first[1]
+            if gang.unschedulable_group is not None and self._is_waiting(gang):
+                self._attempts -= 1
+                self._reserve(gang)
+
+    def _reserve(self, gang: Gang) -> None:
+        since = self._plan.waiting_since.setdefault(gang.key, self._cache.cycle_time)
+        if self._cache.cycle_time < since + self._options.reserve_after:
+            return
+        self._begin()
+        waiting = self._waiting_of(gang)
+        if waiting is None or gang.key in self._plan.reservations:
+            return
+        try:
+            self._plan.reserve(waiting)
+        except PluginError as error:
+            self._session.calls.record(error)
+
+    # -- which gangs ---------------------------------------------------------------------------
+
+    def _can_reserve(self, queue_name: str) -> bool:
+        """Return whether another gang of a queue may get a reservation."""
+        is_first = all(each.waiting.queue != queue_name for each in self._plan)
+        if self._options.mode is Mode.EASY:
+            return is_first
+        return is_first or len(self._plan) < self._options.depth
+
+    def _is_wanted(self, gang: Gang) -> bool:
+        """Return whether *gang*, which was rejected, is to get a reservation."""
+        name = self._cache.queues.of(gang).name
+        if self._can_reserve(name):
+            return True
+        same = [each for each in self._plan if each.waiting.queue == name]
+        return self._options.mode is Mode.EASY and all(
+            gang.priority > each.waiting.priority for each in same
+        )
+
+    def _is_waiting(self, gang: Gang) -> bool:
+        return (
+            not gang.single
+            and not gang.is_pending
+            and gang.has_requesting_tasks()
+            and not MissingMembers(gang).satisfied
+            and not gang.awaits_ungating()
+            and gang.key not in self._plan.reservations
+            and not self._cache.scheduling_queue.is_to_be_tried(gang)
+        )
+
+    def _peek(self, queue_name: str) -> tuple[OrderKey, Gang] | None:
+        """Return the first waiting gang of a queue that was not returned before."""
+        if self._waiting is None:
+            self._waiting = self._unschedulable()
+        if queue_name not in self._next:
+            self._next[queue_name] = next(self._waiting.get(queue_name, iter(())), None)
+        return self._next[queue_name]
+
+    def _unschedulable(self) -> dict[str, Iterator[tuple[OrderKey, Gang]]]:
+        """Return the unschedulable gangs of each queue, in order."""
+        members: dict[str, list[list[tuple[OrderKey, Gang]]]] = {}
+        for group in self._cache.scheduling_queue.groups():
+            self._session.sort(group)
+            name = self._cache.queues.of(group.first()[1]).name
+            members.setdefault(name, []).append(group.members())
+        return {
+            name: merge(*groups, key=lambda member: member[0]) for name, groups in members.items()
+        }
+
+    # -- gangs as the plan sees them -----------------------------------------------------------
+
+    def duration_of(self, gang: Gang) -> float:
+        """Return for how long *gang* is expected to run, in seconds; infinite if unknown.
+
+        It is asked once for each version of the gang.
+        """
+        if not self.is_on:
+            return math.inf
+        now, run_times = self._cache.cycle_time, self._cache.run_times
+        if gang.estimated_version != gang.version:
+            gang.estimated_version = gang.version
+            is_known = run_times.of(gang).seconds is not None
+            end = run_times.expected_end(gang, now) if is_known else None
+            gang.estimated_seconds = None if end is None else round(end - now, 3)
+        seconds = gang.estimated_seconds
+        self._plan.has_estimates |= seconds is not None
+        return math.inf if seconds is None else seconds
+
+    def _expected_end(self, gang: Gang, state: tuple[object, ...]) -> ExpectedEnd:
+        """Return when *gang*, which has pods on nodes, ends; *state* decides that, if it is
+        known."""
+        now = self._cache.cycle_time
+        end = self._cache.run_times.expected_end(gang, now)
+        known = self._plan.ends.get(gang.key)
+        if end is not None and end > now:
+            is_enforced = self._cache.run_times.of(gang).basis is Basis.LIMIT
+            return ExpectedEnd(end, state, is_enforced)
+        if known is None or known.is_overdue or known.time == math.inf:
+            return ExpectedEnd(math.inf, state)  # nothing enforces the limit
+        return ExpectedEnd(now + RELEASE_SECONDS, state, is_overdue=True)
+
+    def _current(self, reservation: StartReservation) -> Waiting | None:
+        """Return the gang of *reservation* as it is now, if it still waits."""
+        gang = self._cache.gangs.get(reservation.waiting.key)
+        is_obsolete = gang is None or gang.is_pending or not gang.has_requesting_tasks()
+        if gang is None or is_obsolete or MissingMembers(gang).satisfied:
+            self._plan.waiting_since.pop(reservation.waiting.key, None)
+            return None
+        return self._waiting_of(gang)
+
+    def _summary(self, gang: Gang, pod_needs: tuple[PodNeed, ...] = ()) -> Waiting:
+        queue = self._cache.queues.of(gang)
+        return Waiting(
+            gang.key,
+            queue.name,
+            gang.priority,
+            pod_needs,
+            self.duration_of(gang),
+            lambda time: True,
+            gang.version,
+            queue.object.spec.priority if queue.object else 0,
+        )
+
+    def _waiting_of(self, gang: Gang) -> Waiting | None:
+        """Return *gang* with what it needs to start, or ``None`` if it cannot."""
+        try:
+            needs = self._needs(gang)
+            if needs is None:
+                return None
+            index = self._cache.node_matrix.resource_index
+            pod_needs = tuple(
+                PodNeed(each.request_vector(index), self._session.feasible(each), count)
+                for each, count in needs
+            )
+        except PluginError as error:
+            self._session.calls.record(error)
+            return None
+        return replace(self._summary(gang, pod_needs), allowed=self._allowed(gang, needs))
+
+    def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
+        """Return how many pods of which class *gang* needs to start, as ``allocate`` takes them."""
+        tasks = self._session.tasks(gang)
+        if any(self._is_blocked(task) for task in tasks):
+            return None
+        missing = MissingMembers(gang)
+        if missing.satisfied:
+            return [(task.eq_class, 1) for task in tasks[:1]]
+        needs = []
+        for eq_class, run in runs(grouped(tasks) if missing.total >= len(tasks) else tasks):
+            count = missing.needed(run[0].role, len(run))
+            missing.consume(run[0].role, count)
+            if count:
+                needs.append((eq_class, count))
+        return needs if missing.satisfied else None
+
+    def _is_blocked(self, task: Task) -> bool:
+        if task.eq_class.unsupported_fields:
+            return True
+        return bool(task.pvcs) and bool(self._session.pvc_rejection(task))
+
+    # -- limits of queues ----------------------------------------------------------------------
+
+    def _allowed(
+        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]]
+    ) -> Callable[[float], bool]:
+        queue = self._cache.queues.of(gang)
+
+        def allowed(time: float) -> bool:
+            change = self._queue_change(gang, queue, time)
+            counted: list[Amounts] = [change]
+            add_amounts(queue.allocated, change)
+            try:
+                for eq_class, count in needs:
+                    if self._session.allocatable_count(queue, eq_class) < count:
+                        return eq_class.best_effort
+                    taken = {name: units * count for name, units in eq_class.request.items()}
+                    add_amounts(queue.allocated, taken)
+                    counted.append(taken)
+                return True
+            finally:
+                for each in counted:
+                    add_amounts(queue.allocated, each, -1)
+
+        return allowed
+
+    def _queue_change(self, gang: Gang, queue: QueueInfo, time: float) -> Amounts:
+        """Return by how much what is allocated in *queue* changes until *time*, by pods that end
+        and by planned starts other than that of *gang*."""
+        table, slots = self._cache.task_table, self._slots
+        is_own = table.queue[slots] == table.queue_id(queue.name)
+        ended = slots[is_own & (self._ends <= time) & np.isin(table.status[slots], _COUNTED)]
+        total = -table.requests(ended).sum(axis=1)
+        for name, started in self._started:
+            if name == queue.name and started.end <= time:
+                total[: len(started.amounts)] -= started.amounts.sum(axis=1)
+        for each in self._plan:
+            occupation = each.occupation
+            if each.waiting.queue != queue.name or each.waiting.key == gang.key:
+                continue
+            if occupation.start <= time < occupation.end:
+                total[: len(occupation.amounts)] += occupation.amounts.sum(axis=1)
+        return self._cache.node_matrix.resource_index.amounts(total)

@@ -1,0 +1,1 @@
+"""How long gangs may run, and are expected to."""

@@ -1,0 +1,115 @@
+"""Predictions of run times from former gangs.
+
+A user often runs much the same job again: the mean of the run times of the last two jobs of one
+user predicts the next one better than limits that users set (Tsafrir, Etsion and Feitelson, 2007).
+"""
+
+import re
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+
+from ....model import names
+from ..gangs.gang import Gang
+
+MAX_PATTERNS = 4_000
+"""Patterns that are remembered; those not seen for longest are forgotten."""
+
+_VARYING = re.compile(r"[0-9]+|(?<=-)(?=[a-z0-9]*[0-9])[a-z0-9]{5,}")
+"""What differs in names from job to job: numbers, and generated suffixes with digits."""
+
+Pattern = tuple[str, str, str]
+"""Queue, user and name pattern."""
+
+
+class Record(msgspec.Struct, array_like=True):
+    """What is remembered of a pattern."""
+
+    pattern: Pattern
+    last: list[float]
+    """Run times of the last two gangs in seconds, the latest one last."""
+
+    error: float | None = None
+    """Mean of the last errors, each relative to the run time, by exponential smoothing; ``None``
+    before the end of a gang that had a prediction."""
+
+
+class PredictedRun(NamedTuple):
+    """What was predicted for a gang when it started, and how long it ran, in seconds."""
+
+    predicted: float
+    took: float
+
+    @property
+    def error(self) -> float:
+        """The error relative to the run time, of which less than a second counts as one."""
+        return abs(self.predicted - self.took) / max(self.took, 1.0)
+
+
+class Predictions:
+    """The run times of the last gangs, by queue, user and name pattern."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._records: OrderedDict[Pattern, Record] = OrderedDict()
+        self.version = 0
+        """Grows with each change."""
+
+    def predict(self, gang: Gang) -> float | None:
+        """Return the predicted run time in seconds; ``None`` without former gangs."""
+        return self.of_pattern(pattern_of(gang))
+
+    def of_pattern(self, pattern: Pattern) -> float | None:
+        """Return the predicted run time of gangs of *pattern* in seconds."""
+        record = self._records.get(pattern)
+        return None if record is None else sum(record.last) / len(record.last)
+
+    def error_of(self, gang: Gang) -> float | None:
+        """Return by which part of the run time predictions like that of *gang* were wrong; ``None``
+        if there was none yet."""
+        record = self._records.get(pattern_of(gang))
+        return None if record is None else record.error
+
+    def observe(self, pattern: Pattern, seconds: float, predicted: float | None = None) -> None:
+        """Learn that a gang of *pattern* ran for *seconds*; *predicted* is what was when it
+        started."""
+        record = self._records.pop(pattern, None) or Record(pattern, [])
+        record.last = [*record.last[-1:], seconds]
+        if predicted is not None:
+            error = PredictedRun(predicted, seconds).error
+            record.error = error if record.error is None else (record.error + error) / 2
+        self._records[pattern] = record
+        while len(self._records) > MAX_PATTERNS:
+            self._records.popitem(last=False)
+        self.version += 1
+
+    def encode(self) -> str:
+        """Return what is remembered as text, to be restored after a restart."""
+        return msgspec.json.encode(list(self._records.values())).decode()
+
+    def restore(self, text: str) -> None:
+        """Remember what :meth:`encode` has returned, unless something newer is known.
+
+        Raises:
+            ValueError: the text is malformed.
+        """
+        records = msgspec.json.decode(text, type=list[Record])
+        newer = self._records
+        self._records = OrderedDict(
+            (each.pattern, each) for each in records if each.last and each.pattern not in newer
+        )
+        self._records.update(newer)
+        while len(self._records) > MAX_PATTERNS:
+            self._records.popitem(last=False)
+
+
+def pattern_of(gang: Gang) -> Pattern:
+    """Return the pattern of *gang*; its user is the one who submitted it, or else its namespace."""
+    podgroup = gang.podgroup
+    if podgroup is None:
+        return "", gang.namespace, ""
+    owner = podgroup.metadata.controller
+    name = owner.name if owner is not None else gang.name
+    user = podgroup.metadata.annotations.get(names.SUBMITTED_BY) or gang.namespace
+    return gang.queue_name, user, _VARYING.sub("#", name)

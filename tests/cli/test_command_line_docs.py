@@ -1,0 +1,63 @@
+"""The page of the command line, executed on a cluster that was started as users start it."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.embedded_cluster import batholith, embedded_cluster, run
+
+from batholith.cli.jobs.commands import COMMANDS
+from batholith.client import Client, Job
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_shows_each_command() -> None:
+    shown = set(re.findall(r"^batholith (\w+)", "\n".join(BLOCKS), re.MULTILINE))
+    assert {each.__name__ for each in COMMANDS} <= shown
+
+
+async def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    # The command of this environment, not another one in the caller's PATH.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (tmp_path / "data").mkdir()
+    root = tmp_path / "data" / "batholith"
+    assert (await batholith("jobs")).code == 3
+    async with embedded_cluster(root) as cluster:
+        await asyncio.to_thread(_submit)
+        script = "set -ex\n" + "\n".join(BLOCKS)
+        result = await run("bash", "-c", script)
+        assert result.code == 0, result.out + result.err
+        assert "hello from worker" in result.out
+        assert "jobs/train: Aborted" in result.out
+        assert "jobs/hello: Completed" in result.out
+        described = await batholith("status", "--json")
+        assert json.loads(described.out)["rest_url"] == cluster.rest
+    assert (await batholith("jobs")).code == 3
+
+
+def _submit() -> None:
+    with Client() as client:
+        worker = ["sh", "-c", "echo hello from worker; sleep 3600"]
+        train = Job("train", labels={"team": "vision"})
+        client.jobs.submit(
+            train.task("worker", image="busybox", replicas=2, command=worker, cpu=0.1)
+        ).wait("Running", timeout=120)
+        client.jobs.submit(Job("hello").task("main", image="busybox", command=["echo", "done"]))
+
+
+async def test_the_status_of_a_cluster_that_is_down_is_json_too(tmp_path: Path) -> None:
+    found = await batholith("status", "--json", "--data-dir", str(tmp_path))
+    assert found.code == 3
+    assert json.loads(found.out) == {"state": "down", "data_dir": str(tmp_path)}

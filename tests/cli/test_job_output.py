@@ -1,0 +1,138 @@
+"""Tables, CSV and times of the commands for jobs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batholith.cli.jobs import listing
+from batholith.cli.jobs.commands import COMMANDS, jobs, parse_since
+from batholith.cli.jobs.connection import CONNECTION, on_cluster
+from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
+from batholith.client import Client, JobSummary
+
+ROWS = [("train-with-a-long-name-of-forty-characters", "Running"), ("b", "Failed")]
+COLUMNS = [
+    Column[tuple[str, str]]("NAME", lambda row: row[0]),
+    Column[tuple[str, str]]("PHASE", lambda row: row[1]),
+    Column[tuple[str, str]]("MORE", lambda row: "x" * 80, wide=True),
+]
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_table_is_cut_to_the_width_of_the_terminal() -> None:
+    lines = Table(COLUMNS).lines(ROWS)
+    plain = [each.replace("\x1b[32m", "").replace("\x1b[31m", "") for each in lines]
+    plain = [each.replace("\x1b[0m", "") for each in plain]
+    assert max(map(len, plain)) == 30
+    assert plain[1].startswith("train-with-a-long-na…  Running")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_wide_table_is_not_cut() -> None:
+    lines = Table(COLUMNS, wide=True).lines(ROWS)
+    assert "x" * 80 in lines[1]
+    assert ROWS[0][0] in lines[1]
+
+
+def test_without_a_terminal_nothing_is_cut_or_coloured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    show(ROWS, COLUMNS, Output.TABLE, name=str)
+    out = capsys.readouterr().out
+    assert ROWS[0][0] in out
+    assert "\x1b" not in out
+
+
+def test_columns_keep_their_width_while_rows_are_added() -> None:
+    table = Table(COLUMNS)
+    first = table.lines(ROWS[:1])[1]
+    (second,) = table.lines(ROWS[1:], header=False)
+    assert first.index("  \x1b[32mRunning") == second.index("  \x1b[31mFailed")
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+    assert cell_text("a\x1b[2Jb\nc") == "a?[2Jb?c"
+    assert cell_text({"k": "\x1b"}) == "k=?"
+
+
+def test_csv_has_all_columns_and_complete_times(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [*COLUMNS[:1], Column[tuple[str, str]]("AT", lambda _: NOW, wide=True)]
+    show([('a,"b"', "Running")], columns, Output.CSV, name=str)
+    assert capsys.readouterr().out == 'name,at\n"a,""b""",2025-03-01T12:00:00+00:00\n'
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (timedelta(seconds=119), "119s"),
+        (timedelta(seconds=120), "2m"),
+        (timedelta(hours=5), "5h"),
+        (timedelta(days=3), "3d"),
+        (timedelta(seconds=-4), "0s"),
+    ],
+)
+def test_durations_are_shown_as_kubectl_does(duration: timedelta, text: str) -> None:
+    assert cell_text(duration) == text
+
+
+def test_since_is_a_duration_or_a_date() -> None:
+    assert parse_since("90m", NOW) == NOW - timedelta(minutes=90)
+    assert parse_since("7d", NOW) == NOW - timedelta(days=7)
+    assert parse_since("2025-01-31T10:00:00+00:00", NOW) == datetime(2025, 1, 31, 10, tzinfo=UTC)
+    for text in ("", "7", "7w", "-1h", "yesterday"):
+        with pytest.raises(ValueError, match="--since"):
+            parse_since(text, NOW)
+
+
+def test_each_command_has_the_options_that_choose_the_cluster() -> None:
+    names = {each.name for each in CONNECTION}
+    for command in COMMANDS:
+        annotations = on_cluster(command).__annotations__
+        assert names <= set(annotations), command.__name__
+        assert "client" not in annotations
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client whose watch reports that a job was added and deleted, and one of another user."""
+    first = JobSummary(namespace="n", name="train", phase="Pending", user="ann")
+    other = JobSummary(namespace="n", name="other", user="bob")
+    changes = [("added", first), ("added", other), ("deleted", first)]
+    monkeypatch.setattr(listing, "watch_jobs", lambda *_, **__: iter(changes))
+    with Client("http://127.0.0.1:1", token="t") as found:
+        yield found
+
+
+def test_watching_prints_one_row_for_each_change(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs(client, watch=True, user="ann")
+    header, added, deleted = capsys.readouterr().out.splitlines()
+    assert header.split()[0] == "NAME"
+    assert added.split()[:4] == ["train", "jobs", "-", "Pending"]
+    assert deleted == f"{added}  (deleted)"
+
+
+def test_watching_as_json_prints_one_line_for_each_change(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs(client, watch=True, output=Output.JSON)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(each["type"], each["object"]["name"]) for each in lines]
+    assert found == [("added", "train"), ("added", "other"), ("deleted", "train")]
+
+
+def test_watching_refuses_an_order(client: Client) -> None:
+    with pytest.raises(ValueError, match="--sort"):
+        jobs(client, watch=True, sort="-created")

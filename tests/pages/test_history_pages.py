@@ -1,0 +1,135 @@
+"""The pages of the history."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from markupsafe import escape
+from support.pages import PagesClient, pages_client
+from support.polling import wait_until_true
+from support.rest import JOB
+
+from batholith.api.history.tasks import HistorySettings
+from batholith.api.pages.usage_chart import HEIGHT, LEFT, OTHERS, WIDTH, draw
+from batholith.model.names import JOBS
+from batholith.wire.history import Usage, UsagePoint, UsageSeries
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ATTACK = '=cmd|"/c calc"<script>'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server_of_pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PagesClient]:
+    """With a history that has a job that was deleted."""
+    settings = HistorySettings(record=True)
+    async with pages_client(tmp_path_factory.mktemp("pages"), history=settings) as pages:
+        await pages.sign_in()
+        await wait_until_true(lambda: shows(pages, "/history", ">train<"))
+        await pages.client.create(JOBS, {**JOB, "metadata": {"name": "old"}}, namespace="default")
+        status = {"status": {"state": {"phase": "Failed", "reason": "R", "message": ATTACK}}}
+        await pages.client.patch(JOBS, "old", status, namespace="default", subresource="status")
+        await wait_until_true(lambda: shows(pages, "/history?phase=Failed", ">old<"))
+        await pages.client.delete(JOBS, "old", namespace="default")
+        await wait_until_true(lambda: is_deleted(pages))
+        yield pages
+
+
+async def shows(pages: PagesClient, path: str, text: str) -> bool:
+    return text in (await pages.get(path))[1]
+
+
+async def is_deleted(pages: PagesClient) -> bool:
+    return bool((await rows(pages, "name=old"))[0]["deleted_at"])
+
+
+async def rows(pages: PagesClient, query: str = "") -> list[dict[str, str]]:
+    status, text = await pages.get(f"/history/jobs.csv?{query}")
+    assert status == 200
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_deleted_job_is_found_and_shown(pages: PagesClient) -> None:
+    assert await shows(pages, "/history?name=old&namespace=default", ">old<")
+    assert not await shows(pages, "/history?name=old&phase=Running", ">old<")
+    assert not await shows(pages, "/history?to=2020-01-01&name=old", ">old<")
+    (row,) = await rows(pages, "name=old")
+    status, text = await pages.get(f"/history/jobs/{row['uid']}")
+    assert status == 200
+    assert escape(ATTACK) in text
+    assert ATTACK not in text
+    assert "minAvailable: 1" in text
+    assert (await pages.get("/history/jobs/none"))[0] == 404
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_csv_file_has_no_formulas(pages: PagesClient) -> None:
+    found = {row["name"]: row for row in await rows(pages)}
+    assert found.keys() == {"train", "old"}
+    assert found["old"]["message"] == f"'{ATTACK}"
+    assert found["old"]["created_at"].endswith("+00:00")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_wrong_date_is_named_and_can_be_corrected(pages: PagesClient) -> None:
+    status, text = await pages.get("/history?from=yesterday")
+    assert (status, 'role="alert"' in text, 'name="from"' in text) == (200, True, True)
+    assert (await pages.get("/history/jobs.csv?from=yesterday"))[0] == 422
+    assert 'role="alert"' in (await pages.get("/history/usage?by=nonsense"))[1]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_usage_is_shown_where_nothing_was_used(pages: PagesClient) -> None:
+    status, text = await pages.get("/history/usage?by=user&step=1d&resource=memory")
+    assert (status, "Nothing was used" in text) == (200, True)
+
+
+def usage(**amounts: list[float]) -> Usage:
+    """CPU seconds of each series by hour."""
+    hours = max(map(len, amounts.values()))
+    return Usage(
+        start=NOON,
+        end=NOON + timedelta(hours=hours),
+        step_seconds=3600,
+        series=[
+            UsageSeries(
+                name=name,
+                points=[
+                    UsagePoint(start=NOON + timedelta(hours=at), resource_seconds={"cpu": value})
+                    for at, value in enumerate(values)
+                ],
+            )
+            for name, values in amounts.items()
+        ],
+    )
+
+
+def test_columns_are_the_average_of_each_interval() -> None:
+    chart = draw(usage(a=[3600, 7200], b=[0, 7200]), "cpu")
+    assert chart.maximum == "4"
+    assert chart.names == ["a", "b"]
+    full = HEIGHT - 30
+    assert [(each.series, each.height) for each in chart.columns] == [
+        (0, full / 4),
+        (0, full / 2),
+        (1, full / 2),
+    ]
+    assert [each.x for each in chart.columns] == [LEFT, LEFT + 420, LEFT + 420]
+    assert chart.columns[2].y == 10
+    assert all(each.x + each.width <= WIDTH for each in chart.columns)
+
+
+def test_series_that_have_used_least_are_added_up() -> None:
+    amounts = {f"s{number}": [3600.0 * number] for number in range(1, 10)}
+    chart = draw(usage(**amounts), "cpu")
+    assert chart.names == ["s9", "s8", "s7", "s6", "s5", "s4", OTHERS]
+    assert chart.columns[-1].title.startswith("others: 6 ")
+
+
+def test_a_resource_that_was_not_used_has_an_empty_chart() -> None:
+    chart = draw(usage(a=[3600]), "memory")
+    assert (list(chart.columns), list(chart.names)) == ([], [])
+    assert list(draw(Usage(), "cpu").columns) == []

@@ -1,0 +1,113 @@
+"""The page of one job."""
+
+import html
+import re
+
+import pytest
+from support.pages import PagesClient
+
+from batholith.model.command import Command
+from batholith.model.names import COMMANDS, JOBS
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAGE = "/jobs/default/jobs/train"
+SCRIPT = "<script>alert(1)</script>"
+
+
+async def test_a_job_is_shown_with_the_reason_why_it_waits(pages: PagesClient) -> None:
+    status, text = await pages.get(PAGE)
+    assert status == 200
+    assert 'id="why"' in text
+    assert 'id="timeline"' in text
+    assert "The job has no pods now." in text
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|hx-on|hx-vals", text)
+
+
+async def test_a_fragment_is_what_changes(pages: PagesClient) -> None:
+    _, text = await pages.get(PAGE, fragment=True)
+    assert text.startswith('<div id="details"')
+    assert 'id="log"' not in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs/default/jobs/missing",
+        "/jobs/default/nonsense/train",
+        "/jobs/default/jobs/train%2Fpods",
+        "/jobs/..%2F/jobs/train",
+        f"/jobs/default/jobs/{SCRIPT.replace('/', '%2F')}",
+        "/jobs/default/jobs/missing/manifest",
+    ],
+)
+async def test_a_job_that_does_not_exist_is_an_error_page(pages: PagesClient, path: str) -> None:
+    status, text = await pages.get(path)
+    assert status in (404, 422)
+    assert 'role="alert"' in text
+    assert SCRIPT not in text
+
+
+async def test_texts_of_the_job_are_escaped(pages: PagesClient) -> None:
+    metadata = {"metadata": {"annotations": {"note": SCRIPT, "batholith.io/user": SCRIPT}}}
+    await pages.client.patch(JOBS, "train", metadata, namespace="default")
+    state = {"phase": "Running", "reason": SCRIPT, "message": f"'{SCRIPT}\""}
+    status = {"status": {"state": state}}
+    await pages.client.patch(JOBS, "train", status, namespace="default", subresource="status")
+    _, text = await pages.get(PAGE)
+    assert html.escape(SCRIPT) in text
+    assert SCRIPT not in text
+    _, manifest = await pages.get(f"{PAGE}/manifest")
+    assert html.escape(SCRIPT) in manifest
+    assert SCRIPT not in manifest
+    assert "kind: Job" in manifest
+
+
+async def test_a_command_is_sent_and_shown_with_its_user(pages: PagesClient) -> None:
+    running = {"status": {"state": {"phase": "Running"}}}
+    await pages.client.patch(JOBS, "train", running, namespace="default", subresource="status")
+    status, text = await pages.post(f"{PAGE}/commands", {"action": "suspend"})
+    assert (status, "1 job commanded" in text) == (200, True)
+    (command,) = (await pages.client.list(COMMANDS, view=Command)).items
+    assert command.action == "AbortJob"
+    _, text = await pages.get(PAGE)
+    assert re.search(r"<td>AbortJob</td><td>admin</td>", text)
+
+
+@pytest.mark.parametrize("action", ["", "nonsense", SCRIPT])
+async def test_an_unknown_command_is_rejected(pages: PagesClient, action: str) -> None:
+    status, text = await pages.post(f"{PAGE}/commands", {"action": action})
+    assert (status, 'role="alert"' in text) == (200, True)
+    assert SCRIPT not in text
+    assert (await pages.client.list(COMMANDS, view=Command)).items == []
+
+
+async def test_the_stream_of_a_job_reports_changes_without_its_content(pages: PagesClient) -> None:
+    async with pages.session.get(f"{pages.url}/live{PAGE}") as stream:
+        assert stream.content_type == "text/event-stream"
+        received = await stream.content.readuntil(b"event: synced\n")
+        labels = {"metadata": {"labels": {"changed": "yes"}}}
+        await pages.client.patch(JOBS, "train", labels, namespace="default")
+        received += await stream.content.readuntil(b"event: change\n")
+        received += await stream.content.readuntil(b"\n\n")
+    assert b"event: list" not in received
+    assert b"train" not in received
+    position = received.rpartition(b"id: ")[2].split(b"\n")[0].decode()
+    headers = {"Last-Event-ID": position}
+    async with pages.session.get(f"{pages.url}/live{PAGE}", headers=headers) as stream:
+        received = await stream.content.readuntil(b"event: synced\n")
+    assert b"event: change" not in received
+
+
+async def test_a_position_that_is_not_known_is_rejected(pages: PagesClient) -> None:
+    headers = {"Last-Event-ID": "nonsense"}
+    async with pages.session.get(f"{pages.url}/live{PAGE}", headers=headers) as stream:
+        assert stream.status == 410
+
+
+async def test_a_log_of_a_pod_that_does_not_exist_is_an_error(pages: PagesClient) -> None:
+    url = f"{pages.url}/live/logs{PAGE[5:]}"
+    async with pages.session.get(f"{url}?pod=none") as response:
+        assert response.status == 404
+    async with pages.session.get(f"{url}?pod=../../x") as response:
+        assert response.status in (404, 422)

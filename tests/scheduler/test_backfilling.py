@@ -1,0 +1,483 @@
+"""Gangs that wait get planned starts, and later gangs start before them only without a delay."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+
+from batholith.model.meta import ObjectMeta
+from batholith.model.run_times import Basis
+from batholith.scheduler import conf
+from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
+from batholith.scheduler.framework.explanations import Explanation
+from batholith.scheduler.state.core_types import PriorityClass
+from batholith.scheduler.state.gangs.gang import Gang
+from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
+from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
+
+
+def backfilling(mode: str = "easy", **more: object) -> str:
+    """The default plugins, with backfilling."""
+    arguments: dict[str, object] = {"backfilling": mode}
+    arguments |= {f"backfilling.{name.replace('_', '-')}": value for name, value in more.items()}
+    lines = "".join(f"    {name}: {value}\n" for name, value in arguments.items())
+    configured = f"configurations:\n- name: allocate\n  arguments:\n{lines}tiers:"
+    return conf.DEFAULT.replace("enqueue, ", "").replace("tiers:", configured)
+
+
+class Limits(RunTimes):
+    """Run times by the name of the gang, and when gangs have started; without grace periods."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda gang: ())
+        self.seconds: dict[str, float] = {}
+        self.started: dict[str, float] = {}
+
+    def of(self, gang: Gang) -> RunTime:
+        """Return the limit of *gang*."""
+        seconds = self.seconds.get(gang.name)
+        return RunTime(seconds, Basis.UNKNOWN if seconds is None else Basis.LIMIT)
+
+    def expected_end(self, gang: Gang, now: float) -> float | None:
+        """Return its start plus its limit."""
+        seconds = self.seconds.get(gang.name)
+        return None if seconds is None else self.started.get(gang.name, now) + seconds
+
+
+class World(SchedulerWorld):
+    """A cluster in virtual time, whose gangs have limits."""
+
+    def __init__(self, text: str = "", *, nodes: int = 4, cpu: int = 4) -> None:
+        super().__init__(text or backfilling())
+        self.limits = Limits()
+        self.cluster.run_times = self.limits
+        self.time = 0.0
+        self.names: dict[str, list[str]] = {}
+        self.submitted = 0
+        self.upsert(*(node(f"n{number}", cpu=cpu) for number in range(nodes)))
+
+    def submit(
+        self,
+        name: str,
+        size: int,
+        *,
+        cpu: int = 4,
+        limit: float | None = 100,
+        minimum: int | None = None,
+        **more: str,
+    ) -> None:
+        """Add a gang of *size* pods with *cpu* CPUs each."""
+        self.submitted += 1
+        created = f"2026-01-01T{self.submitted // 60:02}:{self.submitted % 60:02}:00Z"
+        if limit is not None:
+            self.limits.seconds[name] = limit
+        group = podgroup(name, size if minimum is None else minimum, created=created, **more)  # type: ignore[arg-type]
+        self.names[name] = [f"{name}-{number}" for number in range(size)]
+        self.upsert(group, *(pod(each, name, cpu=cpu) for each in self.names[name]))
+
+    def run(self, until: float | None = None) -> list[str]:
+        """Run a cycle, at a later time if given; returns the gangs of which pods were started."""
+        self.time = self.time if until is None else until
+        nodes = self.schedule()
+        for name, node_name in nodes.items():
+            old = self.pod_objects[f"uid-{name}"]
+            spec = msgspec.structs.replace(old.spec, node_name=node_name)
+            status = msgspec.structs.replace(old.status, phase="Running")
+            self.upsert(msgspec.structs.replace(old, spec=spec, status=status))
+        started = sorted({name.rpartition("-")[0] for name in nodes})
+        for name in started:
+            self.limits.started.setdefault(name, self.time or 0.0)
+        return started
+
+    def end(self, name: str) -> None:
+        """Let the pods of a gang succeed, and delete it."""
+        for each in self.names.pop(name):
+            known = self.pod_objects.get(f"uid-{each}")
+            if known is not None:
+                self.remove(known)
+        self.remove(podgroup(name, 1))
+        self.limits.started.pop(name, None)
+
+    def planned(self, name: str) -> StartReservation | None:
+        """Return the start reservation of a gang."""
+        plan = self.core._caches.start_plan
+        return plan.reservations.get(f"ns/{name}")
+
+    def start_of(self, name: str) -> float:
+        """Return when a gang is planned to start."""
+        planned = self.planned(name)
+        assert planned is not None
+        return planned.start
+
+
+def test_a_large_gang_starts_at_its_planned_time_although_small_ones_arrive() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    assert world.run() == ["a"]
+    assert world.start_of("large") == 100
+    for step in range(1, 10):
+        world.submit(f"small{step}", 1, limit=95)
+        assert world.run(step * 10) == []
+    world.end("a")
+    assert world.run(100) == ["large"]
+
+
+def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
+    world = World(backfilling("conservative"))
+    world.submit("a", 2)
+    world.submit("b", 1, limit=200)
+    world.submit("large", 3)
+    world.submit("endless", 1, limit=None)
+    world.submit("huge", 4)
+    world.run(10)
+    large, huge = (world.cluster.gangs[f"ns/{name}"].estimated_start for name in ("large", "huge"))
+    assert large == StartEstimate(10, 110, StartBasis.LIMITS)
+    assert huge == StartEstimate(10, None, StartBasis.UNKNOWN)
+    world.end("a")
+    assert world.run(20) == ["large"]
+    assert world.cluster.gangs["ns/large"].estimated_start is None
+
+
+def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.time = 10
+
+    def why() -> Explanation:
+        reports = world.decision().reports
+        (found,) = (each.why for each in reports if each.key == "ns/large")
+        assert found is not None
+        return found
+
+    first = why()
+    start = {"earliest": "1970-01-01T00:00:10Z", "latest": "1970-01-01T00:01:50Z"}
+    assert json.loads(first.encode())["start"] == {**start, "basis": "limits"}
+    world.cluster.recheck("ns/large")
+    assert why().is_same_as(first)
+    estimate = first.start
+    assert estimate is not None
+    for seconds, is_same in ((109.0, True), (120.0, True), (121.0, False), (None, False)):
+        changed = replace(first, start=replace(estimate, latest=seconds))
+        assert changed.is_same_as(first) is is_same
+    assert not replace(first, start=None).is_same_as(first)
+    assert not first.is_same_as(None)
+
+
+def test_without_backfilling_small_gangs_start_first() -> None:
+    world = World(backfilling("none"))
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.submit("small", 1)
+    assert world.run() == ["a", "small"]
+
+
+def test_a_configuration_that_does_not_name_it_plans_nothing() -> None:
+    world = World(conf.DEFAULT)
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.submit("small", 1)
+    assert world.run() == ["a", "small"]
+
+
+def test_a_short_gang_starts_before_the_planned_one_and_says_why_a_long_one_does_not() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.submit("long", 1, limit=101)
+    world.submit("short", 1, limit=100)
+    assert world.run() == ["a", "short"]
+    assert world.fit_message("long") == "it would delay a planned start: large precedes it"
+
+
+def test_a_gang_without_a_limit_starts_only_where_nothing_is_planned() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 3)
+    world.submit("endless1", 1, limit=None)
+    world.submit("endless2", 1, limit=None)
+    assert world.run() == ["a", "endless1"]
+
+
+def test_a_pod_without_a_gang_does_not_delay_a_planned_start() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    world.upsert(pod("single", scheduler="default-scheduler", cpu=1))
+    assert world.run(1) == []
+
+
+def test_a_gang_that_was_held_back_starts_when_the_planned_one_is_deleted() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.submit("long", 1, limit=500)
+    assert world.run() == ["a"]
+    world.end("large")
+    assert world.run(1) == ["long"]
+
+
+def test_a_start_that_waits_for_an_unknown_end_keeps_nodes_idle_for_a_bounded_time() -> None:
+    world = World(backfilling(max_idle="60s"))
+    world.submit("endless", 2, limit=None)
+    world.submit("large", 4)
+    world.submit("small", 1)
+    assert world.run() == ["endless"]
+    assert world.start_of("large") == math.inf
+    assert world.decision(now=0.0).rechecks == {"ns/large": 60.0}
+    assert world.run(59) == []
+    assert world.run(60) == ["small"]
+
+
+def test_where_no_run_time_is_known_nothing_is_kept_idle() -> None:
+    world = World()
+    world.submit("endless", 2, limit=None)
+    world.submit("large", 4, limit=None)
+    world.submit("small", 1, limit=None)
+    assert world.run() == ["endless", "small"]
+    assert world.planned("large") is None
+
+
+def test_an_exceeded_limit_moves_the_start_and_wakes_a_gang_that_it_held_back() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.submit("long", 1, limit=150)
+    world.run()
+    world.limits.seconds["a"] = 300
+    assert world.run(100) == ["long"]
+    planned = world.planned("large")
+    assert planned is not None
+    assert (planned.start, planned.bound, planned.delays) == (300, 100, [Cause.OVERRUN])
+
+
+def test_a_lost_node_moves_the_start_and_is_recorded() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("b", 1, limit=300)
+    world.submit("large", 3)
+    world.run()
+    assert world.start_of("large") == 100
+    free = {"n0", "n1", "n2", "n3"} - {
+        each.spec.node_name for each in world.pod_objects.values() if each.spec.node_name
+    }
+    world.remove(node(free.pop(), cpu=4))
+    world.run(1)
+    planned = world.planned("large")
+    assert planned is not None
+    assert (planned.start, planned.delays) == (300, [Cause.NODES])
+
+
+def test_a_new_node_moves_the_start_to_the_front() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    world.upsert(node("n4", cpu=4), node("n5", cpu=4))
+    assert world.run(5) == ["large"]
+
+
+def test_a_gang_of_higher_priority_takes_the_place_in_its_queue() -> None:
+    world = World()
+    world.cluster.update_priority_class(
+        None, PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    )
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    world.submit("urgent", 2, limit=500, priority_class="high")
+    assert world.run(10) == ["urgent"]
+    planned = world.planned("large")
+    assert planned is not None
+    assert (planned.start, planned.delays) == (510, [Cause.PRIORITY])
+
+
+def test_conservative_backfilling_plans_as_many_as_the_depth() -> None:
+    world = World(backfilling("conservative", depth=2))
+    world.submit("a", 3)
+    for number in range(4):
+        world.submit(f"w{number}", 4)
+    world.run()
+    assert [world.planned(f"w{number}") is not None for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (world.start_of("w0"), world.start_of("w1")) == (100, 200)
+
+
+@pytest.mark.parametrize("mode", ["easy", "conservative"])
+def test_the_first_gang_of_each_queue_is_planned(mode: str) -> None:
+    world = World(backfilling(mode, depth=1))
+    world.upsert(queue("q"))
+    world.submit("a", 1)
+    world.submit("b", 2, queue="q", limit=50)
+    world.submit("x", 2)
+    world.submit("y", 1, queue="q")
+    world.submit("z", 1, queue="q")
+    world.run()
+    assert (world.start_of("x"), world.start_of("y")) == (100, 50)
+    assert world.planned("z") is None
+
+
+def test_the_next_gang_is_planned_once_the_first_has_started() -> None:
+    world = World()
+    world.submit("a", 3)
+    world.submit("x", 4)
+    world.submit("y", 4)
+    world.run()
+    assert world.planned("y") is None
+    world.end("a")
+    assert world.run(50) == ["x"]
+    world.submit("late", 1)
+    world.run(60)
+    assert world.start_of("y") == 150
+
+
+def test_gangs_get_a_planned_start_only_after_they_have_waited() -> None:
+    world = World(backfilling(reserve_after="30s"))
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    assert world.planned("large") is None
+    world.submit("small", 1, limit=10)
+    assert world.run(10) == ["small"]
+    world.end("small")
+    world.submit("later", 1, limit=1000)
+    world.run(40)
+    world.submit("latest", 1, limit=1000)
+    world.run(41)
+    assert world.planned("large") is not None
+
+
+def test_the_shortest_gang_starts_first_if_that_is_configured() -> None:
+    for order, expected in (("queue", ["long"]), ("shortest-first", ["short"])):
+        world = World(backfilling(order=order))
+        world.submit("a", 3)
+        world.submit("large", 4)
+        world.submit("long", 1, limit=90)
+        world.submit("short", 1, limit=10)
+        assert [each for each in world.run() if each != "a"] == expected
+
+
+def test_further_pods_of_a_running_gang_do_not_delay_a_planned_start() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("elastic", 3, minimum=1, limit=500)
+    world.run()
+    world.end("a")
+    world.submit("b", 1, limit=100)
+    world.run(1)
+    started = [each.spec.node_name for each in world.pod_objects.values() if each.spec.node_name]
+    assert len(started) == 4
+    world.submit("large", 2, limit=50)
+    world.run(2)
+    world.upsert(pod("elastic-9", "elastic", cpu=4))
+    world.end("b")
+    world.upsert(node("n9", cpu=4))
+    assert world.run(3) == ["large"]
+
+
+def test_terminating_pods_count_as_free_soon() -> None:
+    world = World()
+    world.submit("a", 4, limit=1000)
+    world.submit("large", 4)
+    world.run()
+    assert world.start_of("large") == 1000
+    for each in list(world.pod_objects.values()):
+        if each.metadata.name.startswith("a-"):
+            meta = msgspec.structs.replace(each.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+            world.cluster.described.update_pod(each, msgspec.structs.replace(each, metadata=meta))
+    world.run(1)
+    assert world.start_of("large") == 31
+
+
+# -- random histories ------------------------------------------------------------------------------
+
+
+class History:
+    """A cluster in which gangs arrive and end at random."""
+
+    def __init__(self, rng: random.Random) -> None:
+        mode = rng.choice(["easy", "conservative"])
+        self.rng = rng
+        self.world = World(backfilling(mode, depth=rng.choice([1, 3, 10])))
+        self.queues = rng.choice([["default"], ["default", "q"]])
+        self.causes = {Cause.QUEUE} if len(self.queues) > 1 else set()
+        self.world.upsert(queue("q"))
+        self.ends: dict[str, float] = {}
+        """For how long the gangs run."""
+        self.bounds: dict[str, float] = {}
+
+    def step(self, number: int) -> None:
+        """Add a gang, or let time pass until one ends or is planned to start; run cycles."""
+        if self.rng.random() < 0.5 and len(self.world.names) < 14:
+            limit = float(self.rng.randint(1, 60))
+            name, size, cpu = f"g{number}", self.rng.randint(1, 5), self.rng.randint(1, 4)
+            self.ends[name] = limit * self.rng.choice([0.2, 0.5, 1.0])
+            queue_name = self.rng.choice(self.queues)
+            self.world.submit(name, size, cpu=cpu, limit=limit, queue=queue_name)
+        else:
+            self._advance()
+        while self._cycle():
+            pass
+        self._require_no_lost_wake_up()
+
+    def _advance(self) -> None:
+        now = self.world.time or 0.0
+        times = {name: at + self.ends[name] for name, at in self.world.limits.started.items()}
+        planned = [self.world.planned(name) for name in self.world.names]
+        starts = [each.start for each in planned if each and now < each.start < math.inf]
+        self.world.time = max(min([*times.values(), *starts], default=now + 1.0), now)
+        for name, at in times.items():
+            if at <= self.world.time:
+                self.world.end(name)
+
+    def _cycle(self) -> list[str]:
+        now = self.world.time or 0.0
+        started = self.world.run()
+        for name in started:
+            assert now <= self.bounds.get(name, math.inf)
+        for name in self.world.names:
+            planned = self.world.planned(name)
+            if planned is not None:
+                known = self.bounds.get(name, math.inf)
+                assert planned.start <= known or Cause.QUEUE in planned.delays
+                assert set(planned.delays) <= self.causes
+                self.bounds[name] = planned.start
+        return started
+
+    def _require_no_lost_wake_up(self) -> None:
+        for gang in list(self.world.cluster.pending_gangs.values()):
+            self.world.cluster.scheduling_queue.activate(gang)
+        assert self._cycle() == []
+
+
+def _run(seed: int, steps: int) -> None:
+    """Run random steps with true limits."""
+    history = History(random.Random(seed))
+    for number in range(steps):
+        history.step(number)
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_planned_starts_are_met_and_gangs_that_were_held_back_are_woken(seed: int) -> None:
+    _run(seed, 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_planned_starts_are_met_in_long_histories(seed: int) -> None:
+    for number in range(20):
+        _run(1000 * seed + number, 500)
