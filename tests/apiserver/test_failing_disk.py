@@ -114,7 +114,7 @@ async def fill(store: ObjectStore, resources: ResourceStore) -> int:
 
 
 class LimitedDatabase:
-    """A limit of a database's pages; the reserve consists of further pages."""
+    """A disk on which a database can have a limited number of pages."""
 
     LIMIT = 1000
 
@@ -123,14 +123,15 @@ class LimitedDatabase:
         self.extra_pages = False
 
     def begin(self, store: SqliteStore) -> None:
-        kept = disk_reserve.RESERVE_SIZE // 8192
+        allocate = SqliteStore._allocate
 
-        def set_limit(pages: int) -> None:
-            store.connection.execute(f"PRAGMA max_page_count={pages}").close()
+        def allocate_if_there_is_space(store: SqliteStore, size: int) -> bool:
+            (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
+            fits = self.extra_pages or pages * 8192 + size <= self.LIMIT * 8192
+            return fits and allocate(store, size)
 
+        self._patch.setattr(SqliteStore, "_allocate", allocate_if_there_is_space)
         self._patch.setattr(DiskReserve, "ensure", lambda _: self.extra_pages)
-        self._patch.setattr(DiskReserve, "release", lambda _: set_limit(self.LIMIT + kept))
-        set_limit(self.LIMIT)
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ async def test_a_full_disk_allows_only_deletions_until_there_is_space(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(SqliteStore, "has_free_pages", lambda self: False)
+    monkeypatch.setattr(sqlite_store, "FREE_PAGES_SIZE", 2**40)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         watcher = Watcher(SelectionPredicate())
@@ -168,7 +169,7 @@ async def test_a_full_disk_allows_only_deletions_until_there_is_space(
 async def test_deletions_queued_with_a_write_that_does_not_fit_are_written(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteStore, "has_free_pages", lambda self: False)
+    monkeypatch.setattr(sqlite_store, "FREE_PAGES_SIZE", 2**40)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         for name in ("a", "b", "c"):
@@ -208,42 +209,70 @@ async def test_a_group_of_writes_is_limited_in_size(
         assert len(group) == 1 or sum(group) <= object_store.MAX_GROUP_SIZE
 
 
-async def test_a_checkpoint_never_needs_more_than_the_reserve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [300, 4_200, 8_300, 50_000])
+async def test_each_page_has_disk_space_before_it_is_written(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = tmp_path / "cluster.db"
-    async with opened(tmp_path) as (objects, store, resource_store):
-        largest = 0
-        for number in range(60):
-            await put(objects, resource_store, f"n{number}", "x" * (50_000 * number))
-            (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
-            largest = max(largest, pages * 8192 - database.stat().st_size)
-        # The next group is added to what the log contains.
-        assert largest <= sqlite_store.MAX_GROWTH
-        group = 2 * (object_store.MAX_OBJECT_SIZE + 2**17)
-        assert sqlite_store.MAX_GROWTH + group + disk_reserve.KEPT_SIZE <= disk_reserve.RESERVE_SIZE
+    write = SqliteStore._write
+    lacking: list[int] = []
+
+    def count(store: SqliteStore, changes: Any, **options: bool) -> None:
+        write(store, changes, **options)
+        (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
+        allocated = max(database.stat().st_size, database.stat().st_blocks * 512)
+        lacking.append(pages * 8192 - allocated)
+
+    monkeypatch.setattr(SqliteStore, "_write", count)
+    async with opened(tmp_path) as (objects, _, resource_store):
+        for part in range(8):
+            names = [f"n{number * 7919 % 1000}-{part}" for number in range(100)]
+            await asyncio.gather(
+                *(put(objects, resource_store, name, "x" * size) for name in names)
+            )
+        await put(objects, resource_store, "large", "x" * 2_900_000)
+    assert max(lacking) <= 0
 
 
-async def test_an_error_after_the_commit_does_not_fail_the_write(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (objects, store, resource_store):
-        disk = FailingConnection.of(store)
-        for name, statement in (("a", "PRAGMA page_count"), ("b", "PRAGMA wal_checkpoint")):
-            disk.fails_at = statement
-            await put(objects, resource_store, name, "x" * 2 * sqlite_store.MAX_GROWTH)
-            assert not disk.fails_at
+async def test_the_log_and_its_index_are_never_extended_by_a_group_of_writes(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (objects, _, resource_store):
+        index = (tmp_path / "cluster.db-shm").stat().st_size
+        for number in range(80):
+            await put(objects, resource_store, f"n{number}", "x" * 900_000)
+        assert (tmp_path / "cluster.db-shm").stat().st_size == index
+        assert (tmp_path / "cluster.db-wal").stat().st_blocks * 512 >= sqlite_store.LOG_SIZE
+
+
+async def test_an_error_after_the_commit_does_not_fail_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = SqliteStore._allocate
+    errors: list[Exception] = [OSError("disk"), sqlite3.OperationalError("disk I/O error")]
+
+    def fail_after_commits(store: SqliteStore, size: int) -> bool:
+        if not size and errors:
+            raise errors.pop()
+        return allocate(store, size)
+
+    monkeypatch.setattr(SqliteStore, "_allocate", fail_after_commits)
+    async with opened(tmp_path) as (objects, _, resource_store):
+        for name in ("a", "b"):
+            await put(objects, resource_store, name)
+        assert not errors
         assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
         assert stored_in_memory(resource_store).keys() == {"a", "b"}
 
 
-async def test_the_log_is_compacted_first_when_the_disk_is_full(
-    tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
+async def test_the_log_is_compacted_before_the_disk_is_full(
+    tmp_path: Path, small: LimitedDatabase
 ) -> None:
-    monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(disk_reserve, "FREE_PAGES_SIZE", 2_000_000)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
-        await fill(objects, resource_store)
-        # The log has half of the space; no client had to delete anything.
-        await wait_until_true(wait_writable(objects))
-        await put(objects, resource_store, "g", LARGE)
+        written = await fill(objects, resource_store)
+        # Without compaction the log would have half of the space.
+        assert written * len(LARGE) > small.LIMIT * 8192 / 2
         assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
 
 
@@ -267,20 +296,18 @@ async def test_a_terminating_object_can_be_updated_on_a_full_disk(tmp_path: Path
         await objects.put(resource_store, obj, old).done
 
 
-def test_the_reserve_allocates_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = DiskReserve(tmp_path / "r")
-    assert held.ensure() and held.ensure()
-    assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.RESERVE_SIZE
-    held.release()
+def test_the_reserve_allocates_disk_space_if_a_margin_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = os.statvfs(tmp_path)
-    pages = disk_reserve.RESERVE_SIZE // free.f_frsize
-    # The space that was just released is not enough to continue.
+    pages = disk_reserve.MARGIN // free.f_frsize
+    reserve = DiskReserve(tmp_path / "r")
+    monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages - 1, free.f_frsize))
+    assert not reserve.ensure()
+    assert not list(tmp_path.iterdir())
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages, free.f_frsize))
-    assert not held.ensure()
-    monkeypatch.setattr(os, "statvfs", lambda _: _Free(2 * pages, free.f_frsize))
-    assert held.ensure()
-    held.release()
-    assert list(tmp_path.iterdir()) == []
+    assert reserve.ensure() and reserve.ensure()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.RESERVE_SIZE
     assert not DiskReserve(tmp_path / "none" / "r").ensure()
 
 

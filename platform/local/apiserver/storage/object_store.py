@@ -247,7 +247,7 @@ class ObjectStore:
     async def _wait_for_work(self) -> None:
         """Wait for a write, or until the next disk space check or expiration is due."""
         self._wake.clear()
-        if self._store.reserved:
+        if self._store.can_grow:
             await self._wake.wait()
             return
         with contextlib.suppress(TimeoutError):
@@ -326,10 +326,10 @@ class ObjectStore:
         now = asyncio.get_running_loop().time()
         if now >= self.next_snapshot_expiry:
             self._expire_snapshots(now)
-        if not self._store.reserved and now >= self._next_space_check:
+        if not self._store.can_grow and now >= self._next_space_check:
             self._next_space_check = now + DISK_SPACE_CHECK_INTERVAL
             await self._in_thread(self._store.check_disk_space)
-            if not self._store.reserved:
+            if not self._store.can_grow:
                 self._since_compaction = COMPACT_EVERY
         if self._since_compaction < COMPACT_EVERY:
             return

@@ -5,10 +5,11 @@ one. Each group updates the table of objects and appends to a log, from which wa
 after a restart. Resource versions are never reused: they are reserved in blocks, so that even a
 power cut that loses the last asynchronous commits (events, leases) cannot repeat their versions.
 
-On a full disk, reserved space is released for deletions; all other writes fail until there is
-space again. The reserve suffices because the write-ahead log is checkpointed before the database
-would grow by more, and because the log keeps its file then: deletions need no space that another
-process could take first.
+On a full disk, deletions are still written, whoever takes the space that becomes free; all other
+writes fail. For that, nothing is ever released to be allocated again: each page of the database has
+disk space before it is in the write-ahead log. So a checkpoint needs no space, and after it the log
+starts again in its file, whose space is allocated, too. Deletions need no new pages, because older
+log entries are deleted first.
 """
 
 import contextlib
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ....kube.private_files import GROUP_OTHER_WRITE, open_private
-from . import disk_reserve
 from .disk_reserve import DiskReserve, allocate
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,27 @@ MAX_LOG_ENTRIES_WHEN_FULL = 0
 COMPACTION_BATCH_SIZE = 2_000
 """Changes deleted in one transaction, so that writes need not wait long."""
 
-_CHECKPOINT, _CHECKPOINT_WHEN_FULL = 4_000, 100
-"""Pages of the write-ahead log after which it is checkpointed."""
+_CHECKPOINT, _CHECKPOINT_WHEN_FULL = 3_200, 100
+"""Pages of the write-ahead log after which it is checkpointed.
 
-MAX_GROWTH = 2**20
-"""Bytes by which a checkpoint may extend the database. With those of one more group of writes they
-are less than the reserve."""
+With the largest group of writes they are less than the 4,062 pages of which the shared memory, a
+file on the same disk, has numbers without being extended.
+"""
+
+LOG_SIZE = 8 * 2**20
+"""Allocated bytes of the write-ahead log: more than the largest group of writes needs."""
+
+KEPT_SIZE = 2 * 2**20
+"""Bytes of free pages that remain for deletions when the database cannot grow."""
+
+FREE_PAGES_SIZE = 4 * 2**20
+"""Bytes of free pages with which writes are accepted although the database cannot grow."""
+
+_GROWTH = 2**20
+"""Bytes that are allocated in advance, so that not every group of writes has to do it."""
+
+_OVERHEAD, _TWO_PAGES, _KEY_SIZE = 2**16, 2 * 8192, 512
+"""Bytes of pages above the leaves of a tree; of two pages; of the keys of a row and its indexes."""
 
 _UPSERT = (
     "INSERT INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?) "
@@ -91,12 +106,17 @@ class SqliteStore:
         with contextlib.suppress(FileNotFoundError):
             os.close(open_private(path, forbidden=GROUP_OTHER_WRITE))
         self._create_tables()
-        self._disk_reserve = DiskReserve(path.with_suffix(".reserve"))
+        # It is closed after all connections: closing it releases SQLite's locks.
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._start_reserve = DiskReserve(path.with_suffix(".reserve"))
         self.full = False
         """Whether the disk has space for deletions only."""
-        self.reserved = True
-        """Whether the reserve is allocated. Otherwise the database must not grow: other writes than
-        deletions need free pages."""
+        self.can_grow = False
+        """Whether there was disk space when the database last needed more.
+
+        Otherwise only deletions and what fits into free pages is written. The log is compacted
+        entirely then, which frees most.
+        """
 
         self.connection = self._open()
         """The open database; may be replaced by one that injects errors."""
@@ -137,22 +157,20 @@ class SqliteStore:
         Args:
             changes: at least one.
             durable: whether they must survive a power cut, not only the end of the process.
-            deletions: whether they free space, and may use the reserve.
+            deletions: whether they free space, and are written on a full disk.
 
         Raises:
             sqlite3.Error: nothing was written.
             DiskFullError: nothing was written.
             OutcomeUnknownError: the disk failed during the commit.
         """
+        self._reserve_pages(_size_in_database(changes), deletions=deletions)
         try:
             self._write(changes, durable=durable)
         except DiskFullError:
-            # The checkpoint may have freed enough: the log contained all writes since the last one.
-            self.check_disk_space()
-            if self.full and not deletions:
-                raise
+            # The log had no space behind what it contained. Now that is checkpointed.
             self._write(changes, durable=durable)
-        self._limit_growth()
+        self._check_pages()
 
     def _write(self, changes: Sequence[LogEntry], *, durable: bool) -> None:
         last = changes[-1].rv
@@ -166,7 +184,7 @@ class SqliteStore:
             if change.type != "DELETED"
         ]
         # The rest is written to the pages of older log entries, so that the file does not grow.
-        limit = None if self.reserved else self._compaction_limit()
+        limit = None if self.can_grow else self._compaction_limit()
         with self._transaction() as run:
             if limit:
                 self._delete_log(limit.rv)
@@ -198,7 +216,7 @@ class SqliteStore:
             except sqlite3.Error as rollback:
                 raise OutcomeUnknownError(str(error)) from rollback
             if _is_full(error):
-                self._enter_full_mode()
+                self._stop_growth()
                 raise DiskFullError from error
             if ending:
                 raise OutcomeUnknownError(str(error)) from error
@@ -214,82 +232,88 @@ class SqliteStore:
             self.connection.close()
         # Opening the file recovers the rest of its log, or drops it.
         self.connection = self._open()
+        allocate(self._log_path, LOG_SIZE)
         found = self.connection.execute("SELECT 1 FROM log WHERE rv=?", (rv,)).fetchone()
         if found is not None:
             self._last_rv = rv
             # The log was not synced; the database will be.
-            self._checkpoint("TRUNCATE")
-        return found is not None
-
-    def _enter_full_mode(self) -> None:
-        if not self.full:
-            log.error("disk full", extra={"path": str(self._path)})
-        self.full = True
-        self._use_reserve()
-
-    def _use_reserve(self) -> None:
-        """Release the reserve to a checkpoint, and allocate what remains to the write-ahead log."""
-        self.reserved = False
-        self._disk_reserve.release()
-        with contextlib.suppress(sqlite3.Error):
-            self._set_checkpoint()
             self._checkpoint("PASSIVE")
-        allocate(self._log_path, disk_reserve.LOG_SIZE)
-        self._disk_reserve.allocate(disk_reserve.KEPT_SIZE)
+        return found is not None
 
     def check_disk_space(self) -> None:
         """Check whether there is space for more than deletions; call it from the writer thread."""
-        was_full, was_reserved = self.full, self.reserved
-        self.reserved = self._disk_reserve.ensure() or self._exchange_log()
-        if was_reserved and not self.reserved:
-            self._use_reserve()
-        self.full = not (self.reserved or self.has_free_pages())
-        if self.reserved and not was_reserved:
-            self._set_checkpoint()
+        was_full = self.full
+        if not self.can_grow:
+            self.can_grow = self._start_reserve.ensure() and allocate(self._log_path, LOG_SIZE)
+            if self.can_grow:
+                self._set_checkpoint()
+        self.full = not (self.can_grow or self._free_size() >= FREE_PAGES_SIZE)
         if self.full != was_full:
             log.warning(
                 "disk full" if self.full else "disk has space again",
                 extra={"path": str(self._path)},
             )
 
-    def _exchange_log(self) -> bool:
-        """Allocate the reserve, if it fits, in the space of the write-ahead log."""
-        try:
-            size = self._log_path.stat().st_size
-        except OSError:
-            size = 0
-        if not self._disk_reserve.fits(freed=size):
-            return False
+    def _stop_growth(self) -> None:
+        """Write only to free pages, and to the allocated part of the write-ahead log."""
+        if not self.full:
+            log.error("disk full", extra={"path": str(self._path)})
+        self.can_grow, self.full = False, True
         with contextlib.suppress(sqlite3.Error):
-            self._checkpoint("TRUNCATE")
-        if self._disk_reserve.ensure():
+            self._set_checkpoint()
+            self._checkpoint("PASSIVE")
+
+    def _reserve_pages(self, size: int, *, deletions: bool) -> None:
+        """Have space for *size* bytes of pages, free ones or at the end of the database's file.
+
+        Raises:
+            DiskFullError: there is none, and the caller does more than deletions.
+        """
+        if self.can_grow and self._allocate(max(0, size - self._free_size())):
+            return
+        if self.can_grow:
+            self._stop_growth()
+        if not deletions:
+            size += KEPT_SIZE
+        while self._free_size() < size and self.compact():
+            pass
+        if self._free_size() < size and not deletions:
+            raise DiskFullError
+
+    def _free_size(self) -> int:
+        """Return the bytes of the free pages."""
+        (pages,) = self.connection.execute("PRAGMA freelist_count").fetchone()
+        return int(pages * self._page_size)
+
+    def _allocate(self, size: int) -> bool:
+        """Allocate *size* bytes after the last page of the database; return whether they are.
+
+        A checkpoint that contains the whole log cuts them off again.
+        """
+        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
+        present = os.fstat(self._file).st_size
+        needed = pages * self._page_size + size - present
+        if needed <= 0:
             return True
-        allocate(self._log_path, disk_reserve.LOG_SIZE)
+        for more in (_GROWTH, 0):
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(self._file, present, needed + more)
+                return True
         return False
 
-    def has_free_pages(self) -> bool:
-        """Whether the next group of writes does not extend the database."""
-        (pages,) = self.connection.execute("PRAGMA freelist_count").fetchone()
-        return bool(pages * self._page_size >= disk_reserve.FREE_PAGES_SIZE)
+    def _check_pages(self) -> None:
+        """Allocate pages that the last writes have added although free ones were expected to do.
 
-    def _limit_growth(self) -> None:
-        """Checkpoint the log before the reserve would not suffice for it; never raise.
-
-        The commit has succeeded, and the next one tries it again.
+        The commit has succeeded, so this never raises; the next one tries it again.
         """
         try:
-            if not self.reserved:
-                self.full = not self.has_free_pages()
-            (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
-            if pages * self._page_size - self._path.stat().st_size > MAX_GROWTH:
-                self._checkpoint("PASSIVE")
-        except OSError:
-            log.warning("cannot determine the size of the database", exc_info=True)
-        except sqlite3.Error as error:
-            if _is_full(error):
-                self._enter_full_mode()
+            if self.can_grow:
+                if not self._allocate(0):
+                    self._stop_growth()
             else:
-                log.warning("cannot checkpoint the write-ahead log", exc_info=True)
+                self.full = self._free_size() < FREE_PAGES_SIZE
+        except (OSError, sqlite3.Error):
+            log.warning("cannot determine the size of the database", exc_info=True)
 
     def compact(self) -> bool:
         """Delete some of the oldest log entries; call it from the writer thread.
@@ -310,7 +334,7 @@ class SqliteStore:
 
     def _compaction_limit(self) -> "_CompactionLimit | None":
         """Return the newest entry of the next batch to delete, if any."""
-        kept = MAX_LOG_ENTRIES if self.reserved else MAX_LOG_ENTRIES_WHEN_FULL
+        kept = MAX_LOG_ENTRIES if self.can_grow else MAX_LOG_ENTRIES_WHEN_FULL
         run = self.connection
         limit = run.execute(
             "SELECT rv FROM log ORDER BY rv DESC LIMIT 1 OFFSET ?", (kept,)
@@ -334,9 +358,7 @@ class SqliteStore:
         except sqlite3.Error:
             log.warning("cannot return reserved versions", exc_info=True)
         self.connection.close()
-        if not self.reserved:
-            # Closing has deleted the write-ahead log.
-            self._disk_reserve.allocate(disk_reserve.RESERVE_SIZE)
+        os.close(self._file)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -362,10 +384,9 @@ class SqliteStore:
         return connection
 
     def _checkpoint_pragmas(self) -> tuple[str, str]:
-        if self.reserved:
+        if self.can_grow:
             return f"wal_autocheckpoint={_CHECKPOINT}", "journal_size_limit=-1"
-        limit = disk_reserve.LOG_SIZE
-        return f"wal_autocheckpoint={_CHECKPOINT_WHEN_FULL}", f"journal_size_limit={limit}"
+        return f"wal_autocheckpoint={_CHECKPOINT_WHEN_FULL}", f"journal_size_limit={LOG_SIZE}"
 
     def _set_checkpoint(self) -> None:
         for pragma in self._checkpoint_pragmas():
@@ -390,6 +411,13 @@ class SqliteStore:
         if mode != self._synchronous:
             self.connection.execute(f"PRAGMA synchronous={mode}").close()
             self._synchronous = mode
+
+
+def _size_in_database(changes: Sequence[LogEntry]) -> int:
+    """Return a bound of the bytes of the pages that *changes* add to the tables and their index."""
+    lengths = [len(change.data) for change in changes]
+    # A row of more than half a page has one alone, and a large one shares no more than two.
+    return _OVERHEAD + sum(2 * (size + min(size, _TWO_PAGES) + _KEY_SIZE) for size in lengths)
 
 
 def _is_full(error: sqlite3.Error) -> bool:
