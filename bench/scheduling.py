@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from batholith.kube.gc_tuning import freeze_heap
 from batholith.model import names
 from batholith.model.job import Job, JobSpec, TaskSpec
 from batholith.model.meta import LabelSelector, ObjectMeta
@@ -219,8 +220,7 @@ def waiting(kind: str) -> list[str]:
         cpu = f"{3200 + 10 * (number % 20)}m" if kind == "finished" else "4000m"
         cluster.gang(name, [pod(f"{name}-{i}", name, cpu) for i in range(2)], 2)
     _until_settled(cluster)
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     times, counts = [], []
     for number in range(_REPEATS):
         if kind == "new":
@@ -244,8 +244,7 @@ def queues(count: int) -> list[str]:
         members = [pod(f"{name}-0", name, "1", node_name=f"node-{number:05d}")]
         cluster.gang(name, members, 1, queue_number=number, phase="Running")
     _until_settled(cluster)
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     times = []
     for number in range(_REPEATS):
         name = f"new-{number}"
@@ -262,8 +261,7 @@ def changed_queues(count: int) -> list[str]:
         name = f"running-{number}"
         members = [pod(f"{name}-0", name, "1", node_name=f"node-{number:05d}")]
         cluster.gang(name, members, 1, queue_number=number, phase="Running")
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     cluster.cycle()
     return _row(f"a change of each of {count:,} queues", cluster.cycle_seconds, "")
 
@@ -276,8 +274,7 @@ def sizes(count: int) -> list[str]:
         name = f"waiting-{number}"
         cluster.gang(name, [pod(f"{name}-0", name, f"{1000 + number}m")], 1)
     _until_settled(cluster)
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     times, allocated, rejected = [], 0, 0
     for number in range(_REPEATS):
         cluster.cache.update_pod(running[number], None)
@@ -304,8 +301,7 @@ def evictions() -> list[str]:
     )
     cluster.cache.apply(PodDisruptionBudgetEvent(None, budget))
     cluster.cycle()
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     times = []
     for number in range(5):
         name = f"high-{number}"

@@ -38,6 +38,9 @@ GRACE_PERIOD_FRACTION = 0.25
 CONDITION_INTERVAL = 1.0
 """Seconds between two reports that include the conditions of a gang's pods."""
 
+_BINDING, _BOUND, _RUNNING = TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING
+_SUCCEEDED, _FAILED = TaskStatus.SUCCEEDED, TaskStatus.FAILED
+_SCHEDULED_CONDITION = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
 _MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
 
 
@@ -188,23 +191,26 @@ def next_phase(gang: Gang) -> str:
     A gang with running and missing members is Unknown; a gang that lost all members is Pending and
     has to be admitted again.
     """
-    counts = gang.counts
+    counts = gang.counts.by_status  # not its properties: this is called for each change
     is_started = gang.phase in STARTED_PHASES
+    running, binding = counts[_RUNNING], counts[_BINDING]
     # A gang that never was complete has not started: policies of its job do not react to it.
     if (
-        counts[TaskStatus.RUNNING]
+        running
         and not gang.is_ready()
         and not gang.is_terminating()
         and (is_started or was_complete(gang))
     ):
         return PodGroupPhase.UNKNOWN
-    count = counts.bound + counts[TaskStatus.FAILED] - gang.rejected
-    count += counts[TaskStatus.BINDING] if is_started else 0
+    completed = counts[_SUCCEEDED] + counts[_FAILED]
+    count = counts[_BOUND] + running + completed - gang.rejected
+    if is_started:
+        count += binding
     least = max(gang.min_member, 1)
     if count >= least:
         # With pods that are being deleted it is not completed: they may be replaced.
-        others = counts[TaskStatus.BINDING] + gang.releasing + gang.rejected
-        done = count == counts.completed - gang.rejected and not others
+        others = binding + gang.releasing + gang.rejected
+        done = count == completed - gang.rejected and not others
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
     if is_started and count + gang.releasing + gang.rejected >= least:
         return gang.phase
@@ -271,7 +277,7 @@ def _podgroup_conditions(
     """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
     if gang.tasks and is_complete(gang):
-        conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
+        conditions[SCHEDULED] = _SCHEDULED_CONDITION
     elif diagnosis and not gang.is_ready():
         conditions[UNSCHEDULABLE] = PodGroupCondition(
             type=UNSCHEDULABLE,

@@ -84,8 +84,11 @@ class StrandedGangs:
         *now* is a reading of a monotonic clock.
         """
         self.evicted = []
+        is_known = self._stranded.keys() | self._replacing.keys()
         for gang in list(session.cache.changes.gangs()):
-            self._observe(session, gang, now)
+            # Most gangs that have changed are complete, or have no bound task.
+            if gang.key in is_known or (not gang.is_ready() and has_bound_tasks(gang)):
+                self._observe(session, gang, now)
         for gang in self._in_order(session, self._stranded):
             self._allocate_or_evict(session, gang, now)
         for gang in self._in_order(session, self._replacing):
@@ -101,9 +104,6 @@ class StrandedGangs:
 
     def _observe(self, session: Session, gang: Gang, now: float) -> None:
         key = gang.key
-        is_known = key in self._stranded or key in self._replacing
-        if not is_known and (gang.is_ready() or not has_bound_tasks(gang)):
-            return  # most gangs that have changed are complete, or have no bound task
         if not _is_incomplete(gang):
             self._stranded.pop(key, None)
         elif key in self._stranded or not gang.is_ready():

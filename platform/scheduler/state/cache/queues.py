@@ -103,13 +103,14 @@ class Queues:
         sums: dict[str, Amounts] = {name: {} for name in names}
         known = self._paths
         for queue in self.by_name.values():
-            if queue.allocated:
-                for name in known.get(queue.name) or self.with_ancestors(queue.name):
-                    total = sums.get(name)
-                    if total:
-                        add_amounts(total, queue.allocated)
-                    elif total is not None:
-                        total.update(queue.allocated)
+            allocated = queue.allocated
+            if not allocated:
+                continue
+            for name in known.get(queue.name) or self.with_ancestors(queue.name):
+                total = sums.get(name)
+                if total is not None:
+                    for resource, units in allocated.items():
+                        total[resource] = total.get(resource, 0) + units
         return sums
 
     def with_ancestors(self, name: str) -> tuple[str, ...]:
@@ -170,6 +171,14 @@ class Queues:
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
+        if before is _NOTHING:
+            # A gang that is new leaves nothing to others.
+            self.log.add(after.queue_name)
+            if after.settled:
+                self._changed.add(after.queue_name)
+            if after.reserved:
+                add_amounts(self.reserved, after.reserved)
+            return
         names_of_queues = {before.queue_name, after.queue_name} - {""}
         for name in names_of_queues:
             self.log.add(name)
@@ -178,8 +187,6 @@ class Queues:
         if before.reserved != after.reserved:
             add_amounts(self.reserved, before.reserved, -1)
             add_amounts(self.reserved, after.reserved)
-        if before is _NOTHING:
-            return  # a gang that is new leaves nothing to others
         if before.demand() == after.demand() and before.queue_name == after.queue_name:
             return
         if positive_difference(before.admitted(), after.admitted()):

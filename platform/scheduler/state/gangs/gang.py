@@ -556,8 +556,8 @@ def add_amounts(target: Amounts, delta: Amounts, factor: int = 1) -> None:
         total = target.get(name, 0) + units * factor
         if total:
             target[name] = total
-        else:
-            target.pop(name, None)
+        elif name in target:
+            del target[name]
 
 
 def positive_difference(left: Amounts, right: Amounts) -> Amounts:
