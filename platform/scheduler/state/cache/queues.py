@@ -167,18 +167,21 @@ class Queues:
             self._shares[gang.key] = after
             after.add_to(queue)
             queue.gangs.add(gang.key)
-        self._record_changes(before or _NOTHING, after or _NOTHING)
+        if before is None and after is not None:
+            self._record_new(after)
+        else:
+            self._record_changes(before or _NOTHING, after or _NOTHING)
+
+    def _record_new(self, share: QueueShare) -> None:
+        """Record what a gang adds that is new; it leaves nothing to others."""
+        if share.queue_name:
+            self.log.add(share.queue_name)
+            self._changed.add(share.queue_name)
+        if share.reserved:
+            add_amounts(self.reserved, share.reserved)
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
-        if before is _NOTHING:
-            # A gang that is new leaves nothing to others.
-            self.log.add(after.queue_name)
-            if after.settled:
-                self._changed.add(after.queue_name)
-            if after.reserved:
-                add_amounts(self.reserved, after.reserved)
-            return
         names_of_queues = {before.queue_name, after.queue_name} - {""}
         for name in names_of_queues:
             self.log.add(name)
