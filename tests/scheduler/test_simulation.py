@@ -4,19 +4,25 @@ import asyncio
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
+from batholith.machinery.testing import FakeClock
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.simulation import Forecast, NodePods, SimulationResult, TriedChange
 from batholith.scheduler import conf
 from batholith.scheduler.simulation.forked import CopyFailedError, result_of, start_copy
 from batholith.scheduler.simulation.proposed_gang import CannotSimulateError
-from batholith.scheduler.simulation.simulation import JobSimulation, decode_result
+from batholith.scheduler.simulation.simulation import (
+    JobSimulation,
+    Simulations,
+    decode_result,
+)
 from batholith.scheduler.simulation.trial import SchedulerCopy
 from batholith.scheduler.state.core_types import PriorityClass
 
@@ -72,6 +78,12 @@ def run(
     world.upsert(
         *(pod(f"{name}-{i}", name, node_name=node_name, phase="Running") for i in range(count))
     )
+
+
+def children_and_descriptors() -> tuple[str, list[str]]:
+    """The children and the open descriptors of this process."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return children, os.listdir("/proc/self/fd")
 
 
 async def test_job_that_fits_would_start_on_the_nodes_that_it_then_gets() -> None:
@@ -218,6 +230,20 @@ async def test_copy_that_fails_or_takes_too_long_leaves_no_process() -> None:
         await result_of(pid, read, timeout=0.01)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_request_that_is_cancelled_once_its_copy_has_started_leaves_no_process() -> None:
+    world = world_of("a")
+    simulations = Simulations(FakeClock(), lambda: None)
+    waiting = asyncio.create_task(simulations.simulate(job((1, {"cpu": "1"}))))
+    await asyncio.sleep(0)
+    world.schedule()
+    before = children_and_descriptors()
+    simulations.start_waiting(world.cluster, world.core)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert children_and_descriptors() == before
 
 
 async def test_result_of_any_size_arrives() -> None:

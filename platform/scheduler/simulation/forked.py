@@ -74,6 +74,13 @@ def compute_in_copy(compute: Callable[[], bytes]) -> bytes:
     return _checked(result, os.waitpid(pid, 0)[1])
 
 
+def end_copy(pid: int, read: int) -> None:
+    """End the copy *pid*, whose result nobody waits for any more."""
+    os.close(read)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 async def result_of(pid: int, read: int, *, timeout: float) -> bytes:
     """Return the result of the copy *pid* from the descriptor *read*.
 

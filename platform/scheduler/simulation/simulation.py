@@ -15,7 +15,7 @@ from ...model.simulation import Forecast, SimulationResult
 from ..cycle_runner import CycleRunner
 from ..state.cache.cache import SchedulerCache
 from .forecast import forecast
-from .forked import CopyFailedError, compute_in_copy, result_of, start_copy
+from .forked import CopyFailedError, compute_in_copy, end_copy, result_of, start_copy
 from .proposed_gang import CannotSimulateError, ProposedGang
 from .simulator import Simulator
 from .trial import SchedulerCopy, Trial
@@ -46,7 +46,12 @@ class Simulations:
         started: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, started))
         self._request_cycle()
-        pid, read = await started
+        try:
+            pid, read = await started
+        except asyncio.CancelledError:
+            if not (started.cancelled() or started.exception()):  # its copy has just been started
+                end_copy(*started.result())
+            raise
         return decode_result(await result_of(pid, read, timeout=TIMEOUT))
 
     def start_waiting(self, cache: SchedulerCache, runner: CycleRunner) -> None:
