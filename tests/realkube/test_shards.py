@@ -36,7 +36,6 @@ from batholith.model.names import LEASES
 pytestmark = pytest.mark.timeout(3000)  # for a loaded machine
 
 SHARDS = 8
-SHORT = ElectionTiming(lease=4, renew=3, retry=1)
 BUSY = ElectionTiming(lease=12, renew=9, retry=1.5)
 """For minutes with few seconds of processor time per replica."""
 
@@ -93,7 +92,7 @@ FAULTS = (kill, suspend, terminate)
     [
         (40, 3, FAST_ELECTION),
         pytest.param(2000, 40, BUSY, marks=pytest.mark.soak),
-        pytest.param(2000, 0, SHORT, marks=pytest.mark.soak),
+        pytest.param(2000, 0, BUSY, marks=pytest.mark.soak),
     ],
     ids=["40 jobs", "2000 jobs", "2000 jobs, no faults"],
 )
