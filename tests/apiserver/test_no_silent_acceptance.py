@@ -79,7 +79,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
-    "v1/serviceaccounts": warned(),
+    "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced(f"{AGENT}/state/hosts.py", {"spec": {"clusterIP": "None"}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
@@ -179,12 +179,13 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/binding": {"create"},
     "v1/pods/eviction": {"create"},
     "v1/pods/log": {"get"},
+    "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
     "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
-    "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
+    "pods/p/proxy", "pods/p/resize", "services/s/proxy",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
 

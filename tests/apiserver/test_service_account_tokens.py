@@ -28,7 +28,7 @@ ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 PODS = "/api/v1/namespaces/default/pods"
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 SELF_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-POD = {
+POD: Json = {
     "metadata": {"name": "p"},
     "spec": {
         "serviceAccountName": "robot",
