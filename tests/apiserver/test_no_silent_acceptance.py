@@ -414,9 +414,9 @@ async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -
 async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)
-    done = await kubectl.run("create", "serviceaccount", "builder")
-    assert (done.code, done.out) == (0, "serviceaccount/builder created\n")
-    assert "Warning: ServiceAccount is stored but not used" in done.err
+    done = await kubectl.run("create", "quota", "small")
+    assert (done.code, done.out) == (0, "resourcequota/small created\n")
+    assert "Warning: ResourceQuota is stored but not enforced" in done.err
 
 
 @pytest.mark.process
@@ -431,7 +431,6 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
     for message, arguments, stdin in (
         ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
         ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
-        ("does not offer 'token'", ("create", "token", "default"), ""),
         ("does not support server-side apply", ("apply", "--server-side", "-f-"), applied),
     ):
         done = await kubectl.run(*arguments, stdin=stdin)
