@@ -30,9 +30,7 @@ class CertKeyPair:
             ValueError: one is malformed, or they are not a pair.
         """
         first = x509.load_pem_x509_certificate(certificate)
-        private = serialization.load_pem_private_key(key, password=None)
-        if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise ValueError("the key is not an elliptic curve key")
+        private = parse_key(key)
         if private.public_key() != first.public_key():
             raise ValueError("the key does not match the certificate")
         return cls(first, private)
@@ -45,11 +43,7 @@ class CertKeyPair:
     @property
     def key_pem(self) -> bytes:
         """The unencrypted private key in PEM."""
-        return self.key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
+        return key_pem(self.key)
 
     def signed_by(self, ca: x509.Certificate) -> bool:
         """Return whether *ca* issued the certificate."""
@@ -65,9 +59,35 @@ class CertKeyPair:
         return {_general_name(each) for each in hosts} <= set(found.value)
 
 
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Return a new private key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def parse_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Parse an unencrypted private key.
+
+    Raises:
+        ValueError: it is malformed, or no elliptic curve key.
+    """
+    key = serialization.load_pem_private_key(pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key is not an elliptic curve key")
+    return key
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return *key* in PEM, unencrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
 def create_ca(name: str, *, now: datetime, validity: timedelta) -> CertKeyPair:
     """Create a self-signed CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = new_key()
     subject = _common_name(name)
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -103,7 +123,7 @@ def issue_certificate(
     ca: CertKeyPair, request: CertificateRequest, *, now: datetime
 ) -> CertKeyPair:
     """Issue a certificate signed by *ca*."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = new_key()
     issuer = ca.certificate.subject
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (

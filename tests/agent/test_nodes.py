@@ -9,7 +9,7 @@ from support.agent_cluster import NODE, agent_cluster
 from support.api_servers import ServerFactory
 
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
+from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS, SERVICES
 
 pytestmark = pytest.mark.process
 
@@ -98,16 +98,25 @@ async def test_new_node_keeps_its_taint_until_the_agent_is_ready(
             assert node["spec"]["taints"] == [own]
 
 
-@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one issues no tokens
 async def test_a_pod_may_call_the_api_by_its_service_account(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """The volume that the server's admission adds: token, CA bundle, namespace."""
-    script = f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
+    script = (
+        "echo $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT &&"
+        f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
+    )
     async with agent_cluster(servers, tmp_path) as w, w.agent():
-        await w.run(manifest("p", container("sh", "-c", script), restartPolicy="Never"))
+        # The embedded server asks for that where the account is the default one.
+        options = {"automountServiceAccountToken": True, "restartPolicy": "Never"}
+        await w.run(manifest("p", container("sh", "-c", script), **options))
         assert (await w.phase("p", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
         log = await w.logs("p")
+        address, _, log = log.partition("\n")
+        service = (await w.client.get(SERVICES, "kubernetes", namespace="default", view=dict))[
+            "spec"
+        ]
+        assert address == f"{service['clusterIP']}:{service['ports'][0]['port']}"
         namespace, _, rest = log.partition("\n")
         authority, end, token = rest.partition("-----END CERTIFICATE-----\n")
         assert namespace == "default"
@@ -118,6 +127,17 @@ async def test_a_pod_may_call_the_api_by_its_service_account(
         user = who.body["status"]["userInfo"]
         assert user["username"] == "system:serviceaccount:default:default"
         assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
+
+
+async def test_pod_without_a_token_does_not_seem_to_be_able_to_call_the_api(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    options = {"automountServiceAccountToken": False, "restartPolicy": "Never"}
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
+        script = "echo $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT"
+        await w.run(manifest("p", container("sh", "-c", script), **options))
+        await w.phase("p", "Succeeded")
+        assert await w.logs("p") == ":\n"
 
 
 async def test_node_event_reports_weak_isolation(servers: ServerFactory, tmp_path: Path) -> None:

@@ -263,9 +263,7 @@ def test_services_with_a_cluster_ip_have_variables() -> None:
     }
 
 
-def test_api_server_service_has_no_variables() -> None:
-    """Given them, clients look for a token, which pods do not have."""
+def test_name_of_the_api_server_is_in_the_hosts_file() -> None:
     ports = [{"port": 7443, "name": "https"}]
     found = service("kubernetes", clusterIP="127.0.0.1", ports=ports)
-    assert hosts.service_variables([found]) == {}
     assert hosts.namespace_section([], [found]).startswith("127.0.0.1\tkubernetes.default.svc")

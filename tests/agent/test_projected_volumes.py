@@ -173,7 +173,6 @@ class FastClock(SystemClock):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one issues no tokens
 async def test_a_token_is_renewed_before_it_expires(servers: ServerFactory, tmp_path: Path) -> None:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     script = (

@@ -1,6 +1,6 @@
 """A SubjectAccessReview has all attributes of the authenticated user."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,12 +23,19 @@ ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "
 ATTRIBUTES = AccessAttributes(verb="list", resource=JOBS, namespace="default")
 
 
+class NoServiceAccounts:
+    """A cluster that has issued no tokens."""
+
+    def authenticate(self, token: str, audiences: Collection[str]) -> tuple[User, list[str]] | None:
+        return None
+
+
 @asynccontextmanager
 async def access_reviewer(
     allowed: Mapping[str, Any], user: User = ADA
 ) -> AsyncIterator[AccessReviewer]:
     """A reviewer on a cluster whose authorizer allows users with the attributes *allowed*."""
-    known = Authenticator({"token": user})
+    known = Authenticator({"token": user}, NoServiceAccounts())
 
     async def serve_review(request: web.Request) -> web.Response:
         body = await request.json()

@@ -21,7 +21,7 @@ from batholith.api.identity.authentication import SecuritySettings
 from batholith.api.identity.client_certificates import ClientCaError, parse_client_certificate
 from batholith.api.serving.server import ApiSettings, serve
 from batholith.local.apiserver.authorization.bootstrap_policy import RESOURCES
-from batholith.local.apiserver.authorization.reviews import AUDIENCE
+from batholith.local.apiserver.http.auth import AUDIENCE
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate

@@ -117,12 +117,13 @@ _USERS = f"{AGENT}/runtime/users.py"
 _RIGHTS, _LAYOUT = f"{AGENT}/runtime/rights.py", f"{AGENT}/runtime/rootfs.py"
 _PROFILE = {"type": "RuntimeDefault"}
 _WINDOWS = {"hostProcess": True}
+_ACCOUNTS = f"{SERVER}/service_accounts/admission.py"
 POD_FIELDS: Mapping[str, EnforcementRow] = {
     "activeDeadlineSeconds": enforced(f"{AGENT}/state/pod_actions.py", 1),
     "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
     **{f"affinity.{kind}": enforced(f"{SCHEDULER}/plugins/pod_filters.py")
         for kind in ("podAffinity", "podAntiAffinity")},
-    "automountServiceAccountToken": warned(True),
+    "automountServiceAccountToken": enforced(_ACCOUNTS, True),
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
@@ -152,8 +153,8 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "schedulerName": enforced(f"{SCHEDULER}/state/cache/cache.py", "volcano"),
     "schedulingGates": enforced(f"{SCHEDULER}/state/gangs/gang.py", [{"name": "g"}]),
     "schedulingGroup": warned({"podGroupName": "g"}),
-    "serviceAccount": data("a", "an old name of serviceAccountName, which is always set with it"),
-    "serviceAccountName": warned("builder"),
+    "serviceAccount": data("default", "an old name of serviceAccountName, always set with it"),
+    "serviceAccountName": enforced(_ACCOUNTS, "default"),
     "setHostnameAsFQDN": warned(True),
     "shareProcessNamespace": warned(True),
     "subdomain": enforced(f"{AGENT}/state/hosts.py", "s"),
@@ -187,7 +188,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].projected.sources[*].downwardAPI": enforced(_FILES),
     "volumes[*].projected.sources[*].podCertificate": warned(),
     "volumes[*].projected.sources[*].secret": enforced(_FILES),
-    "volumes[*].projected.sources[*].serviceAccountToken": warned(),
+    "volumes[*].projected.sources[*].serviceAccountToken": enforced(_FILES),
     "volumes[*].secret": enforced(_FILES),
     **{f"volumes[*].{name}": warned() for name in (
         "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral",
@@ -327,7 +328,6 @@ def test_warnings_are_only_of_fields_that_a_pod_has() -> None:
 
 HARMLESS: Mapping[str, Any] = {
     "affinity": {},
-    "automountServiceAccountToken": False,
     "containers[*].ports": [],
     "containers[*].resources.limits": {"cpu": "1"},
     "containers[*].securityContext": {"privileged": False, "procMount": "Default"},
@@ -339,7 +339,6 @@ HARMLESS: Mapping[str, Any] = {
     "os.name": "linux",
     "resources": {},
     "securityContext": {},
-    "serviceAccountName": "default",
     "volumes[*].emptyDir": {},
     "volumes[*].hostPath.type": "",
 }

@@ -79,7 +79,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
-    "v1/serviceaccounts": warned(),
+    "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced(f"{AGENT}/state/hosts.py", {"spec": {"clusterIP": "None"}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
@@ -179,12 +179,13 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/binding": {"create"},
     "v1/pods/eviction": {"create"},
     "v1/pods/log": {"get"},
+    "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
     "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
-    "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
+    "pods/p/proxy", "pods/p/resize", "services/s/proxy",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
 
@@ -413,9 +414,9 @@ async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -
 async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)
-    done = await kubectl.run("create", "serviceaccount", "builder")
-    assert (done.code, done.out) == (0, "serviceaccount/builder created\n")
-    assert "Warning: ServiceAccount is stored but not used" in done.err
+    done = await kubectl.run("create", "quota", "small")
+    assert (done.code, done.out) == (0, "resourcequota/small created\n")
+    assert "Warning: ResourceQuota is stored but not enforced" in done.err
 
 
 @pytest.mark.process
@@ -430,7 +431,6 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
     for message, arguments, stdin in (
         ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
         ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
-        ("does not offer 'token'", ("create", "token", "default"), ""),
         ("does not support server-side apply", ("apply", "--server-side", "-f-"), applied),
     ):
         done = await kubectl.run(*arguments, stdin=stdin)

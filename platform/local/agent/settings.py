@@ -76,9 +76,6 @@ class AgentSettings:
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount by hostPath and local volumes."""
 
-    api_address: str = ""
-    """``host:port`` of the API server for pods, which get it in their environment if it is set."""
-
     serving: ServingFiles | None = None
     """TLS files of the log server; ``None`` disables it."""
 

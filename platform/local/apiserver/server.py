@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ...httpserver.limits import Limits
 from ...kube.supervision import supervise
 from ...model import names
 from ...model.admission import Webhook
+from ...model.names import Resource
 from . import bootstrap
 from .app import App
 from .authorization.authorizer import Authorizer
@@ -41,14 +43,17 @@ from .http.auth import Authenticator, User
 from .http.connections import Connections, RequestHandler
 from .http.requests import Json
 from .metrics import ServerMetrics
+from .service_accounts.tokens import ServiceAccountTokens
 from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
+from .storage.stored_objects import StoredObject
 from .verbs.admission import Admission, LatestReader
 from .verbs.deletes import Deleter
 from .verbs.handlers import Handlers
 from .verbs.log_proxy import LogProxy
 from .verbs.pod_subresources import PodKinds, PodSubresources
 from .verbs.reads import Reader
+from .verbs.token_requests import TokenRequests
 from .verbs.writes import Writer
 
 log = logging.getLogger(__name__)
@@ -90,6 +95,9 @@ class Config:
     kubelet_client_key: Path
 
     users_by_token: Mapping[str, User]
+
+    service_account_signing_key: bytes
+    """Private key that signs the tokens of service accounts, PEM."""
 
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
@@ -162,12 +170,14 @@ class _ServerCore:
                 TaintEvictionController(context, pods),
                 PodGarbageCollector(context, pods, settings),
             ]
-        authenticator = Authenticator(config.users_by_token)
+        tokens = ServiceAccountTokens(config.service_account_signing_key, self._latest, time.time)
+        authenticator = Authenticator(config.users_by_token, tokens)
         handlers = Handlers(
             reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
             pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
+            token_requests=TokenRequests(self._writer, tokens, self._latest),
             authenticator=authenticator,
             authorizer=self._authorizer,
         )
@@ -180,6 +190,9 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
         )
+
+    def _latest(self, resource: Resource, namespace: str, name: str) -> StoredObject | None:
+        return self._store.resource_store(self._catalog.require(resource)).latest(namespace, name)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

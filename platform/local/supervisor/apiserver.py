@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...httpserver.limits import Limits
-from ...kube.private_files import ensure_private_dir
+from ...kube.private_files import ensure_private_dir, read_private
 from ...model.admission import Webhook
 from ..apiserver import server
 from ..apiserver.app import App
@@ -148,6 +148,7 @@ def _server_config(
             token_set[user]: User(name=user, uid=user, groups=groups)
             for user, groups in USERS.items()
         },
+        service_account_signing_key=read_private(certs.service_account_key),
         webhooks=settings.webhooks,
         crds=settings.crds,
         optional_crds=settings.optional_crds,

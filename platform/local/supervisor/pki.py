@@ -14,7 +14,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...kube.private_files import ensure_private_dir, read_private, write_private
 from ...machinery.serving_certificate import KeyPairFiles
-from ...machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
+from ...machinery.x509 import (
+    CertificateRequest,
+    CertKeyPair,
+    create_ca,
+    issue_certificate,
+    key_pem,
+    new_key,
+    parse_key,
+)
 
 CA_VALIDITY = timedelta(days=3650)
 CERT_VALIDITY = timedelta(days=825)
@@ -47,6 +55,9 @@ class Pki:
 
     client: KeyPairFiles
     """Client certificate of the API server for requests to the agent."""
+
+    service_account_key: Path
+    """Private key that signs the tokens of service accounts."""
 
     @property
     def ca_data(self) -> bytes:
@@ -89,6 +100,7 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         server=leaf("apiserver", _server_request("kube-apiserver", hosts)),
         agent=leaf("agent", _server_request("kubelet", hosts)),
         client=leaf("apiserver-agent-client", client),
+        service_account_key=_ensure_signing_key(directory / "sa.key"),
     )
 
 
@@ -104,6 +116,15 @@ def _ensure_ca(directory: Path) -> CertKeyPair:
         found = create_ca("batholith-ca", now=datetime.now(UTC), validity=CA_VALIDITY)
         _write(pair, found)
     return found
+
+
+def _ensure_signing_key(path: Path) -> Path:
+    """Create a private key, unless there is a valid one."""
+    try:
+        parse_key(read_private(path))
+    except (FileNotFoundError, ValueError):
+        write_private(path, key_pem(new_key()))
+    return path
 
 
 def _load(pair: KeyPairFiles) -> CertKeyPair | None:

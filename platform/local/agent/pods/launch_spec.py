@@ -14,7 +14,7 @@ from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
 from ..state import hosts
-from ..state.core_types import Container, Pod
+from ..state.core_types import Container, Pod, Service
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts, link_mounts
 from .node_context import NodeContext
@@ -118,13 +118,19 @@ class LaunchSpecBuilder:
             env["BATHOLITH_ROOT"] = str(run.path / "root")
             env["BATHOLITH_HOSTS"] = str(self.volumes.pod_dir / "hosts")
             env["TMPDIR"] = str(run.path / "root" / "tmp")
-        host, colon, port = self.node.settings.api_address.rpartition(":")
-        if colon:
-            env |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        return self._service_variables() | env
+
+    def _service_variables(self) -> dict[str, str]:
+        """Return the variables of the API server, for pods with a token for it, and of the
+        services of the pod's namespace."""
+        services: list[Service] = []
         if self.pod.spec.enable_service_links is not False:
-            services = self.node.services(self.pod.metadata.namespace)
-            env = hosts.service_variables(services) | env
-        return env
+            found = self.node.services(self.pod.metadata.namespace)
+            services += [each for each in found if each.metadata.key != hosts.API_SERVER_SERVICE]
+        if "" in self.volumes.sources.tokens:
+            found = self.node.services(hosts.API_SERVER_SERVICE.partition("/")[0])
+            services += [each for each in found if each.metadata.key == hosts.API_SERVER_SERVICE]
+        return hosts.service_variables(services)
 
     def _argv(
         self, container: Container, env: Mapping[str, str], mounts: Sequence[Mount]

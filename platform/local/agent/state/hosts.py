@@ -13,8 +13,8 @@ from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
 HOST_IP = "127.0.0.1"
-_API_SERVER_SERVICE = "default/kubernetes"
-"""Given its variables, Kubernetes clients look for a token, which pods do not have."""
+API_SERVER_SERVICE = "default/kubernetes"
+"""Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
 
 _FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
 _ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
@@ -103,8 +103,6 @@ def service_variables(services: Iterable[Service]) -> dict[str, str]:
     """Return the ``NAME_SERVICE_HOST`` variables of the services that have an address."""
     env: dict[str, str] = {}
     for service in services:
-        if service.metadata.key == _API_SERVER_SERVICE:
-            continue
         if service.is_headless or not service.spec.cluster_ip or not service.spec.ports:
             continue
         name = service.metadata.name.upper().replace("-", "_")

@@ -6,13 +6,10 @@ from ....model.names import Resource
 from ..errors.fields import FieldError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
-from ..http.auth import Authenticator, User
+from ..http.auth import AUDIENCE, Authenticator, User
 from ..http.requests import Json
 from .authorizer import Authorizer
 from .rules import Attributes, PolicyRule
-
-AUDIENCE = "https://kubernetes.default.svc"
-"""Audience of the tokens: the server itself."""
 
 _ATTRIBUTES_CONFLICT = (
     "exactly one of nonResourceAttributes or resourceAttributes must be specified"
@@ -81,10 +78,11 @@ def _review_token(spec: Json, authenticator: Authenticator) -> Json:
     token = str(spec.get("token") or "")
     if not token:
         raise bad_request("token is required for TokenReview in authentication")
-    found = authenticator.authenticate_token(token)
-    if found is None or AUDIENCE not in (spec.get("audiences") or [AUDIENCE]):
+    found = authenticator.review_token(token, spec.get("audiences") or [AUDIENCE])
+    if found is None:
         return {"user": {}, "error": "invalid bearer token"}
-    return {"authenticated": True, "user": found.to_user_info(), "audiences": [AUDIENCE]}
+    user, audiences = found
+    return {"authenticated": True, "user": user.to_user_info(), "audiences": audiences}
 
 
 def _rules(spec: Json, user: User, authorizer: Authorizer) -> Json:

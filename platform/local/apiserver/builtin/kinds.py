@@ -149,6 +149,7 @@ _CORE = (
     _kind(
         names.SERVICEACCOUNTS,
         short_names=("sa",),
+        subresources=(Subresource("token", "TokenRequest", _CREATE, AUTHENTICATION),),
         delete_returns_object=True,
     ),
     _kind(

@@ -45,7 +45,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
-    ("", "ServiceAccount"): UnenforcedKind(_USED, "it has no tokens"),
     ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
@@ -205,7 +204,7 @@ def _service(obj: Json) -> Found:
 
 def _secret(obj: Json) -> Found:
     if obj.get("type") == "kubernetes.io/service-account-token":
-        yield "type", "service accounts have no tokens"
+        yield "type", "no token is written into it; use kubectl create token"
 
 
 def _definition(obj: Json) -> Found:

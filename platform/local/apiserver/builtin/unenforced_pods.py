@@ -13,7 +13,6 @@ _UNSCHEDULABLE = "leaves the pod unschedulable"
 _PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
 _OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
 _OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
-_NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
 _NO_PRIVILEGES = "no container has rights over the machine, and the pod will not start"
@@ -48,7 +47,6 @@ _DRIVERS = (
 )  # fmt: skip
 
 _POD = (
-    UnenforcedField("automountServiceAccountToken", _NO_TOKENS),
     UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
     UnenforcedField("hostIPC", _OWN_NAMESPACES),
     UnenforcedField("hostPID", _OWN_NAMESPACES),
@@ -60,7 +58,6 @@ _POD = (
     UnenforcedField("resources.limits", "only the limits of containers are enforced"),
     UnenforcedField("runtimeClassName", "containers are processes of the machine"),
     UnenforcedField("schedulingGroup", "use a PodGroup of Volcano", effect=_UNSCHEDULABLE),
-    UnenforcedField("serviceAccountName", _NO_TOKENS, ("default",)),
     UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
     UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
@@ -85,9 +82,6 @@ _POD = (
     ),
     UnenforcedField(
         "volumes[*].projected.sources[*].podCertificate", "it is left out", even_if_empty=True
-    ),
-    UnenforcedField(
-        "volumes[*].projected.sources[*].serviceAccountToken", _NO_TOKENS, even_if_empty=True
     ),
     *(UnenforcedField(f"volumes[*].{name}", _NO_DRIVER, even_if_empty=True) for name in _DRIVERS),
 )

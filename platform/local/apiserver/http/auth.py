@@ -2,9 +2,9 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 IMPERSONATION_PREFIX = "impersonate-"
 """Of the names of headers that name another user."""
@@ -14,6 +14,9 @@ REPEATED_HEADER = "\n"
 
 _CACHE_SIZE = 100
 """Headers to cache; one token can be written with any number of spaces."""
+
+AUDIENCE = "https://kubernetes.default.svc"
+"""Audience of the tokens that authenticate requests: the server itself."""
 
 AUTHENTICATED_GROUP = "system:authenticated"
 MASTERS_GROUP = "system:masters"
@@ -44,24 +47,36 @@ APISERVER_USER = User(name="system:apiserver", groups=("system:masters",))
 """The server's own controllers."""
 
 
+class TokenAuthenticator(Protocol):
+    """Authenticates tokens that are not known in advance."""
+
+    def authenticate(self, token: str, audiences: Collection[str]) -> tuple[User, list[str]] | None:
+        """Return the user of *token* and those of *audiences* that it is for, if it is valid."""
+        ...
+
+
 class Authenticator:
     """Maps bearer tokens to users, who are in the group of authenticated users."""
 
-    def __init__(self, tokens: Mapping[str, User]) -> None:
+    def __init__(self, tokens: Mapping[str, User], issued: TokenAuthenticator) -> None:
+        """Know *tokens* with their users, and accept what *issued* authenticates."""
+        self._issued = issued
         self._header_cache: dict[str, User] = {}
-        """Valid headers: all further requests of a client have the same."""
+        """Valid headers with known tokens: all further requests of a client have the same."""
         # Looking up digests and comparing them in full gives nothing away by timing.
         self._users = {
             _digest(token): (token, replace(user, groups=(*user.groups, AUTHENTICATED_GROUP)))
             for token, user in tokens.items()
         }
 
-    def authenticate_token(self, token: str) -> User | None:
-        """Return the user of *token*, if it is known."""
-        known = self._users.get(_digest(token))
-        if known is None:
-            return None
-        return known[1] if hmac.compare_digest(known[0].encode(), token.encode()) else None
+    def review_token(
+        self, token: str, audiences: Collection[str] = (AUDIENCE,)
+    ) -> tuple[User, list[str]] | None:
+        """Return the user of *token* and those of *audiences* that it is for, if it is valid."""
+        user = self._known_user(token)
+        if user is None:
+            return self._issued.authenticate(token, audiences)
+        return (user, [AUDIENCE]) if AUDIENCE in audiences else None
 
     def authenticate_header(self, authorization: str) -> User | None:
         """Return the user of an ``Authorization`` header."""
@@ -69,10 +84,22 @@ class Authenticator:
         if user is not None:
             return user
         scheme, _, token = authorization.partition(" ")
-        user = self.authenticate_token(token.strip()) if scheme.lower() == "bearer" else None
-        if user is not None and len(self._header_cache) < _CACHE_SIZE:
-            self._header_cache[authorization] = user
-        return user
+        if scheme.lower() != "bearer":
+            return None
+        token = token.strip()
+        user = self._known_user(token)
+        if user is not None:
+            if len(self._header_cache) < _CACHE_SIZE:
+                self._header_cache[authorization] = user
+            return user
+        found = self._issued.authenticate(token, (AUDIENCE,))
+        return found[0] if found else None
+
+    def _known_user(self, token: str) -> User | None:
+        known = self._users.get(_digest(token))
+        if known is None:
+            return None
+        return known[1] if hmac.compare_digest(known[0].encode(), token.encode()) else None
 
 
 def _digest(token: str) -> bytes:

@@ -23,6 +23,7 @@ from ..http.auth import User
 from ..http.requests import ObjectPath
 from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
+from ..service_accounts.admission import admit_pod
 from ..storage.object_store import ObjectStore
 from ..storage.stored_objects import StoredObject
 
@@ -209,8 +210,9 @@ class Admission:
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
-        spec.setdefault("serviceAccountName", "default")
-        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+        admit_pod(
+            pod, namespace=attributes.namespace, name=attributes.name, lookup=self._lookup.get
+        )
         self._set_priority(attributes, spec)
         _add_default_tolerations(spec)
 

@@ -37,6 +37,7 @@ from .patch_bodies import check_content_type, patch_size, read_patch
 from .pod_subresources import PodSubresources
 from .reads import Reader
 from .render import Renderer
+from .token_requests import TokenRequests
 from .writes import UpdateFunc, Writer, WriteRequest, WriteResult, check_body, prepare_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
@@ -44,7 +45,6 @@ Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
     "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
     "nodes": frozenset({"proxy"}),
-    "serviceaccounts": frozenset({"token"}),
     "services": frozenset({"proxy"}),
     "certificatesigningrequests": frozenset({"approval"}),
 }
@@ -61,6 +61,7 @@ class Handlers:
     writer: Writer
     deleter: Deleter
     pods: PodSubresources
+    token_requests: TokenRequests
     authenticator: Authenticator
     authorizer: Authorizer
 
@@ -240,10 +241,13 @@ class Handlers:
             return await self._finalize(request, call)
         if subresource == "log" and request.method == "GET":
             return await self.pods.log(call, request)
-        if subresource == "binding" and request.method == "POST":
-            return await self.pods.bind(call, request)
-        if subresource == "eviction" and request.method == "POST":
-            return await self.pods.evict(call, request)
+        creations = {
+            "binding": self.pods.bind,
+            "eviction": self.pods.evict,
+            "token": self.token_requests.create,
+        }
+        if subresource in creations and request.method == "POST":
+            return await creations[subresource](call, request)
         raise method_not_allowed(kind.resource)
 
     async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:

@@ -1,0 +1,1 @@
+"""Service accounts: their tokens, and what pods get of them."""

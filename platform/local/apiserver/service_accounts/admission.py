@@ -1,0 +1,87 @@
+"""What pods get of their service account when they are created."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from ....model import names
+from ....model.names import Resource
+from ..errors.status import forbidden
+from ..http.requests import Json
+from .tokens import POD_SECONDS
+
+DEFAULT = "default"
+MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_VOLUME_PREFIX = "kube-api-access-"
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""Of generated names: without vowels, and what looks like them."""
+
+Lookup = Callable[[Resource, str, str], Json | None]
+"""Returns an object by resource, namespace and name."""
+
+
+def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
+    """Set the service account of a new pod, and mount its token.
+
+    The account ``default`` of a namespace has no rights unless somebody gives it some. So its
+    pods, which are most, get a token only if they or the account ask for it.
+
+    Raises:
+        StatusError: 403, there is no such account.
+    """
+    spec = pod["spec"]
+    account_name = spec.get("serviceAccountName") or DEFAULT
+    spec["serviceAccountName"] = spec["serviceAccount"] = account_name
+    account = lookup(names.SERVICEACCOUNTS, namespace, account_name)
+    if account is None and account_name != DEFAULT:
+        why = (
+            f"error looking up service account {namespace}/{account_name}: serviceaccount "
+            f'"{account_name}" not found'
+        )
+        raise forbidden(names.PODS, name, why)
+    if _mounts_token(spec, account):
+        _mount_token(spec)
+
+
+def _mounts_token(spec: Json, account: Json | None) -> bool:
+    wanted = spec.get("automountServiceAccountToken")
+    if wanted is None and account is not None:
+        wanted = account.get("automountServiceAccountToken")
+    return spec["serviceAccountName"] != DEFAULT if wanted is None else bool(wanted)
+
+
+def _mount_token(spec: Json) -> None:
+    containers = [
+        each
+        for field in ("initContainers", "containers")
+        for each in spec.get(field) or ()
+        if not any(mount.get("mountPath") == MOUNT_PATH for mount in each.get("volumeMounts") or ())
+    ]
+    if not containers:
+        return
+    volumes = spec.get("volumes") or []
+    found = next((each for each in volumes if _is_access(each)), None)
+    if found is None:
+        suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(5))
+        found = _access_volume(f"{_VOLUME_PREFIX}{suffix}")
+        spec["volumes"] = [*volumes, found]
+    mount = {"name": found["name"], "readOnly": True, "mountPath": MOUNT_PATH}
+    for each in containers:
+        each["volumeMounts"] = [*(each.get("volumeMounts") or ()), mount]
+
+
+def _is_access(volume: Json) -> bool:
+    sources: Any = (volume.get("projected") or {}).get("sources") or ()
+    is_named = str(volume.get("name", "")).startswith(_VOLUME_PREFIX)
+    return is_named and any("serviceAccountToken" in each for each in sources)
+
+
+def _access_volume(name: str) -> Json:
+    namespace = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    ca = {"key": "ca.crt", "path": "ca.crt"}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": POD_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [ca]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": namespace}]}},
+    ]
+    return {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}

@@ -1,0 +1,144 @@
+"""The subresource ``token`` of service accounts: TokenRequests."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ....model import names, times
+from ....model.names import Resource
+from ..errors.fields import FieldError
+from ..errors.fields import invalid as invalid_field
+from ..errors.status import bad_request, conflict, invalid, not_found
+from ..http.auth import AUDIENCE
+from ..http.bodies import decode_body, get_object
+from ..http.requests import Json, Request, Response
+from ..kinds.groups import AUTHENTICATION
+from ..service_accounts.tokens import BoundClaims, Lookup, ServiceAccountTokens, bound_claims
+from ..storage.stored_objects import StoredObject
+from .writes import Writer, WriteRequest, now
+
+_KIND = Resource(AUTHENTICATION, "v1", "tokenrequests", "TokenRequest")
+_MIN_SECONDS, _DEFAULT_SECONDS, _MAX_SECONDS = 600, 3600, 2**32
+_BINDABLE = {
+    ("v1", "Pod"): names.PODS,
+    ("v1", "Secret"): names.SECRETS,
+    ("v1", "Node"): names.NODES,
+}
+"""Kinds of the objects that a token can be bound to, by version and kind."""
+
+
+class TokenRequests:
+    """Handles TokenRequests."""
+
+    def __init__(self, writer: Writer, tokens: ServiceAccountTokens, lookup: Lookup) -> None:
+        self._writer = writer
+        self._tokens = tokens
+        self._lookup = lookup
+
+    async def create(self, write_request: WriteRequest, request: Request) -> Response:
+        """Issue a token of a service account.
+
+        Raises:
+            StatusError: 400, 404, 409, 422.
+        """
+        body = decode_body(request)
+        _check_type(body)
+        path = write_request.object_path
+        metadata = get_object(body, "metadata")
+        for field, given in (("name", path.name), ("namespace", path.namespace)):
+            if metadata.get(field) not in (None, "", given):
+                text = f"must match the service account {field} if specified"
+                error = invalid_field(f"metadata.{field}", metadata[field], text)
+                raise invalid(_KIND, path.name, [error])
+        spec = get_object(body, "spec")
+        audiences, seconds = _audiences(spec), _seconds(spec)
+        if errors := _check(spec, seconds):
+            raise invalid(_KIND, "", errors)
+        _, account = self._writer.get_latest(write_request)
+        reference = get_object(spec, "boundObjectRef") if spec.get("boundObjectRef") else {}
+        bound = self._bound(account, reference)
+        issued = self._tokens.issue(account, audiences=audiences, seconds=seconds, bound=bound)
+        answered = {"audiences": audiences, "expirationSeconds": seconds}
+        answered["boundObjectRef"] = reference or None
+        response = {
+            "kind": _KIND.kind,
+            "apiVersion": _KIND.api_version,
+            "metadata": {
+                "name": path.name,
+                "namespace": path.namespace,
+                "creationTimestamp": now(),
+            },
+            "spec": answered,
+            "status": {
+                "token": issued.token,
+                "expirationTimestamp": times.format(issued.expires),
+            },
+        }
+        return Response(status=201, body=msgspec.json.encode(response) + b"\n")
+
+    def _bound(self, account: StoredObject, reference: Json) -> BoundClaims:
+        """Return the claims of a token that is bound to the object of *reference*, if any."""
+        if not reference:
+            return bound_claims(account)
+        version, kind = reference.get("apiVersion") or "", reference.get("kind") or ""
+        resource = _BINDABLE.get((version, kind))
+        if resource is None:
+            group, _, short = version.rpartition("/")
+            raise bad_request(f"cannot bind token to object of type {group}/{short}, Kind={kind}")
+        namespace = account.namespace if resource.namespaced else ""
+        name, uid = reference.get("name") or "", reference.get("uid") or ""
+        found = self._lookup(resource, namespace, name)
+        if found is None:
+            raise not_found(resource, name)
+        spec: Json = found.shared().get("spec") or {}
+        if kind == "Pod" and spec.get("serviceAccountName") != account.name:
+            text = (
+                f'cannot bind token for serviceaccount "{account.name}" to pod running with '
+                "different serviceaccount name."
+            )
+            raise bad_request(text)
+        if uid not in ("", found.uid):
+            text = (
+                f"the UID in the bound object reference ({uid}) does not match the UID in record. "
+                "The object might have been deleted and then recreated"
+            )
+            raise conflict(replace(resource, plural=kind), name, text)
+        if kind == "Pod":
+            node = self._lookup(names.NODES, "", spec.get("nodeName") or "")
+            return bound_claims(account, pod=found, node=node)
+        if kind == "Secret":
+            return bound_claims(account, secret=found)
+        return bound_claims(account, node=found)
+
+
+def _check_type(body: Json) -> None:
+    given = body.get("apiVersion") or _KIND.api_version, body.get("kind") or _KIND.kind
+    if given != (_KIND.api_version, _KIND.kind):
+        raise bad_request(f"{given[1]} of {given[0]} cannot be handled as a TokenRequest")
+
+
+def _audiences(spec: Json) -> list[str]:
+    given = spec.get("audiences") or [AUDIENCE]
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise bad_request("spec.audiences is no list of texts")
+    return given
+
+
+def _seconds(spec: Json) -> int:
+    given: Any = spec.get("expirationSeconds")
+    if given is None:
+        return _DEFAULT_SECONDS
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise bad_request("spec.expirationSeconds is no integer")
+    return given
+
+
+def _check(spec: Json, seconds: int) -> list[FieldError]:
+    field = "spec.expirationSeconds"
+    if seconds < _MIN_SECONDS:
+        return [invalid_field(field, seconds, "may not specify a duration less than 10 minutes")]
+    if seconds > _MAX_SECONDS:
+        text = "may not specify a duration larger than 2^32 seconds"
+        return [invalid_field(field, seconds, text)]
+    return []
