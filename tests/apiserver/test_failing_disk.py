@@ -225,8 +225,8 @@ async def test_each_page_has_disk_space_before_it_is_written(
 
     monkeypatch.setattr(SqliteStore, "_write", count)
     async with opened(tmp_path) as (objects, _, resource_store):
-        for part in range(8):
-            names = [f"n{number * 7919 % 1000}-{part}" for number in range(100)]
+        for batch in range(8):
+            names = [f"n{number * 7919 % 1000}-{batch}" for number in range(100)]
             await asyncio.gather(
                 *(put(objects, resource_store, name, "x" * size) for name in names)
             )

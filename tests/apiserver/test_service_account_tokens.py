@@ -119,9 +119,9 @@ async def test_wrong_token_request_is_rejected_as_by_kubernetes(
         assert (await server.request("POST", PODS, other)).status == 201
         response = await server.request("POST", f"{ACCOUNTS}/robot/token", {"spec": spec})
         assert (response.status, text in response.body["message"]) == (status, True), response.body
-        missing = await server.request("POST", f"{ACCOUNTS}/nobody/token", {"spec": {}})
+        missing = await server.request("POST", f"{ACCOUNTS}/unknown/token", {"spec": {}})
         assert missing.status == 404
-        assert missing.body["message"] == 'serviceaccounts "nobody" not found'
+        assert missing.body["message"] == 'serviceaccounts "unknown" not found'
 
 
 async def test_token_is_that_of_its_account_until_the_account_is_deleted(

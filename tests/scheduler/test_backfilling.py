@@ -479,5 +479,5 @@ def test_planned_starts_are_met_and_gangs_that_were_held_back_are_woken(seed: in
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(40))
 def test_planned_starts_are_met_in_long_histories(seed: int) -> None:
-    for number in range(10):  # so many end within the time of a test on a busy machine, too
+    for number in range(10):  # ten end within the time of a test on a busy machine, too
         _run(1000 * seed + number, 500)

@@ -75,7 +75,7 @@ def compute_in_copy(compute: Callable[[], bytes]) -> bytes:
 
 
 def end_copy(pid: int, read: int) -> None:
-    """End the copy *pid*, whose result nobody waits for any more."""
+    """End the copy *pid*, whose result is no longer needed."""
     os.close(read)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

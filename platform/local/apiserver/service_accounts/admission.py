@@ -23,7 +23,7 @@ Lookup = Callable[[Resource, str, str], Json | None]
 def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     """Set the service account of a new pod, and mount its token.
 
-    The account ``default`` of a namespace has no rights unless somebody gives it some. So its
+    The account ``default`` of a namespace has no rights until a role is bound to it. So its
     pods, which are most, get a token only if they or the account ask for it.
 
     Raises:

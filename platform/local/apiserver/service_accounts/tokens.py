@@ -94,7 +94,7 @@ class IssuedToken(NamedTuple):
 
 
 class ServiceAccountTokens:
-    """Issues tokens, and tells whom they belong to."""
+    """Issues tokens, and returns the users of those that it has issued."""
 
     def __init__(self, key_pem: bytes, lookup: Lookup, clock: Callable[[], float]) -> None:
         """Sign with the private key *key_pem*; *clock* returns the Unix time."""
