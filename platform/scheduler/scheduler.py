@@ -79,6 +79,7 @@ from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .writers.binder import Binder
 from .writers.evictor import Evictor
+from .writers.kept_entries import kept_entries
 from .writers.nominator import Nominator
 from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
@@ -167,6 +168,9 @@ class Scheduler:
     _loop: asyncio.AbstractEventLoop | None = None
     """The event loop in which it runs, once it does."""
 
+    restored: asyncio.Event | None = None
+    """Set once what is kept over restarts is restored, if it will be."""
+
     _retry_timer: Timer | None = None
     _new_conf: conf.Conf | None = None
 
@@ -189,7 +193,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._recorder = recorder
         self._scheduler_cache = _new_cache(self._settings)
-        self.predictions = self._scheduler_cache.run_times.predictions
+        self.kept_entries = kept_entries(self._scheduler_cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
@@ -323,6 +327,8 @@ class Scheduler:
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
     async def _run_cycles(self) -> None:
+        if self.restored is not None and self._cycle_runner.has_plugin("fairshare"):
+            await self.restored.wait()
         while True:
             await self._wake.wait()
             await self._run_cycle()
@@ -332,7 +338,7 @@ class Scheduler:
 
     def _node_metrics_reader(self, loaded: conf.Conf) -> NodeMetricsReader:
         reader = NodeMetricsReader(self._client, clock=self._clock, deliver=self._enqueue_event)
-        reader.set_source(_metrics_source(loaded))
+        reader.set_source(loaded.metrics_source)
         return reader
 
     def _conf_reloader(self) -> ConfReloader | None:
@@ -390,8 +396,7 @@ class Scheduler:
     def _switch_conf(self) -> None:
         """Switch to a new configuration, if there is one; rejected gangs are tried again.
 
-        To be called before events are applied, among them those of pods whose fields are declared
-        now.
+        To be called before events are applied, some of which may be of pods to be read anew.
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
@@ -400,7 +405,7 @@ class Scheduler:
             self._cycle_runner.configure(framework, loaded.actions)
             if framework.pod_fields != before:
                 self._events += map(DeclarationsChanged, self._pod_informer)
-            self._node_metrics.set_source(_metrics_source(loaded))
+            self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
             self._scheduler_cache.scheduling_queue.publish(ANY)
 
@@ -522,7 +527,7 @@ class Scheduler:
             prepared=True,
         )
         self._time_limit.start_cycle()
-        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
+        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most, now=now) > at_most:
             return await asyncio.to_thread(run)
         return run()
 
@@ -582,11 +587,6 @@ class Scheduler:
                 reason=GANG_INCOMPLETE,
                 message=eviction.message,
             )
-
-
-def _metrics_source(loaded: conf.Conf) -> conf.MetricsSource | None:
-    """Return where nodes are measured, if a plugin uses that."""
-    return loaded.metrics if "usage" in loaded.plugin_names else None
 
 
 def _new_cache(settings: SchedulerSettings) -> SchedulerCache:

@@ -33,6 +33,7 @@ from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
 from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsages
+from ..past_usage.past_usage import PastUsage
 from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
@@ -95,6 +96,7 @@ class SchedulerCache:
         self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
         self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
         self.run_times = RunTimes(self.queues.objects_of)
+        self.past_usage = PastUsage(self.queues.path_of)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -489,6 +491,7 @@ class SchedulerCache:
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
             self.run_times.observe(gang, self.cycle_time)
+            self.past_usage.observe(gang)
             is_new = gang.is_pending and gang.podgroup is not None
             queue_name = self.queues.of(gang).name if is_new else None
             self.admission_rounds.observe(gang, queue_name)
