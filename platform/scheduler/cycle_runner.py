@@ -275,10 +275,12 @@ class CycleRunner:
             else:
                 self._unschedulable.pop(gang.key, None)
         self._update_queue_stats()
+        past_usage = self._cache.past_usage
         return SchedulerStats(
             queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
             stranded=self._stranded.count,
+            past_usage=past_usage.snapshot if past_usage.is_recorded else None,
         )
 
     def _update_queue_stats(self) -> None:

@@ -13,6 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ..machinery.clock import Clock
 from .framework.decision import Decision, GangStats, QueueStats, SchedulerStats
 from .framework.plugin_calls import PluginFailure
+from .state.past_usage.decayed_sums import Snapshot
+from .state.resources import units_of
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: 0.5 to a minute."""
@@ -143,6 +145,8 @@ class SchedulerMetrics:
             value=stats.stranded,
         )
         yield from _queue_metrics(stats.queues)
+        if stats.past_usage is not None:
+            yield _past_usage(stats.past_usage, self._clock.monotonic())
 
 
 class ReloadMetrics:
@@ -235,6 +239,21 @@ def _scalar_resources(queues: tuple[QueueStats, ...], kind: str) -> Metric:
         for resource, amount in _queue_sum(queue, kind).items():
             if resource not in ("cpu", "memory", "pods"):
                 family.add_metric([queue.name, resource], amount)
+    return family
+
+
+def _past_usage(snapshot: Snapshot, now: float) -> Metric:
+    family = GaugeMetricFamily(
+        "batholith_scheduler_queue_past_usage_resource_hours",
+        "Used by a queue and those below it in the past, with decay: units of a resource "
+        "(CPUs, bytes) times hours.",
+        labels=["queue_name", "resource"],
+    )
+    used = snapshot.used_at(now) / 3600
+    for (queue, user), row in zip(snapshot.keys, used.tolist(), strict=True):
+        for resource, hours in zip(snapshot.resources, row, strict=True):
+            if not user and hours > 0:
+                family.add_metric([queue, resource], hours / units_of(resource))
     return family
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from support.examples import examples
 from support.fair_share import (
     CONFIGURATION,
@@ -19,6 +20,7 @@ from support.scheduler import node, pod, podgroup, queue
 from batholith.machinery.testing import FakeClock
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler import conf
+from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.plugins.fairshare import FairSharePlugin
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
@@ -207,6 +209,25 @@ def test_gang_counts_for_another_parent_once_its_queue_has_moved() -> None:
     assert used["one", ""] == pytest.approx(used_for(100, ago=50))
     assert used["two", ""] == pytest.approx(used_for(50))
     assert used["leaf", ""] == pytest.approx(used_for(150))
+
+
+def test_metric_has_the_usage_of_queues_as_of_the_scrape() -> None:
+    world, registry, clock = FairWorld(), CollectorRegistry(), FakeClock()
+    metrics = SchedulerMetrics(registry, clock=clock)
+    world.submit("g", "ann", cpu=2)
+    world.cycle()
+    world.advance(3600)
+    clock.tick(3600)
+    metrics.record_decision(world.run())
+    clock.tick(3600)
+
+    def hours(resource: str) -> float | None:
+        labels = {"queue_name": "default", "resource": resource}
+        name = "batholith_scheduler_queue_past_usage_resource_hours"
+        return registry.get_sample_value(name, labels)
+
+    assert hours("cpu") == pytest.approx(used_for(7200, 2) / 3600 / 1000)
+    assert hours("nvidia.com/gpu") is None
 
 
 # -- restarts ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...model.queue import Queue
 from ..plugins.placement import GangRef, Placement
+from ..state.past_usage.decayed_sums import Snapshot
 from ..state.run_times.predictions import PredictedRun
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
@@ -122,6 +123,9 @@ class SchedulerStats:
     unschedulable: tuple[GangStats, ...] = ()
     stranded: int = 0
     """Gangs that were never complete and of which members are bound."""
+
+    past_usage: Snapshot | None = None
+    """What queues and users have used, if that is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
