@@ -396,7 +396,7 @@ class Scheduler:
     def _switch_conf(self) -> None:
         """Switch to a new configuration, if there is one; rejected gangs are tried again.
 
-        To be called before events are applied, some of which may be of pods to be read anew.
+        To be called before events are applied, some of which may be of pods to be classified again.
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None

@@ -82,13 +82,13 @@ def test_order_of_rejected_gangs_with_equal_demand_follows_usage() -> None:
         world.submit(f"a{count}", "ann", created="2026-01-01T00:00:00Z")
         world.submit(f"b{count}", "bob", created="2026-01-02T00:00:00Z")
     world.run()
-    turns, current = [], "first"
+    order, current = [], "first"
     for _ in range(6):
         world.advance(100)
         world.end([current])
         (current,) = world.cycle()
-        turns.append(current)
-    assert turns == ["b0", "a0", "b1", "a1", "b2", "a2"]
+        order.append(current)
+    assert order == ["b0", "a0", "b1", "a1", "b2", "a2"]
 
 
 def test_priority_counts_before_usage() -> None:
@@ -240,7 +240,7 @@ def kept_of(world: FairWorld) -> str:
 def restarted(
     world: FairWorld, kept: str = "", *, down: float = 0.0, clock_error: float = 0.0
 ) -> FairWorld:
-    """A new process with the objects of *world*, after it was *down* for so many seconds."""
+    """A new process with the objects of *world*, after it was *down* for those seconds."""
     other = FairWorld()
     other.time = world.time + down + clock_error
     other.now = 77.0
@@ -406,7 +406,7 @@ def test_idle_keys_are_forgotten_and_those_in_use_are_not(monkeypatch: pytest.Mo
 def test_equal_demand_leads_to_equal_usage(
     before: list[float], cpus: int, seconds: float, by_queue: bool
 ) -> None:
-    """Of queues, and of users in a queue, whatever they have used before."""
+    """Of queues, and of users in a queue, for any usage before."""
     world = FairWorld(cpus=cpus)
     names = [f"x{number}" for number in range(len(before))]
     queues = names if by_queue else ["default"] * len(names)

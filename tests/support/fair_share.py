@@ -76,7 +76,7 @@ class FairWorld(SchedulerWorld):
         self.upsert(found, pod(f"{name}-0", name, cpu=cpu))
 
     def cycle(self) -> list[str]:
-        """Run a cycle, start what it has placed, and return the names of those gangs."""
+        """Run a cycle, start what it has allocated, and return the names of those gangs."""
         return self.start(self.run())
 
     def run(self) -> Decision:
@@ -86,11 +86,11 @@ class FairWorld(SchedulerWorld):
         return decision
 
     def start(self, decision: Decision) -> list[str]:
-        """Start the pods that *decision* has placed."""
-        placed = [each.name.removesuffix("-0") for each in decision.placements]
-        for name in placed:
+        """Start the pods that *decision* has allocated."""
+        allocated = [each.name.removesuffix("-0") for each in decision.placements]
+        for name in allocated:
             self.run_pod(name)
-        return placed
+        return allocated
 
     def run_pod(self, name: str) -> None:
         """Let the pod of a gang run from now on."""

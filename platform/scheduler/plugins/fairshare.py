@@ -1,4 +1,4 @@
-"""``fairshare``: queues, and users in them, that have used least in the past come first.
+"""``fairshare``: queues, and users in them, that have used least in the past are first.
 
 Usage decays with a half-life. It is compared as seconds in which the whole cluster would have been
 used, by the resource of which a queue or user has used most; that of a queue is divided by its

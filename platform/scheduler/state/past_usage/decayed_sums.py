@@ -1,4 +1,4 @@
-"""Sums of what was used over time, of which older parts count less.
+"""Sums of what was used over time, in which older use counts less.
 
 What was used *t* seconds ago counts with the factor ``2 ** (-t / half_life)``. A constant rate
 *r* for *t* seconds therefore adds ``r * half_life / ln 2 * (1 - 2 ** (-t / half_life))``. That is
@@ -14,7 +14,7 @@ import numpy as np
 from ..resources import Amounts, FloatMatrix, FloatVector, Matrix
 
 Key = tuple[str, str]
-"""Queue and user; an empty user stands for the whole queue, with the queues below it."""
+"""Queue and user; an empty user means the whole queue, with the queues below it."""
 
 MAX_IDLE_KEYS = 10_000
 """Keys that use nothing now and are remembered; those with the smallest sums are forgotten."""
@@ -77,7 +77,7 @@ class DecayedSums:
 
     def add_rate(self, keys: Iterable[Key], amounts: Amounts, sign: int = 1) -> None:
         """Let each of *keys* use *amounts* more from now on, or less with *sign* -1."""
-        self._make_writable()
+        self._ensure_writable()
         columns = self._columns_of(amounts)
         for key in keys:
             row = self._row(key)
@@ -86,7 +86,7 @@ class DecayedSums:
 
     def add_used(self, key: Key, amounts: Mapping[str, float]) -> None:
         """Add *amounts* (times seconds) to the sums of *key*."""
-        self._make_writable()
+        self._ensure_writable()
         columns = self._columns_of(amounts)
         row = self._row(key)
         for column, units in zip(columns, amounts.values(), strict=True):
@@ -94,7 +94,7 @@ class DecayedSums:
 
     def stop(self) -> None:
         """Let nothing be used from now on."""
-        self._make_writable()
+        self._ensure_writable()
         self._rates[:] = 0
 
     def snapshot(self, now: float, half_life: float) -> Snapshot:
@@ -123,7 +123,7 @@ class DecayedSums:
         excess = len(idle) - MAX_IDLE_KEYS
         if excess <= 0:
             return
-        smallest = np.argsort(largest_parts(self._used[:count])[idle], kind="stable")
+        smallest = np.argsort(largest_fractions(self._used[:count])[idle], kind="stable")
         kept = np.ones(count, np.bool_)
         kept[idle[smallest[: excess + MAX_IDLE_KEYS // 10]]] = False
         self._used, self._rates = self._used[:count][kept], self._rates[:count][kept]
@@ -133,7 +133,7 @@ class DecayedSums:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _make_writable(self) -> None:
+    def _ensure_writable(self) -> None:
         self._version += 1
         if self._is_shared:
             self._used, self._rates = self._used.copy(), self._rates.copy()
@@ -160,14 +160,14 @@ class DecayedSums:
         self._rates = np.pad(self._rates, (rows, columns))
 
 
-def largest_parts(used: FloatMatrix) -> FloatVector:
-    """Return for each row of *used* its part of the sum of all rows, of the resource of which that
+def largest_fractions(used: FloatMatrix) -> FloatVector:
+    """Return for each row of *used* its fraction of the sum of all rows, of the resource of which that
     is largest."""
     if not used.size:
         return np.zeros(used.shape[0])
     totals = used.sum(axis=0)
-    parts: FloatVector = (used / np.where(totals > 0, totals, 1.0)).max(axis=1)
-    return parts
+    fractions: FloatVector = (used / np.where(totals > 0, totals, 1.0)).max(axis=1)
+    return fractions
 
 
 def integral(seconds: float, half_life: float) -> float:

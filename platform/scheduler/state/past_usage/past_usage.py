@@ -15,7 +15,7 @@ import numpy as np
 from ..gangs.gang import Gang, TaskStatus
 from ..gangs.users import user_of
 from ..resources import Amounts, FloatVector
-from .decayed_sums import DecayedSums, Key, Snapshot, decay, integral, largest_parts
+from .decayed_sums import DecayedSums, Key, Snapshot, decay, integral, largest_fractions
 
 DEFAULT_HALF_LIFE = 7 * 86400.0
 
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 300_000
 """Characters that are kept over a restart; what was used least is forgotten."""
 
 _NEGLIGIBLE = 1e-9
-"""Parts of what all have used that are not kept."""
+"""Fractions of what all have used that are not kept."""
 
 _DIGITS = 9
 """Significant digits of what is kept."""
@@ -180,11 +180,11 @@ class PastUsage:
         if snapshot is None:
             return msgspec.json.encode(kept).decode()
         used = snapshot.used_at(now)
-        parts = largest_parts(used)
+        fractions = largest_fractions(used)
         kept.resources = list(snapshot.resources)
         left = MAX_CHARACTERS - len(msgspec.json.encode(kept))
-        for row in np.argsort(-parts, kind="stable").tolist():
-            if parts[row] < _NEGLIGIBLE:
+        for row in np.argsort(-fractions, kind="stable").tolist():
+            if fractions[row] < _NEGLIGIBLE:
                 break
             queue, user = snapshot.keys[row]
             each = PastUse(queue, user, [float(f"{n:.{_DIGITS}g}") for n in used[row].tolist()])
