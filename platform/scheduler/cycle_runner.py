@@ -281,6 +281,7 @@ class CycleRunner:
             unschedulable=tuple(self._unschedulable.values()),
             stranded=self._stranded.count,
             past_usage=past_usage.snapshot if past_usage.is_recorded else None,
+            budgets=past_usage.budgets.published if past_usage.is_recorded else (),
         )
 
     def _update_queue_stats(self) -> None:

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ..machinery.clock import Clock
 from .framework.decision import Decision, GangStats, QueueStats, SchedulerStats
 from .framework.plugin_calls import PluginFailure
+from .state.gangs.diagnosis import BudgetUse
 from .state.past_usage.decayed_sums import Snapshot
 from .state.resources import units_of
 
@@ -147,6 +148,7 @@ class SchedulerMetrics:
         yield from _queue_metrics(stats.queues)
         if stats.past_usage is not None:
             yield _past_usage(stats.past_usage, self._clock.monotonic())
+        yield from _budgets(stats.budgets)
 
 
 class ReloadMetrics:
@@ -255,6 +257,23 @@ def _past_usage(snapshot: Snapshot, now: float) -> Metric:
             if not user and hours > 0:
                 family.add_metric([queue, resource], hours / units_of(resource))
     return family
+
+
+def _budgets(uses: tuple[BudgetUse, ...]) -> Iterator[Metric]:
+    families = (
+        ("used", "Used of the budget of a queue in its current window"),
+        ("limit", "Budget of a queue"),
+    )
+    for kind, text in families:
+        family = GaugeMetricFamily(
+            f"batholith_scheduler_queue_budget_{kind}_resource_hours",
+            f"{text}: units of a resource (CPUs, bytes) times hours.",
+            labels=["queue_name", "resource"],
+        )
+        for use in uses:
+            hours = use.used if kind == "used" else use.limit
+            family.add_metric([use.queue, use.resource], hours / units_of(use.resource))
+        yield family
 
 
 def _queue_sum(queue: QueueStats, kind: str) -> Mapping[str, int]:

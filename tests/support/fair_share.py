@@ -62,18 +62,25 @@ class FairWorld(SchedulerWorld):
         *,
         queue: str = "default",
         cpu: int = 1,
+        minimum: int = 1,
+        limit: str = "",
         priority_class: str = "",
         created: str = "2026-01-01T00:00:00Z",
     ) -> None:
         """Submit a gang of one pod."""
         found: PodGroup = podgroup(
-            name, 1, queue=queue, priority_class=priority_class, created=created
+            name, minimum, queue=queue, priority_class=priority_class, created=created
         )
-        if user:
-            annotations = {names.SUBMITTED_BY: user}
+        texts = {names.SUBMITTED_BY: user, names.TIME_LIMIT: limit}
+        annotations = {name: text for name, text in texts.items() if text}
+        if annotations:
             metadata = msgspec.structs.replace(found.metadata, annotations=annotations)
             found = msgspec.structs.replace(found, metadata=metadata)
         self.upsert(found, pod(f"{name}-0", name, cpu=cpu))
+
+    def submit_pod(self, name: str, group: str) -> None:
+        """Add a pod of one CPU to a gang."""
+        self.upsert(pod(name, group))
 
     def cycle(self) -> list[str]:
         """Run a cycle, start what it has allocated, and return the names of those gangs."""

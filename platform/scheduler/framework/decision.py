@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...model.queue import Queue
 from ..plugins.placement import GangRef, Placement
+from ..state.gangs.diagnosis import BudgetUse
 from ..state.past_usage.decayed_sums import Snapshot
 from ..state.run_times.predictions import PredictedRun
 from .plugin_calls import PluginFailure
@@ -126,6 +127,9 @@ class SchedulerStats:
 
     past_usage: Snapshot | None = None
     """What queues and users have used, if that is recorded."""
+
+    budgets: tuple[BudgetUse, ...] = ()
+    """What queues have used of their budgets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,24 @@ that wait changes only when one user overtakes another.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
+from ...model import times
 from ...model.names import ROOT_QUEUE
 from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import BudgetUse
 from ..state.gangs.gang import Gang, QueueInfo
 from ..state.gangs.users import user_of
 from ..state.past_usage.decayed_sums import Key
+from ..state.resources import format_amount
 from .arguments import duration
+from .extension_points import Rejection
+from .handle import Handle
+
+BUDGET_EXHAUSTED = "BudgetExhausted"
+"""Reason of a rejection: the queue has used what it may use until the end of a window of time."""
 
 _HALF_LIFE, _INTERVAL = timedelta(days=7), timedelta(seconds=10)
 
@@ -30,8 +38,9 @@ _RESOLUTION = 1e-9
 class FairSharePlugin:
     """Orders queues and gangs by past usage."""
 
-    def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Parse half-life and interval."""
+    def __init__(self, arguments: Mapping[str, object], handle: Handle) -> None:
+        """Parse half-life and interval; *handle* has the events that budgets wait for."""
+        self._handle = handle
         half_life = duration(arguments, "half-life", default=_HALF_LIFE) or _HALF_LIFE
         interval = duration(arguments, "interval", default=_INTERVAL) or _INTERVAL
         self._half_life = half_life.total_seconds()
@@ -52,8 +61,13 @@ class FairSharePlugin:
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Let usage be recorded, and compute orders again if that is due."""
         self._cache = cache
-        cache.past_usage.record(self._half_life, cache.gangs.values(), cache.queues.version)
-        now, epoch = cache.past_usage.now, cache.past_usage.epoch
+        usage, queues = cache.past_usage, cache.queues
+        changed = usage.record(
+            self._half_life, cache.gangs.values(), queues.by_name.values(), queues.version
+        )
+        for name in changed:
+            cache.scheduling_queue.publish(self._handle.event(name))
+        now, epoch = usage.now, usage.epoch
         if self._queues_version != cache.queues.version:
             self._queues_version = cache.queues.version
             self._keys.clear()
@@ -63,7 +77,8 @@ class FairSharePlugin:
             self._compute(cache)
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
-        """From the top of the tree: higher priority first, then the smaller past usage."""
+        """From the top of the tree: first those within their soft budget, then higher priority,
+        then the smaller past usage."""
         key = self._keys.get(queue.name)
         if key is None:
             key = self._keys[queue.name] = self._queue_key(queue.name)
@@ -75,9 +90,23 @@ class FairSharePlugin:
             return 0.0
         return float(self._ranks.get((self._cache.queues.of(gang).name, user_of(gang)), 0))
 
+    def job_valid(self, gang: Gang) -> Rejection | None:
+        """Reject a gang whose queue has used up a hard budget, unless it has started and is not
+        ready: then it would keep its nodes in vain."""
+        has_started = gang.counts.ready > 0
+        return None if has_started and not gang.is_ready() else self._budget_rejection(gang)
+
+    def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
+        """Reject a gang whose queue has used up a hard budget, else abstain."""
+        return self._budget_rejection(gang)
+
+    def job_enqueued(self, gang: Gang) -> None:
+        """Do nothing."""
+
     # -- private -------------------------------------------------------------------------------
 
     def _compute(self, cache: SchedulerCache) -> None:
+        cache.past_usage.budgets.publish()
         keys, shares = cache.past_usage.shares(cache.node_matrix.total())
         self._keys.clear()
         largest = float(shares.max(initial=0.0))
@@ -94,15 +123,41 @@ class FairSharePlugin:
             self._ranks = by_user
             self.order_generation += 1
 
+    def _budget_rejection(self, gang: Gang) -> Rejection | None:
+        if self._cache is None or not self._cache.past_usage.budgets:
+            return None
+        path = self._cache.queues.path_of(gang)
+        use = self._cache.past_usage.budgets.exhausted(path, hard=True)
+        if use is None:
+            return None
+        return Rejection(
+            BUDGET_EXHAUSTED,
+            _message(use),
+            budget=use,
+            wake_on=frozenset(map(self._handle.event, path)),
+            retry_at=use.until,
+            shared=True,
+        )
+
     def _queue_key(self, name: str) -> tuple[float, ...]:
         if self._cache is None:
-            return (0.0,)
+            return ()
         queues, key = self._cache.queues, list[float]()
         for each in reversed(queues.with_ancestors(name) or (name,)):
             level = queues.by_name.get(each)
             if each == ROOT_QUEUE and each != name:
                 continue
             spec = level.object.spec if level is not None and level.object is not None else None
+            is_over = self._cache.past_usage.budgets.exhausted((each,), hard=False) is not None
             priority, weight = (spec.priority, max(spec.weight, 1)) if spec else (0, 1)
-            key += (-priority, self._usage.get(each, 0.0) / weight)
+            key += (float(is_over), -priority, self._usage.get(each, 0.0) / weight)
         return tuple(key)
+
+
+def _message(use: BudgetUse) -> str:
+    used, limit = (format_amount(use.resource, each) for each in (use.used, use.limit))
+    until = times.format(datetime.fromtimestamp(use.until, UTC))
+    return (
+        f'queue "{use.queue}" has used its budget: {used} of {limit} {use.resource}-hours; '
+        f"it may use more from {until} on"
+    )

@@ -92,6 +92,14 @@ class DecayedSums:
         for column, units in zip(columns, amounts.values(), strict=True):
             self._used[row, column] += units
 
+    def rates_of(self, key: Key) -> Amounts:
+        """Return what *key* uses now."""
+        row = self._rows.get(key)
+        if row is None:
+            return {}
+        rates = zip(self._columns, self._rates[row].tolist(), strict=False)
+        return {name: units for name, units in rates if units}
+
     def stop(self) -> None:
         """Let nothing be used from now on."""
         self._ensure_writable()
@@ -161,8 +169,7 @@ class DecayedSums:
 
 
 def largest_fractions(used: FloatMatrix) -> FloatVector:
-    """Return for each row of *used* its fraction of the sum of all rows, of the resource of which that
-    is largest."""
+    """Return for each row of *used* the largest of its fractions of the sums of all rows."""
     if not used.size:
         return np.zeros(used.shape[0])
     totals = used.sum(axis=0)

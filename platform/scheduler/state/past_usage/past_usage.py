@@ -12,15 +12,20 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ..gangs.gang import Gang, TaskStatus
+from ....model.budgets import Window
+from ..gangs.gang import Gang, QueueInfo, TaskStatus
 from ..gangs.users import user_of
 from ..resources import Amounts, FloatVector
+from .budgets import Budgets
 from .decayed_sums import DecayedSums, Key, Snapshot, decay, integral, largest_fractions
 
 DEFAULT_HALF_LIFE = 7 * 86400.0
 
 MAX_CHARACTERS = 300_000
 """Characters that are kept over a restart; what was used least is forgotten."""
+
+MAX_WINDOWS = 2_000
+"""Queues of which is kept what they have used of their budget."""
 
 _NEGLIGIBLE = 1e-9
 """Fractions of what all have used that are not kept."""
@@ -40,6 +45,19 @@ class PastUse(msgspec.Struct, array_like=True):
     """Amounts times seconds, in the order of the resources."""
 
 
+class PastWindow(msgspec.Struct, array_like=True):
+    """What is kept of a queue that has a budget."""
+
+    queue: str
+    start: float
+    end: float
+    at: float
+    """Unix time up to which it counts, within the window."""
+
+    used: list[float]
+    """As above."""
+
+
 class KeptUsage(msgspec.Struct):
     """What is kept over a restart."""
 
@@ -48,6 +66,7 @@ class KeptUsage(msgspec.Struct):
 
     resources: list[str] = []
     usage: list[PastUse] = []
+    windows: list[PastWindow] = []
 
 
 class _Charged(NamedTuple):
@@ -56,6 +75,11 @@ class _Charged(NamedTuple):
     gang: Gang
     keys: tuple[Key, ...]
     amounts: Amounts
+
+    @property
+    def queues(self) -> Iterable[str]:
+        """The queue of the gang and those above it."""
+        return (queue for queue, user in self.keys if not user)
 
 
 class PastUsage:
@@ -75,6 +99,8 @@ class PastUsage:
 
         self._path_of = path_of
         self._sums = DecayedSums()
+        self.budgets = Budgets(lambda name: self._sums.rates_of((name, "")))
+        """What of it counts against budgets of queues."""
         self._charged: dict[str, _Charged] = {}
         """By key of the gang."""
 
@@ -98,15 +124,25 @@ class PastUsage:
         if len(self._sums):
             self._sums.advance(now - self._now, self.half_life)
         self._now, self._time = max(now, self._now), time
+        self.budgets.advance(self._now, time)
 
-    def record(self, half_life: float, gangs: Iterable[Gang], queues_version: int) -> None:
+    def record(
+        self,
+        half_life: float,
+        gangs: Iterable[Gang],
+        queues: Iterable[QueueInfo],
+        queues_version: int,
+    ) -> list[str]:
         """Record from now on what *gangs*, which are all that exist, use, with *half_life* in
         seconds, and restore what was kept of the last process.
 
-        To be called at the start of each session. *queues_version* grows when a queue may have
-        another parent.
+        To be called at the start of each session. *queues* are all queues, and *queues_version*
+        grows when one may have another parent or budget. Returns the names of those that have
+        another budget.
         """
         self.half_life = half_life
+        is_new = queues_version != self._queues_version or not self.is_recorded
+        changed = self.budgets.update(queues) if is_new else []
         if not self.is_recorded:
             self.is_recorded, self._since = True, self._time
             for gang in gangs:
@@ -121,6 +157,7 @@ class PastUsage:
             self._kept = None
             self.epoch += 1
         self._sums.forget_idle()
+        return changed
 
     def stop(self) -> None:
         """Record nothing from now on; what was recorded decays."""
@@ -128,6 +165,7 @@ class PastUsage:
             self.is_recorded = False
             self._charged.clear()
             self._sums.stop()
+            self.budgets.stop()
             self.end_cycle()
 
     def observe(self, gang: Gang) -> None:
@@ -142,10 +180,10 @@ class PastUsage:
             if known.amounts == allocated and known.keys == keys:
                 return
             del self._charged[gang.key]
-            self._sums.add_rate(known.keys, known.amounts, -1)
+            self._add_rate(known, -1)
         if allocated:
-            self._charged[gang.key] = _Charged(gang, keys, allocated.copy())
-            self._sums.add_rate(keys, allocated)
+            charged = self._charged[gang.key] = _Charged(gang, keys, allocated.copy())
+            self._add_rate(charged, 1)
 
     def end_cycle(self) -> None:
         """Publish the sums as of this cycle."""
@@ -182,12 +220,13 @@ class PastUsage:
         used = snapshot.used_at(now)
         fractions = largest_fractions(used)
         kept.resources = list(snapshot.resources)
+        kept.windows = self._windows_at(now, time)
         left = MAX_CHARACTERS - len(msgspec.json.encode(kept))
         for row in np.argsort(-fractions, kind="stable").tolist():
             if fractions[row] < _NEGLIGIBLE:
                 break
             queue, user = snapshot.keys[row]
-            each = PastUse(queue, user, [float(f"{n:.{_DIGITS}g}") for n in used[row].tolist()])
+            each = PastUse(queue, user, [_rounded(n) for n in used[row].tolist()])
             left -= len(msgspec.json.encode(each).decode()) + 1
             if left < 0:
                 break
@@ -201,12 +240,29 @@ class PastUsage:
             ValueError: the text is malformed.
         """
         kept = msgspec.json.decode(text, type=KeptUsage)
-        for each in kept.usage:
-            if len(each.used) != len(kept.resources) or min(each.used, default=0.0) < 0:
-                raise ValueError(f"malformed usage of queue {each.queue!r}")
+        numbers = [each.used for each in kept.usage] + [each.used for each in kept.windows]
+        if any(len(used) != len(kept.resources) or min(used, default=0.0) < 0 for used in numbers):
+            raise ValueError("malformed usage of a queue")
         self._kept = kept
 
     # -- private -------------------------------------------------------------------------------
+
+    def _add_rate(self, charged: _Charged, sign: int) -> None:
+        if self.budgets:
+            self.budgets.add_rate(charged.queues, charged.amounts, sign)
+        self._sums.add_rate(charged.keys, charged.amounts, sign)
+
+    def _windows_at(self, now: float, time: float) -> list[PastWindow]:
+        """Return what is to be kept of the first budgets."""
+        snapshot = self.snapshot
+        resources = snapshot.resources if snapshot is not None else ()
+        windows = []
+        for name, use in list(self.budgets.snapshot().items())[:MAX_WINDOWS]:
+            since_end = max(time - use.window.end, 0.0)
+            used = use.used_at(now - since_end)
+            numbers = [_rounded(used.get(each, 0.0)) for each in resources]
+            windows.append(PastWindow(name, *use.window, time - since_end, numbers))
+        return windows
 
     def _restore(self, kept: KeptUsage) -> None:
         """Add what was *kept*, and what pods that still have their resources have used since.
@@ -218,28 +274,52 @@ class PastUsage:
             used = dict(zip(kept.resources, (n * factor for n in each.used), strict=True))
             self._sums.add_used((each.queue, each.user), used)
         factor = decay(max(self._time - self._since, 0.0), self.half_life)
+        windows = {each.queue: each for each in kept.windows}
+        for queue, past in windows.items():
+            used = dict(zip(kept.resources, past.used, strict=True))
+            self.budgets.add_used(queue, used, Window(past.start, past.end))
         for charged in self._charged.values():
-            used = _used_between(charged.gang, kept.at, self._since, self.half_life)
+            used = _used_between(charged.gang, kept.at, self._since, self._weight)
             if used:
                 used = {name: n * factor for name, n in used.items()}
                 for key in charged.keys:
                     self._sums.add_used(key, used)
+            for queue in charged.queues:
+                self._restore_budget(charged.gang, queue, windows.get(queue), kept.at)
+
+    def _weight(self, seconds: float) -> float:
+        return integral(seconds, self.half_life)
+
+    def _restore_budget(
+        self, gang: Gang, queue: str, kept: PastWindow | None, kept_at: float
+    ) -> None:
+        """Count what *gang* has used of the budget of *queue* since that was written."""
+        window = self.budgets.window_of(queue)
+        if window is not None:
+            since = max(window.start, kept_at if kept is None else kept.at)
+            self.budgets.add_used(queue, _used_between(gang, since, self._since, float))
 
     def _keys_of(self, gang: Gang) -> tuple[Key, ...]:
         path = self._path_of(gang)
         return (path[0], user_of(gang)), *((name, "") for name in path)
 
 
-def _used_between(gang: Gang, since: float, until: float, half_life: float) -> dict[str, float]:
+def _rounded(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _used_between(
+    gang: Gang, since: float, until: float, weight_of: Callable[[float], float]
+) -> dict[str, float]:
     """Return what the pods of *gang* that have resources now have used from *since* to *until*,
-    both Unix time."""
+    both Unix time; the seconds of each are weighted."""
     used: dict[str, float] = {}
     for task in gang.tasks.values():
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or not task.traits.started:
             continue
         seconds = until - max(float(task.traits.started), since)
         if seconds > 0:
-            weight = integral(seconds, half_life)
+            weight = weight_of(seconds)
             for name, units in task.eq_class.request.items():
                 used[name] = used.get(name, 0.0) + units * weight
     return used
