@@ -162,6 +162,7 @@ class CycleRunner:
                 retries=self._pop_retries(),
                 predicted_runs=self._cache.run_times.pop_predicted_runs(),
                 incomplete=tuple(self._stranded.evicted),
+                delays=tuple(session.delays),
                 rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )

@@ -84,6 +84,12 @@ class SchedulerMetrics:
             ("reason",),
             registry=registry,
         )
+        self._start_delays = Counter(
+            "batholith_scheduler_start_delays",
+            "Planned starts of gangs that have become later, by cause.",
+            ("cause",),
+            registry=registry,
+        )
         self._prediction_ratio = _prediction_ratio(registry)
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
@@ -127,6 +133,8 @@ class SchedulerMetrics:
                 self._replaced_pods.labels(eviction.reason).inc()
         for run in decision.predicted_runs:
             self._prediction_ratio.observe(run.predicted / max(run.took, 1.0))
+        for delay in decision.delays:
+            self._start_delays.labels(delay.cause.name.lower()).inc()
         self.count_plugin_failures(decision.plugin_failures)
         self._stats = decision.stats
 

@@ -38,9 +38,9 @@ from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
 from .cycle_time_limit import CycleTimeLimit
-from .framework.decision import Decision, IncompleteEviction
+from .framework.decision import Decision
 from .framework.framework import Framework
-from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
+from .framework.stranded_gangs import DEFAULT_TIMEOUT
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
 from .simulation.simulation import Simulations
@@ -79,6 +79,7 @@ from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .writers.binder import Binder
 from .writers.evictor import Evictor
+from .writers.gang_events import record_delay, record_incomplete
 from .writers.kept_entries import kept_entries
 from .writers.nominator import Nominator
 from .writers.placement_check import PlacementCheck
@@ -573,20 +574,12 @@ class Scheduler:
         for key, delay in decision.rechecks.items():
             self._delayed_rechecks.add(key, delay)
         for eviction in decision.incomplete:
-            self._record_incomplete(eviction)
+            log.info("stranded gang evicted", extra=eviction.gang.log_fields())
+            record_incomplete(self._recorder, eviction)
+        for start_delay in decision.delays:
+            record_delay(self._recorder, start_delay)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
-
-    def _record_incomplete(self, eviction: IncompleteEviction) -> None:
-        podgroup = eviction.gang.podgroup
-        log.info("stranded gang evicted", extra=eviction.gang.log_fields())
-        if self._recorder is not None and podgroup is not None and podgroup.is_stored:
-            self._recorder.record(
-                object_reference(names.PODGROUPS, podgroup.metadata),
-                type="Warning",
-                reason=GANG_INCOMPLETE,
-                message=eviction.message,
-            )
 
 
 def _new_cache(settings: SchedulerSettings) -> SchedulerCache:

@@ -14,6 +14,7 @@ from ..plugins.placement import GangRef, Placement
 from ..state.gangs.diagnosis import BudgetUse
 from ..state.past_usage.decayed_sums import Snapshot
 from ..state.run_times.predictions import PredictedRun
+from .backfilling.start_plan import Cause
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
@@ -58,6 +59,17 @@ class IncompleteEviction:
 
     gang: GangRef
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelay:
+    """A gang whose planned start is later than was reported before; both in Unix time."""
+
+    gang: GangRef
+    cause: Cause
+    earlier: float
+    later: float
+    """Infinite if it is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +176,9 @@ class Decision:
     plugin_failures: tuple[PluginFailure, ...] = ()
     incomplete: tuple[IncompleteEviction, ...] = ()
     """Stranded gangs whose members are evicted."""
+
+    delays: tuple[StartDelay, ...] = ()
+    """Planned starts that have become later."""
 
     rechecks: Mapping[str, float] = field(default_factory=dict)
     """Seconds after which gangs are due for another cycle, by key."""
