@@ -1,6 +1,6 @@
 """Runs scheduling cycles: a session per cycle, the configured actions, an immutable decision."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -11,6 +11,7 @@ from .framework.decision import (
     QueueAllocation,
     QueueStats,
     SchedulerStats,
+    StartDelay,
 )
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
@@ -162,7 +163,7 @@ class CycleRunner:
                 retries=self._pop_retries(),
                 predicted_runs=self._cache.run_times.pop_predicted_runs(),
                 incomplete=tuple(self._stranded.evicted),
-                delays=tuple(session.delays),
+                delays=tuple(self._delays()),
                 rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
@@ -189,6 +190,14 @@ class CycleRunner:
         if gang.phase != phase:
             self._cache.changes.mark_stale(gang)
         return report
+
+    def _delays(self) -> Iterator[StartDelay]:
+        for key, cause, earlier, later in self._caches.start_plan.pop_delays(
+            self._cache.cycle_time
+        ):
+            gang = self._cache.gangs.get(key)
+            if gang is not None:
+                yield StartDelay(GangRef(key, gang.podgroup), cause, earlier, later)
 
     def _rechecks(self, now: float) -> dict[str, float]:
         starts = self._caches.start_plan.rechecks(self._cache.cycle_time)

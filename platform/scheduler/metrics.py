@@ -84,12 +84,7 @@ class SchedulerMetrics:
             ("reason",),
             registry=registry,
         )
-        self._start_delays = Counter(
-            "batholith_scheduler_start_delays",
-            "Planned starts of gangs that have become later, by cause.",
-            ("cause",),
-            registry=registry,
-        )
+        self._start_delays = _start_delays(registry)
         self._prediction_ratio = _prediction_ratio(registry)
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
@@ -195,6 +190,15 @@ class ReloadMetrics:
         """Count a configuration that cannot be used."""
         self._reloads.labels("error").inc()
         self._is_current.set(0)
+
+
+def _start_delays(registry: CollectorRegistry | None) -> Counter:
+    return Counter(
+        "batholith_scheduler_start_delays",
+        "Planned starts of gangs that have become later, by cause.",
+        ("cause",),
+        registry=registry,
+    )
 
 
 def _prediction_ratio(registry: CollectorRegistry | None) -> Histogram:

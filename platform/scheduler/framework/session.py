@@ -33,7 +33,7 @@ from ..state.queue.scheduling_queue import (
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from .backfilling.start_plan import StartPlan
 from .candidate import Candidate
-from .decision import Eviction, Nomination, StartDelay, UngatedPod
+from .decision import Eviction, Nomination, UngatedPod
 from .explain import explain
 from .feasibility import pod_masks
 from .framework import Framework
@@ -85,8 +85,6 @@ class Session(PluginDecisions):
         self.evictions: list[Eviction] = []
         self.nominations: dict[str, Nomination] = {}
         """Nominations that differ from the status of the pod, by its uid."""
-        self.delays: list[StartDelay] = []
-        """Planned starts that have become later."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...model.run_times import Basis
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
-from ..plugins.placement import GangRef
 from ..state.gangs.diagnosis import Diagnosis
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.gangs.start_estimate import StartBasis, StartEstimate
@@ -31,7 +30,6 @@ from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
-from .decision import StartDelay
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
 from .queueing_hints import demand_of
@@ -178,11 +176,6 @@ class StartPlanning:
         self._plan.end()
         self._publish()
         now = self._cache.cycle_time
-        for key, cause, earlier, later in self._plan.pop_delays(now):
-            gang = self._cache.gangs.get(key)
-            if gang is not None:
-                ref = GangRef(key, gang.podgroup)
-                self._session.delays.append(StartDelay(ref, cause, earlier, later))
         self._plan.position = self._position()
         self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
 

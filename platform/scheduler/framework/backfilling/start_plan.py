@@ -364,7 +364,7 @@ class StartPlan:
         before = before or self.broken.pop(new.waiting.key, None)
         if before is not None:
             new.bound, new.delays = before.bound, before.delays
-            pass
+            new.reported, new.reported_delays = before.reported, before.reported_delays
             if new.start > max(before.start, self.profile.now) and cause is not None:
                 new.delays.append(cause)
             new.bound = min(new.bound, new.start)
