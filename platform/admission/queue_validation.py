@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from ..model import quantity
 from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, nested_object
+from ..model.budgets import budget_problems
 from ..model.field_errors import ErrorList, aggregate_errors, quote
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
@@ -17,7 +18,7 @@ from ..model.resource_names import is_extended
 from .decoding import decode
 from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
 from .settings import AdmissionSettings
-from .time_limits import queue_problems
+from .time_limits import Problem, queue_problems
 
 HIERARCHY = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS = "volcano.sh/hierarchy-weights"
@@ -104,13 +105,19 @@ def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> N
         errors.invalid("requestBody.spec.state", state, detail)
     if text := _hierarchy_error(queue, old, reader):
         errors.add("requestBody.metadata.annotations", text)
-    known = set() if old is None else set(queue_problems(old.metadata.annotations))
-    for problem in queue_problems(queue.metadata.annotations):
+    known = set() if old is None else set(_annotation_problems(old))
+    for problem in _annotation_problems(queue):
         if problem not in known:  # stored without validation, it must not block other changes
             name, value, text = problem
             errors.invalid(f"requestBody.metadata.annotations[{name}]", value, text)
     if errors.errors:
         raise DeniedError(aggregate_errors(errors.errors))
+
+
+def _annotation_problems(queue: Queue) -> Iterator[Problem]:
+    annotations = queue.metadata.annotations
+    yield from queue_problems(annotations)
+    yield from budget_problems(annotations)
 
 
 def _validate_amounts(queue: Queue, errors: ErrorList) -> None:

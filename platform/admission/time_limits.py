@@ -8,6 +8,7 @@ from ..model.names import (
     DEFAULT_QUEUE,
     DEFAULT_TIME_LIMIT,
     MAX_TIME_LIMIT,
+    MIN_RUNTIME,
     QUEUES,
     RUNNING_ESTIMATE,
     TIME_LIMIT,
@@ -67,8 +68,8 @@ def job_errors(
 
 
 def queue_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the limits in *annotations* of a queue."""
-    yield from _malformed(annotations, DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT)
+    """Yield what is wrong with the durations in *annotations* of a queue."""
+    yield from _malformed(annotations, DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, MIN_RUNTIME)
     default, longest = (
         seconds_of(annotations, name) for name in (DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT)
     )

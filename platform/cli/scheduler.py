@@ -116,8 +116,10 @@ class SchedulingFlags:
         from ..machinery.clock import SystemClock
         from ..scheduler.writers.kept_state import KeptState
 
-        entries = {"predictions": gang_scheduler.predictions}
-        return KeptState(client, SystemClock(), namespace, self.state_configmap, entries)
+        entries = gang_scheduler.kept_entries
+        kept = KeptState(client, SystemClock(), namespace, self.state_configmap, entries)
+        gang_scheduler.restored = kept.restored
+        return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,21 @@ MAX_TIME_LIMIT = "batholith.io/max-time-limit"
 """Annotations of a queue: the limit of jobs without one, and the longest that a job may have. They
 hold for the queues below it, too."""
 
+BUDGET = "batholith.io/budget"
+"""Annotation of a queue: what it may use, with the queues below it, in one window of time, as
+``cpu=1000,nvidia.com/gpu=50`` in CPU-hours and device-hours."""
+BUDGET_WINDOW = "batholith.io/budget-window"
+"""Annotation of a queue: how long such a window is, as a Go duration."""
+BUDGET_POLICY = "batholith.io/budget-policy"
+"""Annotation of a queue: ``hard`` (gangs wait once the budget is used up) or ``soft`` (the queue is
+last then)."""
+
+MIN_RUNTIME = "batholith.io/min-runtime"
+"""Annotation of a queue or a PriorityClass: for how long after its start a gang is not evicted for
+others, as a Go duration. That of a queue holds for those below it that have none."""
+LAST_CHECKPOINT = "batholith.io/last-checkpoint"
+"""Annotation of a pod or PodGroup: until when its work is saved, as a time of RFC 3339."""
+
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
 again. The job controller then counts no retry and applies no policy."""

@@ -8,6 +8,9 @@ from . import durations, names
 OF_RUN_TIME = (names.TIME_LIMIT, names.RUNNING_ESTIMATE, names.ACTIVE_DEADLINE, names.SUBMITTED_BY)
 """Annotations of pods and their owners that their PodGroup inherits."""
 
+OF_LIMIT = (names.TIME_LIMIT, names.ACTIVE_DEADLINE)
+"""Those that limit a run time."""
+
 
 class Basis(StrEnum):
     """Where a run time is known from."""

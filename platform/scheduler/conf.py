@@ -126,6 +126,11 @@ class Conf:
         """The names of the configured plugins."""
         return frozenset(option.name for tier in self.tiers for option in tier)
 
+    @property
+    def metrics_source(self) -> MetricsSource | None:
+        """Where nodes are measured, if a plugin uses that."""
+        return self.metrics if "usage" in self.plugin_names else None
+
 
 def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
     """Parse a configuration.

@@ -1,6 +1,6 @@
 """Runs scheduling cycles: a session per cycle, the configured actions, an immutable decision."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -11,6 +11,7 @@ from .framework.decision import (
     QueueAllocation,
     QueueStats,
     SchedulerStats,
+    StartDelay,
 )
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
@@ -83,7 +84,12 @@ class CycleRunner:
         self._declare(framework)
         self._caches = SessionCaches(self._cache, framework)
         self._set_actions(actions)
+        self._cache.past_usage.stop()  # unless a plugin records it
         self._cache.changes.try_all()
+
+    def has_plugin(self, name: str) -> bool:
+        """Return whether the plugin *name* is configured."""
+        return name in self._framework.plugin_names.values()
 
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
@@ -95,13 +101,13 @@ class CycleRunner:
         names = [name for name, _ in self._actions if name in EVICTING]
         self._cache.scheduling_queue.starving.set_actions(names)
 
-    def tasks_to_try(self, *, time: float, at_most: int) -> int:
+    def tasks_to_try(self, *, time: float, at_most: int, now: float | None = None) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.
 
         A cycle that may evict pods counts all existing tasks, as it compares them. *time* is that
-        of the next cycle.
+        of the next cycle, and *now* the monotonic time, by default the same.
         """
-        self._prepare(time)
+        self._prepare(time if now is None else now, time)
         waiting = self._cache.scheduling_queue
         total = waiting.to_try(at_most)
         if waiting.starving.has_untried or (total and waiting.starving.actions):
@@ -132,7 +138,7 @@ class CycleRunner:
         """
         with self._cache.cycle():
             if not prepared:
-                self._prepare(max(now, self._cache.cycle_time) if time is None else time)
+                self._prepare(now, max(now, self._cache.cycle_time) if time is None else time)
             session = self._run_actions(now, interrupted)
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
@@ -142,6 +148,7 @@ class CycleRunner:
                 self._report(gang, now, busy=busy, position=position) for gang in changed_gangs
             )
             self._cache.refresh()  # of the phases
+            self._cache.past_usage.end_cycle()
             return Decision(
                 placements=tuple(session.placements),
                 evictions=tuple(session.evictions),
@@ -156,6 +163,7 @@ class CycleRunner:
                 retries=self._pop_retries(),
                 predicted_runs=self._cache.run_times.pop_predicted_runs(),
                 incomplete=tuple(self._stranded.evicted),
+                delays=tuple(self._delays()),
                 rechecks=self._rechecks(now),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
@@ -183,13 +191,22 @@ class CycleRunner:
             self._cache.changes.mark_stale(gang)
         return report
 
+    def _delays(self) -> Iterator[StartDelay]:
+        for key, cause, earlier, later in self._caches.start_plan.pop_delays(
+            self._cache.cycle_time
+        ):
+            gang = self._cache.gangs.get(key)
+            if gang is not None:
+                yield StartDelay(GangRef(key, gang.podgroup), cause, earlier, later)
+
     def _rechecks(self, now: float) -> dict[str, float]:
         starts = self._caches.start_plan.rechecks(self._cache.cycle_time)
         return starts | self._stranded.rechecks(now=now) | self._overcommitted.rechecks()
 
-    def _prepare(self, time: float) -> None:
+    def _prepare(self, now: float, time: float) -> None:
         """Find the gangs to be tried."""
         self._cache.cycle_time = time
+        self._cache.past_usage.advance(now, time)
         self._cache.planned.update()
         self._cache.refresh()
         update_reservations(self._cache)
@@ -268,10 +285,13 @@ class CycleRunner:
             else:
                 self._unschedulable.pop(gang.key, None)
         self._update_queue_stats()
+        past_usage = self._cache.past_usage
         return SchedulerStats(
             queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
             stranded=self._stranded.count,
+            past_usage=past_usage.snapshot if past_usage.is_recorded else None,
+            budgets=past_usage.budgets.published if past_usage.is_recorded else (),
         )
 
     def _update_queue_stats(self) -> None:

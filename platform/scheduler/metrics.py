@@ -13,6 +13,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ..machinery.clock import Clock
 from .framework.decision import Decision, GangStats, QueueStats, SchedulerStats
 from .framework.plugin_calls import PluginFailure
+from .state.gangs.diagnosis import BudgetUse
+from .state.past_usage.decayed_sums import Snapshot
+from .state.resources import units_of
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: 0.5 to a minute."""
@@ -81,6 +84,7 @@ class SchedulerMetrics:
             ("reason",),
             registry=registry,
         )
+        self._start_delays = _start_delays(registry)
         self._prediction_ratio = _prediction_ratio(registry)
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
@@ -124,6 +128,8 @@ class SchedulerMetrics:
                 self._replaced_pods.labels(eviction.reason).inc()
         for run in decision.predicted_runs:
             self._prediction_ratio.observe(run.predicted / max(run.took, 1.0))
+        for delay in decision.delays:
+            self._start_delays.labels(delay.cause.name.lower()).inc()
         self.count_plugin_failures(decision.plugin_failures)
         self._stats = decision.stats
 
@@ -143,6 +149,9 @@ class SchedulerMetrics:
             value=stats.stranded,
         )
         yield from _queue_metrics(stats.queues)
+        if stats.past_usage is not None:
+            yield _past_usage(stats.past_usage, self._clock.monotonic())
+        yield from _budgets(stats.budgets)
 
 
 class ReloadMetrics:
@@ -181,6 +190,15 @@ class ReloadMetrics:
         """Count a configuration that cannot be used."""
         self._reloads.labels("error").inc()
         self._is_current.set(0)
+
+
+def _start_delays(registry: CollectorRegistry | None) -> Counter:
+    return Counter(
+        "batholith_scheduler_start_delays",
+        "Planned starts of gangs that have become later, by cause.",
+        ("cause",),
+        registry=registry,
+    )
 
 
 def _prediction_ratio(registry: CollectorRegistry | None) -> Histogram:
@@ -236,6 +254,38 @@ def _scalar_resources(queues: tuple[QueueStats, ...], kind: str) -> Metric:
             if resource not in ("cpu", "memory", "pods"):
                 family.add_metric([queue.name, resource], amount)
     return family
+
+
+def _past_usage(snapshot: Snapshot, now: float) -> Metric:
+    family = GaugeMetricFamily(
+        "batholith_scheduler_queue_past_usage_resource_hours",
+        "Used by a queue and those below it in the past, with decay: units of a resource "
+        "(CPUs, bytes) times hours.",
+        labels=["queue_name", "resource"],
+    )
+    used = snapshot.used_at(now) / 3600
+    for (queue, user), row in zip(snapshot.keys, used.tolist(), strict=True):
+        for resource, hours in zip(snapshot.resources, row, strict=True):
+            if not user and hours > 0:
+                family.add_metric([queue, resource], hours / units_of(resource))
+    return family
+
+
+def _budgets(uses: tuple[BudgetUse, ...]) -> Iterator[Metric]:
+    families = (
+        ("used", "Used of the budget of a queue in its current window"),
+        ("limit", "Budget of a queue"),
+    )
+    for kind, text in families:
+        family = GaugeMetricFamily(
+            f"batholith_scheduler_queue_budget_{kind}_resource_hours",
+            f"{text}: units of a resource (CPUs, bytes) times hours.",
+            labels=["queue_name", "resource"],
+        )
+        for use in uses:
+            hours = use.used if kind == "used" else use.limit
+            family.add_metric([use.queue, use.resource], hours / units_of(use.resource))
+        yield family
 
 
 def _queue_sum(queue: QueueStats, kind: str) -> Mapping[str, int]:

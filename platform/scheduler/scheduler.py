@@ -38,9 +38,9 @@ from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
 from .cycle_time_limit import CycleTimeLimit
-from .framework.decision import Decision, IncompleteEviction
+from .framework.decision import Decision
 from .framework.framework import Framework
-from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
+from .framework.stranded_gangs import DEFAULT_TIMEOUT
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
 from .simulation.simulation import Simulations
@@ -79,6 +79,8 @@ from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .writers.binder import Binder
 from .writers.evictor import Evictor
+from .writers.gang_events import record_delay, record_incomplete
+from .writers.kept_entries import kept_entries
 from .writers.nominator import Nominator
 from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
@@ -167,6 +169,9 @@ class Scheduler:
     _loop: asyncio.AbstractEventLoop | None = None
     """The event loop in which it runs, once it does."""
 
+    restored: asyncio.Event | None = None
+    """Set once what is kept over restarts is restored, if it will be."""
+
     _retry_timer: Timer | None = None
     _new_conf: conf.Conf | None = None
 
@@ -189,7 +194,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._recorder = recorder
         self._scheduler_cache = _new_cache(self._settings)
-        self.predictions = self._scheduler_cache.run_times.predictions
+        self.kept_entries = kept_entries(self._scheduler_cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache,
@@ -323,6 +328,8 @@ class Scheduler:
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
     async def _run_cycles(self) -> None:
+        if self.restored is not None and self._cycle_runner.has_plugin("fairshare"):
+            await self.restored.wait()
         while True:
             await self._wake.wait()
             await self._run_cycle()
@@ -332,7 +339,7 @@ class Scheduler:
 
     def _node_metrics_reader(self, loaded: conf.Conf) -> NodeMetricsReader:
         reader = NodeMetricsReader(self._client, clock=self._clock, deliver=self._enqueue_event)
-        reader.set_source(_metrics_source(loaded))
+        reader.set_source(loaded.metrics_source)
         return reader
 
     def _conf_reloader(self) -> ConfReloader | None:
@@ -390,8 +397,7 @@ class Scheduler:
     def _switch_conf(self) -> None:
         """Switch to a new configuration, if there is one; rejected gangs are tried again.
 
-        To be called before events are applied, among them those of pods whose fields are declared
-        now.
+        To be called before events are applied, some of which may be of pods to be classified again.
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
@@ -400,7 +406,7 @@ class Scheduler:
             self._cycle_runner.configure(framework, loaded.actions)
             if framework.pod_fields != before:
                 self._events += map(DeclarationsChanged, self._pod_informer)
-            self._node_metrics.set_source(_metrics_source(loaded))
+            self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
             self._scheduler_cache.scheduling_queue.publish(ANY)
 
@@ -522,7 +528,7 @@ class Scheduler:
             prepared=True,
         )
         self._time_limit.start_cycle()
-        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
+        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most, now=now) > at_most:
             return await asyncio.to_thread(run)
         return run()
 
@@ -568,25 +574,12 @@ class Scheduler:
         for key, delay in decision.rechecks.items():
             self._delayed_rechecks.add(key, delay)
         for eviction in decision.incomplete:
-            self._record_incomplete(eviction)
+            log.info("stranded gang evicted", extra=eviction.gang.log_fields())
+            record_incomplete(self._recorder, eviction)
+        for start_delay in decision.delays:
+            record_delay(self._recorder, start_delay)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
-
-    def _record_incomplete(self, eviction: IncompleteEviction) -> None:
-        podgroup = eviction.gang.podgroup
-        log.info("stranded gang evicted", extra=eviction.gang.log_fields())
-        if self._recorder is not None and podgroup is not None and podgroup.is_stored:
-            self._recorder.record(
-                object_reference(names.PODGROUPS, podgroup.metadata),
-                type="Warning",
-                reason=GANG_INCOMPLETE,
-                message=eviction.message,
-            )
-
-
-def _metrics_source(loaded: conf.Conf) -> conf.MetricsSource | None:
-    """Return where nodes are measured, if a plugin uses that."""
-    return loaded.metrics if "usage" in loaded.plugin_names else None
 
 
 def _new_cache(settings: SchedulerSettings) -> SchedulerCache:

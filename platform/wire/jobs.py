@@ -292,6 +292,19 @@ class PlannedStart(Record, frozen=True):
     """``limits``, ``predictions`` or ``unknown``: what the ends of other jobs are known from."""
 
 
+class ExhaustedBudget(Record, frozen=True):
+    """The budget of a queue that is used up; amounts are quantities of the resource for an hour."""
+
+    queue: str = ""
+    """The queue of the job, or one above it."""
+
+    resource: str = ""
+    used: str = ""
+    limit: str = ""
+    until: str = ""
+    """When it may use more."""
+
+
 class Explanation(Record, frozen=True):
     """The scheduler's last attempt to start the job."""
 
@@ -307,6 +320,8 @@ class Explanation(Record, frozen=True):
     """The pod that does not fit; empty if the reason is another one."""
     nodes: NodeExplanation | None = None
     start: PlannedStart | None = None
+    budget: ExhaustedBudget | None = None
+    """If the job waits for that."""
 
 
 class WaitReason(StrEnum):

@@ -122,12 +122,20 @@ def test_limit_may_not_be_raised_above_the_maximum_later() -> None:
         ({DEFAULT: "1h", MAXIMUM: "2h"}, ""),
         ({DEFAULT: "1 hour"}, f"requestBody.metadata.annotations[{DEFAULT}]: Invalid value"),
         ({MAXIMUM: "0s"}, f"requestBody.metadata.annotations[{MAXIMUM}]: Invalid value"),
+        ({"batholith.io/min-runtime": "-1h"}, "must be more than 0"),
+        ({"batholith.io/budget": "cpu=1000,x.com/gpu=5"}, ""),
+        (
+            {"batholith.io/budget": "gpu=5"},
+            'requestBody.metadata.annotations[batholith.io/budget]: Invalid value: "gpu=5"',
+        ),
+        (
+            {"batholith.io/budget-window": "24h"},
+            "annotations[batholith.io/budget-window]: Invalid value",
+        ),
         ({DEFAULT: "3h", MAXIMUM: "2h"}, "must not be more than batholith.io/max-time-limit"),
     ],
 )
-def test_limits_of_a_queue_are_durations_in_order(
-    annotations: dict[str, str], expected: str
-) -> None:
+def test_annotations_of_a_queue_are_validated(annotations: dict[str, str], expected: str) -> None:
     new = queue("team", parent="root", annotations=annotations)
     check(expected, new)
     stored = queue("team", parent="root", annotations=annotations)

@@ -202,6 +202,32 @@ REFUSED: dict[str, tuple[Json, str]] = {
         annotated(named("q", parent="root"), default_time_limit="1 hour"),
         "requestBody.metadata.annotations",
     ),
+    "queue-runtime": (
+        annotated(named("q", parent="root"), min_runtime="0s"),
+        "requestBody.metadata.annotations",
+    ),
+    **{
+        f"budget {budget}": (
+            annotated(named("q", parent="root"), budget=budget),
+            "requestBody.metadata.annotations[batholith.io/budget]: Invalid value",
+        )
+        for budget in ("", "cpu", "cpu=x", "cpu=0", "gpu=1", "cpu=1,cpu=1", "cpu=1, memory=1Gi")
+    },
+    **{
+        f"budget window {window}": (
+            annotated(named("q", parent="root"), budget="cpu=1", budget_window=window),
+            "requestBody.metadata.annotations[batholith.io/budget-window]: Invalid value",
+        )
+        for window in ("7d", "59s")
+    },
+    "budget policy": (
+        annotated(named("q", parent="root"), budget="cpu=1", budget_policy="firm"),
+        "requestBody.metadata.annotations[batholith.io/budget-policy]: Invalid value",
+    ),
+    "budget without amounts": (
+        annotated(named("q", parent="root"), budget_policy="soft"),
+        "requestBody.metadata.annotations",
+    ),
     "pods": (
         whole(task("a", 60_000), task("b", 40_001)),
         "spec.tasks[*].replicas: the job has 100001 pods, but a job may have at most 100000",
@@ -459,6 +485,13 @@ ACCEPTED: dict[str, Json] = {
         capability={"cpu": "4", "nvidia.com/gpu": 8},
         deserved={"cpu": "2500m"},
         guarantee={"resource": {"cpu": 1}},
+    ),
+    "queue budget": annotated(
+        named("q", parent="root"),
+        budget="cpu=1000,memory=4000Gi,nvidia.com/gpu=50",
+        budget_window="168h",
+        budget_policy="soft",
+        min_runtime="10m",
     ),
     "queue path": named(
         "q",

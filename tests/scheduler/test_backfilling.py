@@ -9,18 +9,25 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from support.examples import examples
+from support.running_controller import FakeRecorder
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
+from batholith.machinery.testing import FakeClock
 from batholith.model.meta import ObjectMeta
 from batholith.model.run_times import Basis
 from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
+from batholith.scheduler.framework.decision import Decision, StartDelay
 from batholith.scheduler.framework.explanations import Explanation
+from batholith.scheduler.metrics import SchedulerMetrics
+from batholith.scheduler.plugins.placement import GangRef
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
 from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
+from batholith.scheduler.writers.gang_events import record_delay
 
 
 def backfilling(mode: str = "easy", **more: object) -> str:
@@ -481,3 +488,78 @@ def test_planned_starts_are_met_and_gangs_that_were_held_back_are_woken(seed: in
 def test_planned_starts_are_met_in_long_histories(seed: int) -> None:
     for number in range(10):  # ten end within the time of a test on a busy machine, too
         _run(1000 * seed + number, 500)
+
+
+# -- delays that are reported ----------------------------------------------------------------------
+
+
+def delays(world: World, until: float) -> list[tuple[str, Cause, float, float]]:
+    """Run a cycle and return what it has delayed."""
+    world.time = until
+    found = world.decision().delays
+    return [(each.gang.key, each.cause, each.earlier, each.later) for each in found]
+
+
+def planned_world() -> World:
+    """A gang waits for the end of another one at 100."""
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    assert world.start_of("large") == 100
+    return world
+
+
+def test_exceeded_estimate_is_the_cause_and_is_reported_once() -> None:
+    world = planned_world()
+    world.limits.seconds["a"] = 300
+    assert delays(world, 100) == [("ns/large", Cause.OVERRUN, 100, 300)]
+    world.upsert(node("n9", cpu=1))
+    assert delays(world, 101) == []
+
+
+def test_lost_node_is_the_cause_if_no_start_is_possible_any_more() -> None:
+    world = planned_world()
+    world.remove(node("n3", cpu=4))
+    assert delays(world, 1) == [("ns/large", Cause.NODES, 100, math.inf)]
+    world.upsert(node("n9", cpu=1))
+    world.submit("small", 1, cpu=1)
+    assert delays(world, 2) == []
+
+
+def test_gang_of_a_higher_priority_is_the_cause() -> None:
+    world = planned_world()
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    world.cluster.update_priority_class(None, high)
+    world.submit("urgent", 2, limit=500, priority_class="high")
+    assert delays(world, 10) == [("ns/large", Cause.PRIORITY, 100, 510)]
+
+
+def test_small_delays_are_reported_once_they_have_added_up() -> None:
+    world = planned_world()
+    world.limits.seconds["a"] = 130
+    assert delays(world, 100) == []
+    assert world.start_of("large") == 130
+    world.limits.seconds["a"] = 170
+    assert delays(world, 130) == [("ns/large", Cause.OVERRUN, 100, 170)]
+
+
+def test_start_that_moves_to_an_earlier_time_is_not_reported() -> None:
+    world = planned_world()
+    world.limits.seconds["a"] = 50
+    assert delays(world, 10) == []
+
+
+@pytest.mark.parametrize(
+    ("later", "text"), [(300.0, "1970-01-01T00:05:00Z"), (math.inf, "an unknown time")]
+)
+def test_event_of_the_podgroup_and_metric_have_the_cause(later: float, text: str) -> None:
+    delay = StartDelay(GangRef("ns/large", podgroup("large", 4)), Cause.NODES, 100.0, later)
+    recorder = FakeRecorder()
+    record_delay(recorder, delay)
+    message = f"planned start delayed from 1970-01-01T00:01:40Z to {text}: {Cause.NODES}"
+    assert recorder.events == [("PodGroup", "large", "Normal", "StartDelayed", message)]
+    registry = CollectorRegistry()
+    SchedulerMetrics(registry, clock=FakeClock()).record_decision(Decision(delays=(delay,)))
+    name = "batholith_scheduler_start_delays_total"
+    assert registry.get_sample_value(name, {"cause": "nodes"}) == 1

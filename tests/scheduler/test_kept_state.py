@@ -111,12 +111,35 @@ async def test_failed_write_is_repeated(api: ControllerApi) -> None:
         await wait_for(lambda: stored(api) == {"number": "1"})
 
 
-async def test_too_much_is_not_written(
+async def test_too_much_is_not_written_and_other_entries_are(
     api: ControllerApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = Number()
-    monkeypatch.setattr(number, "encode", lambda: "x" * (MAX_CHARACTERS + 1))
-    async with keeping(api, FakeClock(), number=number):
-        number.set(1)
-    assert stored(api) == {}
+    large, small = Number(), Number()
+    monkeypatch.setattr(large, "encode", lambda: "x" * (MAX_CHARACTERS + 1))
+    async with keeping(api, FakeClock(), large=large, small=small):
+        large.set(1)
+        small.set(2)
+    assert stored(api) == {"small": "2"}
     assert "too large" in caplog.text
+
+
+async def test_entries_are_not_written_that_are_too_large_together(api: ControllerApi) -> None:
+    api.put(CONFIGMAPS, "kept", data={"one": "1" * (MAX_CHARACTERS - 10), "other": "2"})
+    one, other = Number(), Number()
+    one.restore = lambda text: None  # type: ignore[method-assign]  # an integer has fewer digits
+    async with keeping(api, FakeClock(), one=one, other=other):
+        await wait_for(lambda: other.value == 2)
+        other.set(10**11)
+    assert stored(api)["other"] == "2"
+
+
+async def test_waiting_for_what_is_restored_ends_even_if_it_cannot_be_read(
+    api: ControllerApi,
+) -> None:
+    api.fail(403, "GET", count=1)
+    async with api.client() as client:
+        kept = _kept(client, FakeClock(), number=Number())
+        running = asyncio.create_task(kept.run())
+        await asyncio.wait_for(kept.restored.wait(), 60)
+        running.cancel()
+        await asyncio.wait((running,))

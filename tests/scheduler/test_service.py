@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from prometheus_client import CollectorRegistry
 from support.controller_api import ControllerApi
+from support.fair_share import CONFIGURATION as FAIR_SHARE
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
@@ -54,6 +55,26 @@ async def test_failed_cycle_ends_the_scheduler(
     monkeypatch.setattr(scheduler._cycle_runner, "run_once", fail)
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a bug"), flatten_subgroups=True):
         await asyncio.wait_for(scheduler.run(), 60)
+
+
+@pytest.mark.parametrize(("conf", "waits"), [(DEFAULT, False), (FAIR_SHARE, True)])
+async def test_first_cycle_waits_for_past_usage_if_that_is_configured(
+    conf: str, waits: bool
+) -> None:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        api.put(QUEUES, "q")
+        scheduler = Scheduler(client, settings=SchedulerSettings(conf=conf))
+        scheduler.restored = asyncio.Event()
+        cycles: list[object] = []
+        run_once = scheduler._cycle_runner.run_once
+        scheduler._cycle_runner.run_once = (  # type: ignore[method-assign]
+            lambda **arguments: cycles.append(arguments) or run_once(**arguments)  # type: ignore[func-returns-value]
+        )
+        async with running(scheduler):
+            await wait_for(lambda: scheduler._events if waits else cycles)
+            assert bool(cycles) is not waits
+            scheduler.restored.set()
+            await wait_for(lambda: cycles)
 
 
 class BlockingAction:

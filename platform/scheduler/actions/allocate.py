@@ -27,7 +27,7 @@ from ..framework.start_planning import StartPlanning
 from ..framework.statement import MissingMembers
 from ..framework.unfit_tasks import UnfitTasks
 from ..framework.victim_plan import pods_fitting
-from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
+from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from ..state.gangs.diagnosis import Diagnosis, FitError
 from ..state.gangs.gang import Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
@@ -128,7 +128,7 @@ def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, He
         gang = candidate.gang
         rejection = session.job_valid(gang)
         if rejection:
-            session.reject_for(gang, rejection)
+            _reject_invalid(session, gang, rejection)
         else:
             heap = pending.setdefault(session.cache.queues.of(gang).name, [])
             _push(planning, heap, PendingGang(candidate))
@@ -169,8 +169,16 @@ def _push_next(session: Session, planning: StartPlanning, heap: Heap, tried: Pen
         if rejection is None:
             _push(planning, heap, PendingGang(following))
             return
-        session.reject_for(following.gang, rejection)
+        _reject_invalid(session, following.gang, rejection)
         following = session.next_candidate(following)
+
+
+def _reject_invalid(session: Session, gang: Gang, rejection: Rejection) -> None:
+    """Reject *gang*; one that is shared holds for all gangs of its queue with equal demand."""
+    demand = None
+    if rejection.shared:
+        demand = limit_hints(gang, session.cache.queues.of(gang).name, frozenset()).demand
+    session.reject_for(gang, rejection, demand)
 
 
 def _tasks_to_try(session: Session, gang: Gang) -> list[Task]:

@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from ...model.queue import Queue
 from ..plugins.placement import GangRef, Placement
+from ..state.gangs.diagnosis import BudgetUse
+from ..state.past_usage.decayed_sums import Snapshot
 from ..state.run_times.predictions import PredictedRun
+from .backfilling.start_plan import Cause
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
@@ -56,6 +59,17 @@ class IncompleteEviction:
 
     gang: GangRef
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelay:
+    """A gang whose planned start is later than was reported before; both in Unix time."""
+
+    gang: GangRef
+    cause: Cause
+    earlier: float
+    later: float
+    """Infinite if it is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,12 @@ class SchedulerStats:
     stranded: int = 0
     """Gangs that were never complete and of which members are bound."""
 
+    past_usage: Snapshot | None = None
+    """What queues and users have used, if that is recorded."""
+
+    budgets: tuple[BudgetUse, ...] = ()
+    """What queues have used of their budgets."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -156,6 +176,9 @@ class Decision:
     plugin_failures: tuple[PluginFailure, ...] = ()
     incomplete: tuple[IncompleteEviction, ...] = ()
     """Stranded gangs whose members are evicted."""
+
+    delays: tuple[StartDelay, ...] = ()
+    """Planned starts that have become later."""
 
     rechecks: Mapping[str, float] = field(default_factory=dict)
     """Seconds after which gangs are due for another cycle, by key."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from ...model import times
-from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Shortage
+from ..state.gangs.diagnosis import BudgetUse, Diagnosis, FitError, NodeFit, Shortage
 from ..state.gangs.start_estimate import StartEstimate
 from ..state.resources import format_amount
 
@@ -102,6 +102,8 @@ class Explanation:
                 "fitting": len(diagnosis.fitting_uids),
             },
         }
+        if diagnosis.budget is not None:
+            explanation["budget"] = _budget(diagnosis.budget)
         if shortages:
             explanation["limits"] = _limits(shortages)
         if fit_error is not None:
@@ -125,6 +127,16 @@ def _start(estimate: StartEstimate) -> dict[str, object]:
 
 def _time(seconds: float) -> str:
     return times.format(datetime.fromtimestamp(seconds, UTC))
+
+
+def _budget(use: BudgetUse) -> dict[str, object]:
+    return {
+        "queue": use.queue,
+        "resource": use.resource,
+        "used": format_amount(use.resource, use.used),
+        "limit": format_amount(use.resource, use.limit),
+        "until": _time(use.until),
+    }
 
 
 def _limits(shortages: Sequence[Shortage]) -> dict[str, dict[str, object]]:

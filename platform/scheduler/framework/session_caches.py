@@ -42,7 +42,8 @@ class SessionCaches:
     def order_version(self) -> object:
         """Differs from before if the order of gangs may have changed although the gangs have
         not."""
-        return id(self), self._cache.node_matrix.total_version, self._generations
+        orders = tuple(int(getattr(each, "order_generation", 0)) for each in self._plugins)
+        return id(self), self._cache.node_matrix.total_version, self._generations, orders
 
     def check_generations(self) -> None:
         """Drop everything if a plugin returns other results although nothing in the scheduler cache

@@ -506,6 +506,8 @@ class StartPlanning:
 
     def _waiting_of(self, gang: Gang) -> Waiting | None:
         """Return *gang* with what it needs to start, or ``None`` if it cannot."""
+        if self._session.job_valid(gang):
+            return None
         try:
             needs = self._needs(gang)
             if needs is None:

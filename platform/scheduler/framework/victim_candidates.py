@@ -8,12 +8,17 @@ from ..plugins.extension_points import Preemptor
 from ..plugins.gang import SurplusCounter, gangs_with_surplus
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.gangs.task_table import TaskTable
-from ..state.gangs.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
+from ..state.gangs.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, SAVED, STARTED, TIME_LIMIT
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.resources import Amounts, BoolVector, IntVector, amounts
+from ..state.resources import PODS, Amounts, BoolVector, FloatVector, IntVector, amounts
 from .session import Session
 from .victim_plan import Candidates
 from .victims import Reach
+
+_NEVER = np.iinfo(np.int64).max // 4
+
+_MOST = 0.9
+"""A gang that has run for more of its limit is evicted after all others of its priority."""
 
 _RECHECK_DELAY = 1.0
 """Seconds after which a gang is tried again whose victims are not running yet."""
@@ -62,7 +67,7 @@ class VictimCandidates:
         if eq_class.best_effort:
             best_effort = [task.eq_class.best_effort for task in self.tasks(slots)]
             slots = slots[np.array(best_effort, np.bool_)]
-        slots = self._without_refused(slots)
+        slots = self._without_young(self._without_refused(slots))
         preemptor = self.preemptor(eq_class, ())
         permitted = self._session.votes.mask(self._reach, preemptor, table, slots)
         self._note_protected(slots[~permitted])
@@ -90,16 +95,19 @@ class VictimCandidates:
         """Return the level of each of *slots*, and its preference.
 
         A task of a higher level is evicted only if all of lower ones do not suffice: one that its
-        gang needs, one of a queue that loses tasks later, or one of a higher priority. Of one level
-        those are preferred that have started last.
+        gang needs, one of a queue that loses tasks later, one of a higher priority, or one that
+        ends soon by the limit of its gang. Of one level those are preferred that lose the least
+        work: resources times the seconds since they have started, or have saved their work.
         """
         table = self._cache.task_table
         priorities = (
+            self._ends_soon(slots),
             table.priority[slots],
             table.gang_priority[table.gang[slots]],
             self._queue_ranks(slots),
         )
-        order = np.lexsort((slots, -STARTED.values(table, slots), *priorities))
+        started = STARTED.values(table, slots)
+        order = np.lexsort((slots, -started, self._lost_work(slots), *priorities))
         ranks = np.empty(len(slots), np.int64)
         ranks[order] = np.arange(len(slots))
         keys = (*priorities, self._breaking_mask(slots, ranks).astype(np.int64))
@@ -166,6 +174,58 @@ class VictimCandidates:
                 excluded.add(task.slot)
                 self._retry_after(until)
         return slots[~np.isin(slots, list(excluded))] if excluded else slots
+
+    def _without_young(self, slots: IntVector) -> IntVector:
+        """Return *slots* without tasks of gangs that have not run for their minimum time yet."""
+        longest = self._cache.min_runtimes.longest()
+        if not longest or not len(slots):
+            return slots
+        table, now = self._cache.task_table, self._cache.cycle_time
+        started = self._gang_starts()[table.gang[slots]]
+        protected = np.zeros(len(slots), np.bool_)
+        for number in np.unique(table.gang[slots[started + longest > now]]).tolist():
+            is_member = table.gang[slots] == number
+            until = float(started[is_member][0]) + self._cache.min_runtimes.of(
+                table.gang_of(number)
+            )
+            if until > now:
+                protected |= is_member
+                self._retry_after(until)
+        return slots[~protected]
+
+    def _gang_starts(self) -> IntVector:
+        """Return by number of the gang when the first of its tasks that are on nodes was started,
+        as Unix time."""
+        table = self._cache.task_table
+        on_node = np.flatnonzero(table.node >= 0)
+        starts: IntVector = np.full(int(table.gang.max(initial=-1)) + 1, _NEVER, np.int64)
+        started = STARTED.values(table, on_node)
+        np.minimum.at(starts, table.gang[on_node[started > 0]], started[started > 0])
+        return starts
+
+    def _ends_soon(self, slots: IntVector) -> IntVector:
+        """Return for each of *slots* whether a tenth of the limit of its gang is left at most."""
+        table = self._cache.task_table
+        limits = TIME_LIMIT.values(table, slots)
+        if not limits.any():
+            return np.zeros(len(slots), np.int64)
+        started = self._gang_starts()[table.gang[slots]]
+        ends = (limits > 0) & (started + limits * _MOST <= self._cache.cycle_time)
+        return ends.astype(np.int64)
+
+    def _lost_work(self, slots: IntVector) -> FloatVector:
+        """Return for each of *slots* the work that its eviction costs: what it requests, of the
+        resource of which that is the largest part of the cluster, times seconds."""
+        table, matrix = self._cache.task_table, self._cache.node_matrix
+        now = int(self._cache.cycle_time)
+        since = np.maximum(STARTED.values(table, slots), SAVED.values(table, slots))
+        seconds = now - np.minimum(since, now)
+        requests = table.requests(slots).astype(np.float64)
+        total = matrix.allocatable.sum(axis=1)[: len(requests)].astype(np.float64)
+        total[PODS] = 0
+        fractions = requests[: len(total)][total > 0] / total[total > 0, np.newaxis]
+        work: FloatVector = fractions.max(axis=0, initial=0.0) * seconds
+        return work
 
     def _note_protected(self, slots: IntVector) -> None:
         """Note the earliest time at which one of the tasks in *slots* is not protected any more."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..state.cache.cache import SchedulerCache
-from ..state.gangs.diagnosis import Diagnosis, Shortage, Stage
+from ..state.gangs.diagnosis import BudgetUse, Diagnosis, Shortage, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task
 from ..state.gangs.task_table import TaskTable
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
@@ -47,6 +47,9 @@ class Rejection:
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of."""
 
+    budget: BudgetUse | None = None
+    """The budget of the queue that is used up, if that is why."""
+
     wake_on: frozenset[ClusterEvent] | None = None
     """What may end it, besides changes of the gang; ``None``: any event."""
 
@@ -61,7 +64,13 @@ class Rejection:
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of a gang that is rejected as a whole."""
-        return Diagnosis(self.reason, self.message, stage=self.stage, shortages=self.shortages)
+        return Diagnosis(
+            self.reason,
+            self.message,
+            stage=self.stage,
+            shortages=self.shortages,
+            budget=self.budget,
+        )
 
 
 @dataclass(frozen=True, slots=True)

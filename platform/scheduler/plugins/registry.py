@@ -16,6 +16,7 @@ from .capacity import CapacityPlugin
 from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
+from .fairshare import FairSharePlugin
 from .gang import GangPlugin
 from .handle import Handle, takes_handle
 from .hierarchical_capacity import HierarchicalCapacityPlugin
@@ -45,6 +46,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "deviceshare": None,
     "drf": DrfPlugin,
     "extender": None,
+    "fairshare": FairSharePlugin,
     "gang": GangPlugin,
     "network-topology-aware": None,
     "nodegroup": NodeGroupPlugin,
@@ -64,7 +66,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "tdm": TdmPlugin,
     "usage": UsagePlugin,
 }
-"""All plugins of Volcano by name; ``None`` if there is no implementation."""
+"""All plugins of Volcano by name, ``None`` if there is no implementation, and ``fairshare``."""
 
 HIERARCHICAL: Mapping[str, PluginFactory] = {
     "capacity": HierarchicalCapacityPlugin,

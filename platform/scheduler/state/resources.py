@@ -83,6 +83,11 @@ def amount(name: str, quantity: str | int | float) -> int:
     return max(min(units, MAX_AMOUNT), -MAX_AMOUNT)
 
 
+def units_of(name: str) -> int:
+    """Return which amount of resource *name* is one of it: a CPU, a byte, a device."""
+    return 1 if name in _WHOLE_UNIT_RESOURCES else 1000
+
+
 def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
     """Return the counted entries of a resource list as amounts."""
     if not quantities:

@@ -61,8 +61,14 @@ class KeptState:
     namespace: str
     name: str
     entries: Mapping[str, KeptEntry]
+    restored: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the entries have been restored, or cannot be."""
+
     _written: dict[str, int] = field(default_factory=dict)
     """Versions of the entries that were written last."""
+
+    _sizes: dict[str, int] = field(default_factory=dict)
+    """Characters of the entries as they are stored."""
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -73,7 +79,10 @@ class KeptState:
             ready.set()
         if elected is not None:
             await elected.wait()
-        await self._load()
+        try:
+            await self._load()
+        finally:
+            self.restored.set()
         try:
             while True:
                 await self.clock.sleep(WRITE_INTERVAL)
@@ -94,6 +103,7 @@ class KeptState:
         except _FAILURES as error:
             self._warn("cannot read what was kept of the last run", error)
             found = _ConfigMap()
+        self._sizes = {key: len(text) for key, text in found.data.items()}
         for key, entry in self.entries.items():
             if key in found.data:
                 try:
@@ -107,16 +117,22 @@ class KeptState:
         changed = [key for key, version in versions.items() if self._written.get(key) != version]
         if not changed:
             return
-        data = {key: self.entries[key].encode() for key in changed}
-        if sum(map(len, data.values())) > MAX_CHARACTERS:
-            self._warn("what is to be kept is too large", ", ".join(changed))
+        data, sizes = {}, dict(self._sizes)
+        for key in changed:
+            text = self.entries[key].encode()
+            if sum((sizes | {key: len(text)}).values()) > MAX_CHARACTERS:
+                self._warn("what is to be kept is too large", key)
+            else:
+                data[key], sizes[key] = text, len(text)
+        if not data:
             return
         try:
             await self._write({"data": data})
         except _FAILURES as error:
             self._warn("cannot write what is to be kept", error)
             return
-        self._written.update(versions)
+        self._sizes = sizes
+        self._written.update({key: versions[key] for key in data})
 
     async def _write(self, body: dict[str, object]) -> None:
         try:

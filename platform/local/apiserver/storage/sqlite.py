@@ -5,11 +5,11 @@ one. Each group updates the table of objects and appends to a log, from which wa
 after a restart. Resource versions are never reused: they are reserved in blocks, so that even a
 power cut that loses the last asynchronous commits (events, leases) cannot repeat their versions.
 
-On a full disk, deletions are still written, even if another process takes what becomes free; all other
-writes fail. For that, nothing is ever released to be allocated again: each page of the database has
-disk space before it is in the write-ahead log. So a checkpoint needs no space, and after it the log
-starts again in its file, whose space is allocated, too. Deletions need no new pages, because older
-log entries are deleted first.
+On a full disk, deletions are still written, even if another process takes what becomes free; all
+other writes fail. For that, nothing is ever released to be allocated again: each page of the
+database has disk space before it is in the write-ahead log. So a checkpoint needs no space, and
+after it the log starts again in its file, whose space is allocated, too. Deletions need no new
+pages, because older log entries are deleted first.
 """
 
 import contextlib

@@ -18,6 +18,9 @@ import numpy as np
 from ...state.resources import Matrix
 from .profile import Allowed, Occupation, PodNeed, Profile
 
+_MIN_DELAY = 60.0
+"""Seconds of a delay that is reported."""
+
 
 class Cause(StrEnum):
     """Why a planned start became later."""
@@ -90,6 +93,12 @@ class StartReservation:
 
     is_kept: bool = True
     """Whether later gangs leave its nodes to it."""
+
+    reported: float = math.inf
+    """The start, as Unix time, of which a delay is reported."""
+
+    reported_delays: int = 0
+    """How many of *delays* have been reported."""
 
     @property
     def start(self) -> float:
@@ -178,6 +187,25 @@ class StartPlan:
                 self._subtract(each)
         for each in list(self):
             self._move_earlier(each)
+
+    def pop_delays(self, now: float) -> list[tuple[str, Cause, float, float]]:
+        """Return the starts that have become later since they were returned last: the key of the
+        gang, the last cause, and the start before and now.
+
+        Delays of less than a minute, or a tenth of the wait, count once they have added up to
+        that. What is not planned any more has no start.
+        """
+        found = []
+        current = [(each, each.start) for each in self]
+        current += [(each, math.inf) for each in self.broken.values()]
+        for each, start in current:
+            is_new = len(each.delays) > each.reported_delays
+            if start < each.reported or (start > each.reported and not is_new):
+                each.reported = start
+            elif is_new and start - each.reported > max((each.reported - now) / 10, _MIN_DELAY):
+                found.append((each.waiting.key, each.delays[-1], each.reported, start))
+                each.reported, each.reported_delays = start, len(each.delays)
+        return found
 
     def end(self) -> None:
         """Forget what was free in this cycle."""
@@ -332,10 +360,11 @@ class StartPlan:
         before: StartReservation | None = None,
         cause: Cause | None = None,
     ) -> StartReservation:
-        new.bound = new.start
+        new.bound = new.reported = new.start
         before = before or self.broken.pop(new.waiting.key, None)
         if before is not None:
             new.bound, new.delays = before.bound, before.delays
+            new.reported, new.reported_delays = before.reported, before.reported_delays
             if new.start > max(before.start, self.profile.now) and cause is not None:
                 new.delays.append(cause)
             new.bound = min(new.bound, new.start)

@@ -14,7 +14,7 @@ from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue
-from ....model.run_times import OF_RUN_TIME
+from ....model.run_times import OF_LIMIT, OF_RUN_TIME
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
@@ -33,6 +33,7 @@ from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
 from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsages
+from ..past_usage.past_usage import PastUsage
 from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
@@ -65,6 +66,7 @@ from .events import (
     ResourceQuotaEvent,
     StorageClassEvent,
 )
+from .min_runtimes import MinRuntimes
 from .queues import Queues
 from .resource_quotas import NamespaceQuotas
 
@@ -94,7 +96,9 @@ class SchedulerCache:
         self.admission_rounds = AdmissionRounds()
         self.changes = ChangeRecord(self.node_matrix, self.scheduling_queue)
         self.queues = Queues(self.task_table, self.scheduling_queue, default_name=default_queue)
+        self.min_runtimes = MinRuntimes(self.queues)
         self.run_times = RunTimes(self.queues.objects_of)
+        self.past_usage = PastUsage(self.queues.path_of)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
@@ -286,6 +290,10 @@ class SchedulerCache:
             self.scheduling_queue.publish(PODGROUP)
         if old is not None and new is not None and _run_time(old) != _run_time(new):
             gang.version += 1  # it may start before others now
+        if gang.tasks and _work_of(old) != _work_of(new):
+            for task in gang.tasks.values():
+                self.task_table.update_columns(task)
+            self.scheduling_queue.publish(VICTIMS)
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.planned.observe_podgroup(gang, old, new)
@@ -301,6 +309,7 @@ class SchedulerCache:
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
         self.queues.priority_classes.update(old, new)
+        self.scheduling_queue.publish(VICTIMS)
         for gang in self.gangs.values():
             priority = self.queues.priority_classes.priority_of(gang)
             if priority != gang.priority:
@@ -308,7 +317,6 @@ class SchedulerCache:
                 gang.version += 1
                 self.task_table.update_gang(gang, self.queues.of(gang).name)
                 self.changes.mark_stale(gang)
-                self.scheduling_queue.publish(VICTIMS)
 
     def recheck(self, key: str) -> None:
         """Let the gang with *key* be reported again."""
@@ -489,6 +497,7 @@ class SchedulerCache:
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
             self.run_times.observe(gang, self.cycle_time)
+            self.past_usage.observe(gang)
             is_new = gang.is_pending and gang.podgroup is not None
             queue_name = self.queues.of(gang).name if is_new else None
             self.admission_rounds.observe(gang, queue_name)
@@ -700,3 +709,9 @@ class SchedulerCache:
 def _run_time(podgroup: PodGroup) -> tuple[str | None, ...]:
     """Return the annotations that state for how long a gang runs."""
     return tuple(podgroup.metadata.annotations.get(name) for name in OF_RUN_TIME)
+
+
+def _work_of(podgroup: PodGroup | None) -> tuple[str | None, ...]:
+    """Return the annotations that state what of the work of a gang an eviction costs."""
+    found = podgroup.metadata.annotations if podgroup else {}
+    return found.get(names.LAST_CHECKPOINT), *map(found.get, OF_LIMIT)

@@ -50,6 +50,11 @@ class Queues:
         queue = self.by_name.get(name)
         return self.named(name) if queue is None else queue
 
+    def path_of(self, gang: Gang) -> tuple[str, ...]:
+        """Return the queue of *gang* and its ancestors; an empty name for a single pod."""
+        name = self.of(gang).name
+        return self.with_ancestors(name) or (name,)
+
     def objects_of(self, gang: Gang) -> Iterator[Queue]:
         """Yield the queue of *gang* and its ancestors, as far as they are known."""
         for name in self.with_ancestors(self.of(gang).name):

@@ -40,6 +40,19 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What a queue has used of its budget of one resource; amounts as in ``state.resources``, times
+    hours."""
+
+    queue: str
+    resource: str
+    used: int
+    limit: int
+    until: float
+    """When the window of time ends, in Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class NearestNode:
     """The node with the smallest shortage for a pod."""
 
@@ -105,6 +118,9 @@ class Diagnosis:
     """At which step it was rejected as a whole; without ``message``, see the fit errors."""
 
     shortages: tuple[Shortage, ...] = ()
+
+    budget: BudgetUse | None = None
+    """The budget that is used up, if that is why."""
 
     exceeds_nodes: bool = False
     """Whether the nodes could not take what the gang needs even if nothing else ran."""

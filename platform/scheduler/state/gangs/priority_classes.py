@@ -1,5 +1,7 @@
 """The priority classes of the cluster, and the priorities of gangs by them."""
 
+from collections.abc import Collection
+
 from ..core_types import PriorityClass
 from .gang import Gang
 
@@ -10,13 +12,27 @@ class PriorityClasses:
     def __init__(self) -> None:
         """Start without classes."""
         self._classes: dict[str, PriorityClass] = {}
+        self.version = 0
+        """Grows with each change."""
 
     def update(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class."""
+        self.version += 1
         if old is not None:
             self._classes.pop(old.metadata.name, None)
         if new is not None:
             self._classes[new.metadata.name] = new
+
+    def all(self) -> Collection[PriorityClass]:
+        """Return all classes."""
+        return self._classes.values()
+
+    def of(self, gang: Gang) -> PriorityClass | None:
+        """Return the class of *gang*, or the default one."""
+        named = gang.podgroup.spec.priority_class_name if gang.podgroup else ""
+        found = self._classes.get(named)
+        defaults = (each for each in self._classes.values() if each.global_default)
+        return next(defaults, None) if found is None else found
 
     def values(self) -> dict[str, int]:
         """Return the value of each class by name."""
@@ -26,7 +42,5 @@ class PriorityClasses:
         """Return the priority of *gang*: that of its class, or of its pod if it is a single one."""
         if gang.single:
             return max((task.priority for task in gang.tasks.values()), default=0)
-        named = gang.podgroup.spec.priority_class_name if gang.podgroup else ""
-        if named in self._classes:
-            return self._classes[named].value
-        return next((each.value for each in self._classes.values() if each.global_default), 0)
+        found = self.of(gang)
+        return 0 if found is None else found.value

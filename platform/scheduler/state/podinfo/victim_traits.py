@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ....model import durations, times
+from ....model.names import LAST_CHECKPOINT
 from ..core_types import Pod
 
 PREEMPTABLE = "volcano.sh/preemptable"
@@ -38,6 +39,9 @@ class VictimTraits:
     started: int
     """When it was bound or started, as Unix time; 0 if it was not."""
 
+    saved: int
+    """Until when its work is saved, as Unix time; 0 without a checkpoint."""
+
     active_deadline: int | None
     """Seconds after its start in which the kubelet ends it, if it does."""
 
@@ -58,6 +62,7 @@ def victim_traits(pod: Pod) -> VictimTraits:
         grace_period=_DEFAULT_GRACE_PERIOD if grace is None else grace,
         protected_until=started + math.ceil(_seconds(cooldown)) if cooldown and started else 0,
         started=started,
+        saved=unix_time(meta.annotations.get(LAST_CHECKPOINT, "")),
         active_deadline=spec.active_deadline_seconds,
         labels=meta.labels,
     )
@@ -74,13 +79,14 @@ def _started(pod: Pod) -> int:
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True":
             if condition.last_transition_time:
-                return _unix_time(condition.last_transition_time)
+                return unix_time(condition.last_transition_time)
             break
-    return _unix_time(pod.status.start_time or pod.metadata.creation_timestamp or "")
+    return unix_time(pod.status.start_time or pod.metadata.creation_timestamp or "")
 
 
 @lru_cache(maxsize=4096)
-def _unix_time(text: str) -> int:
+def unix_time(text: str) -> int:
+    """Return a timestamp as Unix time; 0 if it is malformed or empty."""
     try:
         return int(times.parse(text).timestamp())
     except times.TimeError:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ....model import names
 from ..gangs.gang import Gang
+from ..gangs.users import user_of
 
 MAX_PATTERNS = 4_000
 """Patterns that are remembered; those not seen for longest are forgotten."""
@@ -111,5 +111,4 @@ def pattern_of(gang: Gang) -> Pattern:
         return "", gang.namespace, ""
     owner = podgroup.metadata.controller
     name = owner.name if owner is not None else gang.name
-    user = podgroup.metadata.annotations.get(names.SUBMITTED_BY) or gang.namespace
-    return gang.queue_name, user, _VARYING.sub("#", name)
+    return gang.queue_name, user_of(gang), _VARYING.sub("#", name)

@@ -1,0 +1,1 @@
+"""What queues and users have used in the past."""
