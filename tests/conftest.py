@@ -28,7 +28,7 @@ _PATIENT = hypothesis.settings(
 )
 hypothesis.settings.register_profile("patient", _PATIENT)
 hypothesis.settings.register_profile(
-    "steady", _PATIENT, derandomize=True, database=None, max_examples=40
+    "steady", _PATIENT, derandomize=True, database=None, max_examples=25
 )
 hypothesis.settings.register_profile(
     "fast", _PATIENT, derandomize=True, database=None, max_examples=10
