@@ -25,15 +25,17 @@ demo: venv
 # PROCESSES run the tests in parallel, each with a separate real API server; 0: one process. There are
 # more than cores because many tests wait for other processes.
 # Property tests use the same examples each time; plain `pytest` generates new ones, and more.
-PROCESSES ?= 3
+PROCESSES ?= 4
 test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
-# The tests that start no process and no cluster: for every change (a minute).
+# The tests that start no process and no API server, and few examples of property tests: for every
+# change (a minute). They do not wait, so there are as many processes as cores.
+FAST_PROCESSES ?= 2
 test-fast: venv
 	@echo "==> pytest -m 'not process and not cluster and not soak'"
-	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady -m 'not process and not cluster and not soak'
+	@$(PY) -m pytest --numprocesses=$(FAST_PROCESSES) --hypothesis-profile=fast -m 'not process and not cluster and not soak'
 
 # Long-running tests: attacks and sustained load. Run it before closing an issue about what they cover.
 soak: venv

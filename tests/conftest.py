@@ -1,10 +1,13 @@
 """API servers that behaviour tests run on, each test on both; distribution of the tests."""
 
+import functools
 import gc
 import logging
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -16,13 +19,19 @@ from support.api_servers import (
     real_servers,
 )
 
+from batholith.local.apiserver import server as apiserver
+from batholith.local.apiserver.app import App
+
 # The time that an example takes depends on the machine alone.
 _PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile("patient", _PATIENT)
 hypothesis.settings.register_profile(
-    "steady", _PATIENT, derandomize=True, database=None, max_examples=40
+    "steady", _PATIENT, derandomize=True, database=None, max_examples=25
+)
+hypothesis.settings.register_profile(
+    "fast", _PATIENT, derandomize=True, database=None, max_examples=10
 )
 hypothesis.settings.register_profile("soak", _PATIENT, max_examples=1000)
 hypothesis.settings.load_profile("patient")
@@ -60,43 +69,82 @@ def _logging_restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-# Tests that start processes: left out by `make test-fast`.
+# Tests that start processes or API servers: left out by `make test-fast`.
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
-_process_starts: list[str] = []
+_SERVER_MODULES = frozenset({
+    "batholith.testing.apiserver", "batholith.testing.blocking", "batholith.testing.cluster",
+    "support.admission_server", "support.agent_cluster", "support.api_servers",
+    "support.controller_api", "support.embedded_apiserver", "support.job_pods", "support.pages",
+    "support.rest", "support.rest_jobs", "support.scheduled_gangs", "support.sdk",
+    "support.training_harness", "support.watched_pods",
+})  # fmt: skip
+"""Modules whose functions and classes start an API server in the process of the test."""
+
+_SERVER_FIXTURES = frozenset({"kubectl", "rest", "server_of_pages", "servers", "shared"})
+"""Fixtures of `conftest.py` files that start one."""
+
+_starts: dict[str, list[str]] = {"process": [], "cluster": []}
+"""What the current test has started, by the marker that it needs for it."""
 
 
 def _on_audit_event(event: str, arguments: tuple[object, ...]) -> None:
     if event in _PROCESS_EVENTS and arguments[:1] != ("uname",):  # by `platform.uname()`
-        _process_starts.append(f"{event} {arguments[0] if arguments else ''}")
+        _starts["process"].append(f"a process ({event} {arguments[0] if arguments else ''})")
 
 
 sys.addaudithook(_on_audit_event)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Observe the starts of embedded API servers in a run without them (`make test-fast`)."""
+    if "not cluster" in session.config.option.markexpr:
+        running = apiserver.running
+
+        @asynccontextmanager
+        async def observed(config: apiserver.Config) -> AsyncIterator[App]:
+            _starts["cluster"].append("an API server")
+            async with running(config) as app:
+                yield app
+
+        apiserver.running = observed
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that use a real API server."""
+    """Mark the tests that use an API server."""
     callspec = getattr(item, "callspec", None)
     parameters = {} if callspec is None else callspec.params
-    if "real" in getattr(item, "fixturenames", ()) or parameters.get("servers") == "real":
+    fixtures = getattr(item, "fixturenames", ())
+    if "real" in fixtures or parameters.get("servers") == "real":
         item.add_marker("process")
+    module = getattr(item, "module", None)
+    if not _SERVER_FIXTURES.isdisjoint(fixtures) or _imports_server(module):
+        item.add_marker("cluster")
+
+
+@functools.cache
+def _imports_server(module: ModuleType | None) -> bool:
+    """Return whether a test module imports what starts an API server."""
+    content = {} if module is None else vars(module)
+    return any(getattr(each, "__module__", "") in _SERVER_MODULES for each in content.values())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that starts a process in a run without such tests (`make test-fast`).
+    """Fail a test that starts what the run leaves out with such tests (`make test-fast`).
 
     Elsewhere another test may start what they share, so that the first one would be blamed.
     """
     report = yield
-    starts, _process_starts[:] = list(_process_starts), []
-    if starts and report.outcome == "passed" and "not process" in item.config.option.markexpr:
-        report.outcome = "failed"
-        report.longrepr = f"started a process without the marker `process`: {starts[0]}"
+    for marker, starts in _starts.items():
+        if starts and report.outcome == "passed" and f"not {marker}" in item.config.option.markexpr:
+            report.outcome = "failed"
+            report.longrepr = f"started {starts[0]} without the marker `{marker}`"
+        starts.clear()
     return report
 
 
@@ -106,10 +154,9 @@ _EXCLUSIVE = "realkube/test_chaos_"
 """Tests that run many processes at a time: never two of them concurrently."""
 
 _SLOWEST_FIRST = (
-    "cluster/test_recorded_scenarios", _EXCLUSIVE, "realkube/test_manifests",
-    "cluster/test_leader_election", "realkube/test_rbac", "cluster/test_recorded_",
-    "realkube/test_admission", "cli/test_shutdown", "agent/test_crash", "realkube/", "cluster/",
-    "agent/", "api/",
+    "realkube/test_manifests", "realkube/test_rbac", "cluster/test_recorded_scenarios", _EXCLUSIVE,
+    "cluster/test_leader_election", "cluster/test_recorded_", "realkube/test_admission",
+    "cli/test_shutdown", "agent/test_crash", "realkube/", "cluster/", "agent/", "api/",
 )  # fmt: skip
 """Slow tests, slowest first: the tests that start last determine the end of the run."""
 

@@ -27,7 +27,7 @@ def set_default(job: Json, request: AdmissionRequest, reader: ObjectReader) -> J
     annotations = nested_object(metadata, "annotations")
     if request.operation != "CREATE" or TIME_LIMIT in annotations:
         return job
-    queue = nested_object(job, "spec").get("queue") or DEFAULT_QUEUE
+    queue = str(nested_object(job, "spec").get("queue") or DEFAULT_QUEUE)
     above = list(_annotations_of_queues(queue, reader))
     default = next((each for each in above if seconds_of(each, DEFAULT_TIME_LIMIT)), None)
     longest = _lowest_maximum(above)

@@ -85,14 +85,6 @@ class Expectations:
         expired = self._records.get(key, {}).keys() - self._unexpired(key).keys()
         return [uid for child in expired if (uid := self.observe(key, child))]
 
-    def expires_in(self, key: str) -> float | None:
-        """Return the seconds until all children of *key* expire, more than 0; ``None`` if none
-        is pending."""
-        unexpired = self._unexpired(key)
-        if not unexpired:
-            return None
-        return next(reversed(unexpired.values())).since + self._ttl - self._clock.monotonic()
-
     def delete(self, key: str) -> None:
         """Remove all children of a deleted key."""
         self._records.pop(key, None)
@@ -111,7 +103,6 @@ class Expectations:
         unexpired: dict[str, _Expectation] = {}
         expired_count = 0
         for child, each in list(self._records.get(key, {}).items()):
-            # As in expires_in(): what is pending for 0 seconds would be reconciled in a loop.
             if each.since + self._ttl > now:
                 unexpired[child] = each
             elif not each.uid:

@@ -26,7 +26,7 @@ from ..kube.errors import (
     NotFoundError,
 )
 from ..model.meta import HasMeta, ObjectMeta, ObjectReference, OwnerReference
-from ..model.names import PODS, SERVICES, Resource
+from ..model.names import PODS, Resource
 from .event_recorder import Recorder, object_reference
 
 Json = dict[str, Any]
@@ -300,13 +300,6 @@ def pod_control(
 ) -> ApiObjectControl[Child]:
     """Return the control of pods, decoded as *view*."""
     return ApiObjectControl(client, PODS, view, recorder=recorder, reason_suffix=reason_suffix)
-
-
-def service_control(
-    client: Client, view: type[Child], *, recorder: Recorder | None = None, reason_suffix: str = ""
-) -> ApiObjectControl[Child]:
-    """Return the control of services, decoded as *view*."""
-    return ApiObjectControl(client, SERVICES, view, recorder=recorder, reason_suffix=reason_suffix)
 
 
 def with_uid(child: ObjectMeta, body: Mapping[str, object]) -> Json:

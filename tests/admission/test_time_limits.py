@@ -140,3 +140,9 @@ def test_annotations_of_a_queue_are_validated(annotations: dict[str, str], expec
     check(expected, new)
     stored = queue("team", parent="root", annotations=annotations)
     admit({**stored, "spec": stored["spec"] | {"weight": 3}}, old=stored)
+
+
+@pytest.mark.parametrize("wrong", [[None], {"name": "leaf"}, 7])
+def test_a_queue_of_a_wrong_type_is_denied(wrong: object) -> None:
+    """Defaults are set before the types are checked."""
+    assert denial(job(queue=wrong)).startswith("spec.queue: Expected str, got")

@@ -175,7 +175,13 @@ async def test_on_a_full_disk_the_server_starts_reads_deletes_and_recovers(
 
 @pytest.mark.parametrize(
     ("megabytes", "object_size"),
-    [(32, 2_900_000), (24, 20_000), (40, 100_000), (100, 2_900_000), (300, 900_000)],
+    [
+        (32, 2_900_000),
+        (24, 20_000),
+        (40, 100_000),
+        (100, 2_900_000),
+        pytest.param(300, 900_000, marks=pytest.mark.soak),
+    ],
 )
 async def test_a_server_that_has_filled_its_disk_deletes_everything_also_after_sigkill(
     tmp_path: Path, megabytes: int, object_size: int

@@ -79,7 +79,13 @@ OPENED: dict[str, list[Command]] = {
     "pki/agent.kubeconfig": [up, agent_of],
 }
 CASES = [
-    pytest.param(name, command, id=f"{name}-{'-'.join(command(DataDir(Path('/')))[:2])}")
+    pytest.param(
+        name,
+        command,
+        id=f"{name}-{'-'.join(command(DataDir(Path('/')))[:2])}",
+        # The database is opened by the API server itself.
+        marks=[pytest.mark.cluster] if name == "cluster.db" else [],
+    )
     for name, commands in OPENED.items()
     for command in commands
 ]

@@ -53,11 +53,6 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def supervisor_of(data: DataDir, *components: ComponentSpec) -> Supervisor:
-    ports = {"kubernetes": 7443}
-    return Supervisor(data, components, program=[sys.executable], version="1", ports=ports)
-
-
 @contextlib.asynccontextmanager
 async def supervised(data: DataDir, *components: ComponentSpec) -> AsyncIterator[None]:
     ready = asyncio.Event()

@@ -37,7 +37,7 @@ QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
 class RecorderHarness:
     """A server, a recorder with a fake clock, and the delays that it requested."""
 
-    def __init__(self, api: ControllerApi) -> None:
+    def __init__(self, api: ControllerApi, options: EventRecorderOptions | None) -> None:
         self.api = api
         self.time = 1000.0
         self.recorded_count = 0
@@ -54,7 +54,9 @@ class RecorderHarness:
             user_agent="t",
             options=ClientOptions(timing=timing, metrics=ClientMetrics(self.registry)),
         )
-        self.recorder = EventRecorder(self.client, component="job-controller", instance="host-1")
+        self.recorder = EventRecorder(
+            self.client, component="job-controller", instance="host-1", options=options
+        )
         self.task: asyncio.Task[None] | None = None
 
     async def _sleep(self, seconds: float) -> None:
@@ -91,9 +93,10 @@ class RecorderHarness:
 
 
 @pytest.fixture
-async def harness() -> AsyncIterator[RecorderHarness]:
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[RecorderHarness]:
+    """A recorder with the options that a test gives as a parameter."""
     async with ControllerApi() as api:
-        harness = RecorderHarness(api)
+        harness = RecorderHarness(api, getattr(request, "param", None))
         async with harness.client:
             harness.task = asyncio.create_task(harness.recorder.run())
             yield harness
@@ -244,27 +247,28 @@ async def test_repeated_and_similar_events_need_no_further_space_in_the_queue(
     assert counts["(combined from similar events): pod 11 failed"] == 3
 
 
+@pytest.mark.parametrize("harness", [EventRecorderOptions(queue_size=100)], indirect=True)
 async def test_events_are_dropped_and_counted_when_the_queue_is_full(
     harness: RecorderHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings() -> list[int]:
         return [vars(each)["dropped"] for each in caplog.records if "queue full" in each.message]
 
-    for number in range(5300):
+    for number in range(130):
         harness.record("m", about=about_job(number))
-    harness.recorded_count += 5300
-    assert harness.recorder.pending_count == 5000
-    assert harness.recorder.stats.dropped_full == 300
+    harness.recorded_count += 130
+    assert harness.recorder.pending_count == 100
+    assert harness.recorder.stats.dropped_full == 30
     assert warnings() == [1]
     harness.time += 10
-    harness.record("m", about=about_job(5300))
+    harness.record("m", about=about_job(130))
     harness.recorded_count += 1
-    assert warnings() == [1, 300]
+    assert warnings() == [1, 30]
     await harness.written()
     dropped = harness.registry.get_sample_value(
         "batholith_events_total", {"result": "dropped_full"}
     )
-    assert dropped == 301
+    assert dropped == 31
 
 
 async def test_event_of_unknown_type_is_dropped_without_raising(

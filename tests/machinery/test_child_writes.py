@@ -28,7 +28,6 @@ from batholith.machinery.pod_control import (
     from_template,
     is_namespace_terminating,
     pod_control,
-    service_control,
 )
 from batholith.model.meta import HasMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, NAMESPACES, PODS, SERVICES
@@ -214,7 +213,7 @@ async def test_namespace_that_is_being_deleted_is_no_event(controller: Controlle
 
 
 async def test_service_is_a_child_like_a_pod(controller: Controller) -> None:
-    services = service_control(controller.client, Anything, recorder=controller.events)
+    services = ApiObjectControl(controller.client, SERVICES, Anything, recorder=controller.events)
     spec = {"clusterIP": "None", "selector": LABELS, "ports": [{"port": 80}]}
     template = {"metadata": {"labels": LABELS}, "spec": spec}
     body = from_template(template, controller.owner, name="web-0")

@@ -18,7 +18,7 @@ from batholith.batch_ctrl.controller import BatchJobController
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
 from batholith.local.apiserver.kinds.strategic_merge import PatchError, strategic_merge
 from batholith.machinery.pod_control import NameGenerator
-from batholith.model.names import BATCH_JOBS, PODS, Resource
+from batholith.model.names import BATCH_JOBS, PODS
 
 Object = dict[str, Any]
 
@@ -116,10 +116,6 @@ class BatchWorld(CheckedWorld[BatchJobController]):
         self.controller_writes = self.audit.controller_writes
 
     # What there is.
-
-    def objects(self, resource: Resource) -> dict[str, Object]:
-        """Objects of namespace d by name, in their order."""
-        return {key[2:]: obj for key, obj in sorted(self.api.objects(resource).items())}
 
     def job(self, name: str = "j") -> Object:
         return self.objects(BATCH_JOBS)[name]

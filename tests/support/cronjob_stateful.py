@@ -43,7 +43,6 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
     def __init__(self) -> None:
         super().__init__()
         self.api.objects(self.kind.jobs)
-        self.api.on_change = self._on_event
         self.started: dict[str, list[str]] = {}
         """Names of the Jobs created, by uid of the CronJob."""
         self.changed_at: dict[str, datetime] = {}
@@ -147,17 +146,11 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         if old is not None and new is not None and old.spec.schedule != new.spec.schedule:
             self.changed_at[new.metadata.uid] = self.clock.now()
 
-    def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        if not self.api.requesting_client:
-            return
-        self.controller_writes += 1
-        try:
-            if prefix == self.kind.jobs.path():
-                self._check_job(change, new)
-            else:
-                self._check_status(prefix, change, new, old or {})
-        except AssertionError as error:
-            self.violations.append(f"{error}")
+    def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
+        if prefix == self.kind.jobs.path():
+            self._check_job(change, new)
+        else:
+            self._check_status(prefix, change, new, old)
 
     def _check_job(self, change: str, job: Object) -> None:
         meta = job["metadata"]

@@ -1,6 +1,5 @@
 """Jobs with pods that tests create themselves, on either API server, and the REST API in front."""
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -211,13 +210,3 @@ async def objects_cluster(servers: ServerFactory, directory: Path) -> AsyncItera
         settings = AgentSettings(data_dir=directory / "agent", node_name=NODE)
         async with rest_of(AgentCluster(server, client, settings), directory) as rest:
             yield rest
-
-
-@contextlib.asynccontextmanager
-async def aborting(response: aiohttp.ClientResponse) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A response whose connection is closed at the end of the block, read or not."""
-    try:
-        yield response
-    finally:
-        response.close()
-        await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """What is deployed: the kustomize files and the chart, as rendered objects."""
 
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -22,6 +23,7 @@ OVERLAYS = sorted(directory.name for directory in (MANIFESTS / "overlays").iterd
 CHART = MANIFESTS / "chart"
 NAMESPACE = "volcano-system"
 
+_SEPARATOR = re.compile(r"^---$", re.MULTILINE)
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 HELM = shutil.which("helm") or shutil.which(str(_CACHE / "batholith/tools/helm"))
 
@@ -36,15 +38,22 @@ def needs_helm() -> str:
 
 
 def objects(text: str) -> Objects:
-    """The objects of a stream of YAML; no two may be the same."""
+    """The objects of a stream of YAML, not to be changed; no two may be the same."""
     found: Objects = {}
-    for each in yaml.load_all(text, Loader=yaml.CSafeLoader):
+    for document in _SEPARATOR.split(text):
+        each = _parsed(document)
         if each is not None:
             meta = each["metadata"]
             key = (each["kind"], meta.get("namespace", ""), meta["name"])
             assert key not in found, f"{key} is duplicated"
             found[key] = each
     return found
+
+
+@cache
+def _parsed(document: str) -> Any:
+    """The content of a document. Most of what is rendered are definitions, the same each time."""
+    return yaml.load(document, Loader=yaml.CSafeLoader)
 
 
 @cache

@@ -1,7 +1,5 @@
 """The decision core and the oracle on the same objects."""
 
-from dataclasses import replace
-
 import msgspec
 from support.scheduler import SchedulerWorld
 from support.scheduler_oracle.cycle import Outcome, decide
@@ -111,7 +109,3 @@ class OracleWorld:
     def set_phase(self, pod: Pod, phase: str) -> None:
         """Report a phase as a kubelet does."""
         self.upsert(msgspec.structs.replace(pod, status=PodStatus(phase=phase)))
-
-    def objects_without(self, *pods: Pod) -> Objects:
-        """Return all objects but *pods*."""
-        return replace(self.snapshot(), pods=[each for each in self.pods if each not in pods])

@@ -34,7 +34,6 @@ from batholith.model.names import (
     PODGROUPS,
     PODS,
     QUEUES,
-    Resource,
 )
 from batholith.model.placement import REQUEST_SECONDS, Plan, decode_plan
 from batholith.model.podgroup import PodGroup
@@ -175,12 +174,6 @@ class PlacementWorld(CheckedWorld[Any]):
             await self.stop_component(name, kill=False)
 
     # What there is.
-
-    def objects(self, resource: Resource) -> dict[str, Object]:
-        """Objects by name, in their order."""
-        return {
-            key.rpartition("/")[2]: obj for key, obj in sorted(self.api.objects(resource).items())
-        }
 
     @property
     def pods(self) -> dict[str, Object]:

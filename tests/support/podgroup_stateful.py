@@ -19,12 +19,6 @@ SIZE = "scheduling.volcano.sh/group-min-member"
 class PodGroupWorld(CheckedWorld[PodGroupController]):
     """The server with at most one podgroup controller, and what others do in namespaces d and e."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.api.on_change = self._on_event
-        self.external_changes = 0
-        """Changes by others, and by controllers."""
-
     def make_controller(self, client: InMemoryClient) -> PodGroupController:
         """A new podgroup controller."""
         return PodGroupController(
@@ -70,16 +64,6 @@ class PodGroupWorld(CheckedWorld[PodGroupController]):
         return bool(left)
 
     # What happens.
-
-    def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        self.controller_writes += bool(self.api.requesting_client)
-        self.external_changes += not self.api.requesting_client
-        if not self.api.requesting_client:
-            return
-        try:
-            self._check(prefix, change, new, old or {})
-        except AssertionError as error:
-            self.violations.append(f"{error}")
 
     def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
         meta, body = new["metadata"], self.api.received[-1].body

@@ -26,12 +26,6 @@ COUNTED = ("Pending", "Inqueue", "Running", "Unknown", "Completed")
 class QueueWorld(CheckedWorld[QueueController]):
     """The server with at most one queue controller, and what others do."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.api.on_change = self._on_event
-        self.external_changes = 0
-        """Changes by others, and by controllers."""
-
     def make_controller(self, client: InMemoryClient) -> QueueController:
         """A new queue controller."""
         return QueueController(client, settings=SETTINGS, clock=self.clock, recorder=self.recorder)
@@ -83,16 +77,6 @@ class QueueWorld(CheckedWorld[QueueController]):
         self.api.put(COMMANDS, name, action=action, target=target)
 
     # What happens.
-
-    def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        self.controller_writes += bool(self.api.requesting_client)
-        self.external_changes += not self.api.requesting_client
-        if not self.api.requesting_client:
-            return
-        try:
-            self._check(prefix, change, new, old or {})
-        except AssertionError as error:
-            self.violations.append(f"{error}")
 
     def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
         name = new["metadata"]["name"]

@@ -29,7 +29,6 @@ from batholith.model.names import (
     PRIORITYCLASSES,
     QUEUES,
     WHY,
-    Resource,
 )
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue
@@ -166,12 +165,6 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         return scheduler
 
     # What there is.
-
-    def objects(self, resource: Resource) -> dict[str, Object]:
-        """Objects by name, in their order."""
-        return {
-            key.rpartition("/")[2]: obj for key, obj in sorted(self.api.objects(resource).items())
-        }
 
     @property
     def pods(self) -> dict[str, Object]:

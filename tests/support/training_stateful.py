@@ -47,9 +47,7 @@ class TrainingWorld(CheckedWorld[TrainingController]):
     def __init__(self) -> None:
         super().__init__()
         self.api: TrainingMemoryApi = TrainingMemoryApi(self.clock, self.loop)
-        self.api.on_change = self._on_event
-        self.external_changes = 0
-        """Changes by others, and by controllers."""
+        self.api.on_change = self._on_change
         self.kind = "PyTorchJob"
         self.gang = False
         self.was_suspended = False
@@ -167,17 +165,6 @@ class TrainingWorld(CheckedWorld[TrainingController]):
             await super().run_until_quiet()
 
     # What happens.
-
-    def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        by_controller = bool(self.api.requesting_client)
-        self.controller_writes += by_controller
-        self.external_changes += not by_controller
-        if not by_controller:
-            return
-        try:
-            self._check(prefix, change, new, old or {})
-        except AssertionError as error:
-            self.violations.append(f"{error}")
 
     def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
         if prefix == self.resource.path():

@@ -9,9 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from support.inmemory_api import InMemoryApi, InMemoryClient
+from support.inmemory_objects import Object
 from support.running_controller import FakeRecorder
 
 from batholith.machinery.testing import FakeClock
+from batholith.model.names import Resource
 
 T = TypeVar("T")
 
@@ -155,9 +157,32 @@ class CheckedWorld(ControllerWorld[C]):
         super().__init__()
         self.controller_writes = 0
         """Changes by controllers."""
+        self.external_changes = 0
+        """Changes by others."""
         self.violations: list[str] = []
         """Changes that break an invariant."""
+        self.api.on_change = self._on_change
+
+    def objects(self, resource: Resource) -> dict[str, Object]:
+        """Objects by name, in their order."""
+        return {
+            key.rpartition("/")[2]: obj for key, obj in sorted(self.api.objects(resource).items())
+        }
 
     def check_invariants(self) -> None:
         """Check the state once the controller is idle."""
+        raise NotImplementedError
+
+    def _on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        if not self.api.requesting_client:
+            self.external_changes += 1
+            return
+        self.controller_writes += 1
+        try:
+            self._check(prefix, change, new, old or {})
+        except AssertionError as error:
+            self.violations.append(f"{error}")
+
+    def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
+        """Check a change by the controller; *prefix* is the path of the objects of its kind."""
         raise NotImplementedError

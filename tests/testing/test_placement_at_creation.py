@@ -23,7 +23,6 @@ from batholith.model.placement import Plan, decode_plan
 from batholith.testing import Cluster, RequestMatcher
 
 Json = dict[str, Any]
-CREATE_POD = RequestMatcher("create", PODS)
 
 
 @pytest.fixture

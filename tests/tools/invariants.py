@@ -7,7 +7,6 @@ those of the scheduler are in docs/scheduler-quirks.md.
 Statements are written manually: an id without a row is appended with an empty one.
 """
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ TESTS = ROOT / "tests"
 PAGE = ROOT / "docs" / "invariants.md"
 
 _RANGE = re.compile(r"INV-([A-Z]+)-(\d+)(?: to INV-\1-(\d+))?")
+_QUIRKS = re.compile(r"\bdef test_quirks?_((?:(?:and|[a-z]?\d+)_)+)")
 _ROW = re.compile(r"^\| (INV-[A-Z]+-\d+|[a-z]?\d+) \| *(.*?) *\| *([^|]*?) *\|$")
 
 
@@ -32,12 +32,10 @@ def quirks_in(file: str, text: str) -> Iterator[str]:
     """Yield the quirks that tests in *text* are named after."""
     plain = "g" if file.endswith("test_plugins.py") else ""
     of_scheduler = file.startswith("scheduler/")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            name = re.match(r"test_quirks?_((?:(?:and|[a-z]?\d+)_)+)", node.name)
-            for letter, number in re.findall(r"([a-z]?)(\d+)_", name[1] if name else ""):
-                if letter or not of_scheduler:
-                    yield f"{letter or plain}{number}"
+    for numbers in _QUIRKS.findall(text):
+        for letter, number in re.findall(r"([a-z]?)(\d+)_", numbers):
+            if letter or not of_scheduler:
+                yield f"{letter or plain}{number}"
 
 
 def named() -> dict[str, list[str]]:

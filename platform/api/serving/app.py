@@ -4,8 +4,9 @@ import html
 from functools import cache
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
+from starlette.routing import BaseRoute
 
 from .. import problems
 from ..http.access_log import RequestMiddleware
@@ -59,9 +60,22 @@ ROUTERS = (
 
 
 @cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes of all applications of the process.
+
+    They are shared because FastAPI analyses the parameters of all endpoints, which takes long,
+    when a route is matched for the first time.
+    """
+    router = APIRouter(generate_unique_id_function=openapi.operation_id)
+    for each in ROUTERS:
+        router.include_router(each, dependencies=[Depends(_check_request)])
+    return router.routes
+
+
+@cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI description."""
-    return openapi.describe(ROUTERS)
+    return openapi.describe(_routes())
 
 
 def _docs_page() -> str:
@@ -113,8 +127,7 @@ def create_app(state: AppState, *, access_log: bool = False) -> FastAPI:
     app = FastAPI(title=openapi.TITLE, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.dependencies = state
     app.openapi = document  # type: ignore[method-assign]
-    for router in ROUTERS:
-        app.include_router(router, dependencies=[Depends(_check_request)])
+    app.router.routes.extend(_routes())
     # The last one is the outermost.
     app.add_middleware(IdempotencyMiddleware, service=state.idempotency)
     app.add_middleware(RouteMiddleware)

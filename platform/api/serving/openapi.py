@@ -5,12 +5,12 @@ A route declares what is special to it: the body, its parameters, and the status
 and the schema of a problem are added here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from ...wire.problem import Problem
 from ..problems import MEDIA_TYPE, problem_responses
@@ -60,14 +60,11 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
-    """Return the description of *routers*."""
-    app = FastAPI(generate_unique_id_function=operation_id)
-    for router in routers:
-        app.include_router(router)
+def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the description of *routes*."""
     tags = [{"name": name, "description": text} for name, text in TAGS.items()]
     document = get_openapi(
-        title=TITLE, version=VERSION, description=_DESCRIPTION, routes=app.routes, tags=tags
+        title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes, tags=tags
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     problem = schema_of(Problem).model_json_schema(ref_template="#/components/schemas/{model}")

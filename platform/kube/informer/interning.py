@@ -29,8 +29,8 @@ _VOLATILE_SUFFIXES = ("_timestamp", "_time", "_at", "_ip", "_id")
 
 _SCALARS = (str, int, float, bool, NoneType)
 
-InternFunc = Callable[[Any, Any], Any]
-"""Maps a value and its predecessor (or None) to the value to keep."""
+InternFunc = Callable[[dict[Any, Any], Any, Any], Any]
+"""Maps the interned values, a value and its predecessor (or None) to the value to keep."""
 
 
 class Interner(Generic[T]):
@@ -38,8 +38,7 @@ class Interner(Generic[T]):
 
     def __init__(self, view: type[T]) -> None:
         self._interned: dict[Any, Any] = {}
-        self._visiting: set[Any] = set()
-        self._intern_object = self._interner_for(view, intern_whole=False)
+        self._intern_object = _object_interner(view)
 
     def intern(self, obj: T, old: T | None = None) -> T:
         """Replace values in *obj* by equal interned ones; return *obj*.
@@ -48,84 +47,97 @@ class Interner(Generic[T]):
         """
         if len(self._interned) > MAX_INTERNED_VALUES:
             self._interned.clear()
-        interned: T = self._intern_object(obj, old)
+        interned: T = self._intern_object(self._interned, obj, old)
         return interned
 
     def __len__(self) -> int:
         """Number of interned values."""
         return len(self._interned)
 
-    def _interner_for(self, kind: Any, *, intern_whole: bool = True) -> InternFunc:
-        """Return the function that interns values of *kind*, or `_unchanged`."""
-        kinds = [one for one in get_args(kind) if one is not NoneType]
-        if kind is str:
-            return self._intern_value
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            return self._struct_interner(kind, intern_whole=intern_whole and _is_internable(kind))
-        if get_origin(kind) is tuple and len(kinds) == 2 and kinds[1] is Ellipsis:
-            return self._tuple_interner(kinds[0])
-        if get_origin(kind) is dict and kinds == [str, str]:
-            return self._intern_dict_values
-        if NoneType in get_args(kind) and len(kinds) == 1:
-            return self._interner_for(kinds[0])
+
+def _interner_for(kind: Any, outer: frozenset[Any], *, intern_whole: bool = True) -> InternFunc:
+    """Return the function that interns values of *kind*, or `_unchanged`.
+
+    *outer*: the structs in which the value lies.
+    """
+    kinds = [one for one in get_args(kind) if one is not NoneType]
+    if kind is str:
+        return _intern_value
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _struct_interner(kind, outer, intern_whole=intern_whole and _is_internable(kind))
+    if get_origin(kind) is tuple and len(kinds) == 2 and kinds[1] is Ellipsis:
+        return _tuple_interner(kinds[0], outer)
+    if get_origin(kind) is dict and kinds == [str, str]:
+        return _intern_dict_values
+    if NoneType in get_args(kind) and len(kinds) == 1:
+        return _interner_for(kinds[0], outer)
+    return _unchanged
+
+
+def _intern_value(interned: dict[Any, Any], value: Any, _: Any) -> Any:
+    return interned.setdefault(value, value)
+
+
+def _intern_dict_values(interned: dict[Any, Any], value: dict[str, str], _: Any) -> dict[str, str]:
+    known = interned.setdefault
+    for key, text in value.items():
+        value[key] = known(text, text)
+    return value
+
+
+def _tuple_interner(item: Any, outer: frozenset[Any]) -> InternFunc:
+    intern, internable = _interner_for(item, outer), _is_internable(item)
+    if intern is _unchanged and not internable:
         return _unchanged
 
-    def _intern_value(self, value: Any, _: Any) -> Any:
-        return self._interned.setdefault(value, value)
+    def run(interned: dict[Any, Any], value: Any, _: Any) -> Any:
+        if internable and (known := interned.get(value)) is not None:
+            return known
+        new = tuple([intern(interned, one, None) for one in value])
+        return interned.setdefault(new, new) if internable else new
 
-    def _intern_dict_values(self, value: dict[str, str], _: Any) -> dict[str, str]:
-        known = self._interned.setdefault
-        for key, text in value.items():
-            value[key] = known(text, text)
-        return value
+    return run
 
-    def _tuple_interner(self, item: Any) -> InternFunc:
-        intern, internable = self._interner_for(item), _is_internable(item)
-        if intern is _unchanged and not internable:
-            return _unchanged
 
-        def run(value: Any, _: Any) -> Any:
-            if internable and (known := self._interned.get(value)) is not None:
-                return known
-            interned = tuple([intern(one, None) for one in value])
-            return self._intern_value(interned, None) if internable else interned
+def _struct_interner(
+    kind: type[msgspec.Struct], outer: frozenset[Any], *, intern_whole: bool
+) -> InternFunc:
+    if kind in outer:
+        # Recursive struct: the inner ones are not interned.
+        return _unchanged
+    hints = _type_hints(kind)
+    plan = [
+        (field, intern)
+        for field in kind.__struct_fields__
+        if field not in _UNIQUE_FIELDS and not field.endswith(_VOLATILE_SUFFIXES)
+        if (intern := _interner_for(hints[field], outer | {kind})) is not _unchanged
+    ]
 
-        return run
+    def run(interned: dict[Any, Any], value: Any, old: Any) -> Any:
+        if intern_whole and (known := interned.get(value)) is not None:
+            return known
+        for field, intern in plan:
+            current = getattr(value, field)
+            if current:
+                previous = None if old is None else getattr(old, field)
+                new = previous if previous == current else intern(interned, current, previous)
+                if new is not current:
+                    force_setattr(value, field, new)
+        return interned.setdefault(value, value) if intern_whole else value
 
-    def _struct_interner(self, kind: type[msgspec.Struct], *, intern_whole: bool) -> InternFunc:
-        if kind in self._visiting:
-            # Recursive struct: the inner ones are not interned.
-            return _unchanged
-        self._visiting.add(kind)
-        hints = _type_hints(kind)
-        plan = [
-            (field, intern)
-            for field in kind.__struct_fields__
-            if field not in _UNIQUE_FIELDS and not field.endswith(_VOLATILE_SUFFIXES)
-            if (intern := self._interner_for(hints[field])) is not _unchanged
-        ]
-        self._visiting.discard(kind)
+    return run
 
-        def run(value: Any, old: Any) -> Any:
-            if intern_whole and (known := self._interned.get(value)) is not None:
-                return known
-            for field, intern in plan:
-                current = getattr(value, field)
-                if current:
-                    previous = None if old is None else getattr(old, field)
-                    interned = previous if previous == current else intern(current, previous)
-                    if interned is not current:
-                        force_setattr(value, field, interned)
-            return self._intern_value(value, None) if intern_whole else value
 
-        return run
-
+_object_interner: Callable[[Any], InternFunc] = functools.cache(
+    functools.partial(_interner_for, outer=frozenset(), intern_whole=False)
+)
+"""Cached, as it takes milliseconds: the function that interns the values of objects of a view."""
 
 _type_hints = functools.cache(get_type_hints)
 """Cached: takes a millisecond, and all informers use the same few structs."""
 
 
-def _unchanged(value: Any, _: Any) -> Any:
+def _unchanged(interned: dict[Any, Any], value: Any, _: Any) -> Any:
     return value
 
 

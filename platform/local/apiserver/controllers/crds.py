@@ -101,6 +101,8 @@ class CrdController(Controller):
         if is_established({"status": status}):
             # Clients that wait for Established use the kinds immediately.
             await self._compile(entry, obj)
+        if status == obj.get("status"):
+            return  # after an own write; a write without changes parses the schemas twice
         written = self.context.update_unchecked(
             self._kind, entry.key, lambda current: {**current, "status": status}
         )
