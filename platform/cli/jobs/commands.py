@@ -19,6 +19,7 @@ from .connection import (
     on_cluster,
 )
 from .output import Output, OutputOption, Table, emit, show, show_data
+from .submission import PROGRAM_SETTINGS, submit
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
@@ -385,11 +386,14 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    jobs, job, why, logs, wait, cancel, suspend, resume, restart, queues, queue, history,
+    submit, jobs, job, why, logs, wait, cancel, suspend, resume, restart, queues, queue, history,
 )  # fmt: skip
+RUN_PROGRAMS = (submit,)
+"""Those whose arguments are a program with its own ones."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for each in COMMANDS:
-        app.command(rich_help_panel="Jobs")(on_cluster(each))
+        settings = PROGRAM_SETTINGS if each in RUN_PROGRAMS else {}
+        app.command(rich_help_panel="Jobs", **settings)(on_cluster(each))

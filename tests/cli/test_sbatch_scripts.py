@@ -1,0 +1,99 @@
+"""Scripts for sbatch: each is translated as expected, or refused with the line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batholith.cli.submit.directives import read_script
+from batholith.cli.submit.errors import SubmitError
+from batholith.cli.submit.manifest import Place, Program, build_manifest
+from batholith.cli.submit.options import parse_options
+from batholith.model.names import SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
+
+DATA = Path(__file__).parents[1] / "data" / "sbatch"
+CASES: list[dict[str, Any]] = [
+    case for path in sorted(DATA.glob("*.yaml")) for case in yaml.safe_load(path.read_text())
+]
+PLACE = Place(submit_dir="/home/me", workdir="/home/me", writable=True, image="local")
+NUMBER = 123456789
+
+
+def translate(case: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The manifest of a case and the notes about it."""
+    script = read_script(case["script"])
+    options = parse_options(script.settings, case.get("environment", {}))
+    program = Program(script=script.text, name="script.sh")
+    manifest = build_manifest(options, program, PLACE, number=NUMBER)
+    return manifest, [*script.notes, *(f"left out: {each}" for each in options.ignored)]
+
+
+def facts(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest has beyond that of a script without options."""
+    return dict(_facts(manifest))
+
+
+def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    annotations = metadata.get("annotations", {})
+    (task,) = spec["tasks"]
+    pod = task["template"]["spec"]
+    (container,) = pod["containers"]
+    requests = container["resources"]["requests"]
+    limits = container["resources"].get("limits", {})
+    name = metadata["name"].removesuffix(f"-{NUMBER}")
+    found = {
+        "name": name if name != "script-sh" else None,
+        "label": metadata["labels"][SUBMITTED_NAME],
+        "queue": spec.get("queue"),
+        "priority": spec.get("priorityClassName"),
+        "pods": task["replicas"] if task["replicas"] != 1 else None,
+        "cpu": requests["cpu"] if requests["cpu"] != "1" else None,
+        "memory": requests.get("memory"),
+        "gpus": requests.get("nvidia.com/gpu"),
+        "time": annotations.get(TIME_LIMIT),
+        "warning": annotations.get(TIME_LIMIT_WARNING),
+        "nodes": pod.get("nodeSelector"),
+        "policies": [[each["event"], each["action"]] for each in spec.get("policies", [])] or None,
+        "exclusive": "podAntiAffinity" in pod.get("affinity", {}) or None,
+        "image": container["image"] if container["image"] != "local" else None,
+        "files": container["command"][4:] or None,
+        "plugins": sorted(spec["plugins"]) if sorted(spec["plugins"]) != ["env"] else None,
+        "env": {
+            each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"]
+            for each in container["env"]
+        },
+    }
+    assert requests.get("memory") == limits.get("memory")
+    yield from ((key, value) for key, value in found.items() if value is not None)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_script_is_translated_or_refused_with_the_line(case: dict[str, Any]) -> None:
+    if "errors" in case:
+        with pytest.raises(SubmitError) as caught:
+            translate(case)
+        assert list(caught.value.problems) == case["errors"]
+        return
+    manifest, notes = translate(case)
+    assert notes == case.get("notes", [])
+    found, expected = facts(manifest), dict(case["job"])
+    expected.setdefault("label", found["label"])
+    variables, expected_variables = found.pop("env"), expected.pop("env", {})
+    assert found == expected
+    assert {name: variables.get(name) for name in expected_variables} == expected_variables
+    own = {name for name in variables if not name.startswith(("SLURM", "BATHOLITH_"))}
+    assert own == {name for name in expected_variables if not name.startswith("SLURM")}
+
+
+@pytest.mark.parametrize("case", [each for each in CASES if "job" in each], ids=lambda c: c["name"])
+def test_the_script_reaches_the_pod_unchanged(case: dict[str, Any]) -> None:
+    from batholith.local.agent.state.environment import expand
+
+    manifest, _ = translate(case)
+    (container,) = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    values = {each["name"]: each.get("value", "") for each in container["env"]}
+    known = {"HOME": "wrong", "date": "wrong", "SLURM_JOB_ID": "wrong"}
+    assert expand(values["BATHOLITH_SCRIPT"], known) == case["script"]
