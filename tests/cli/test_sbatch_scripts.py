@@ -9,7 +9,7 @@ import yaml
 
 from batholith.cli.submit.directives import read_script
 from batholith.cli.submit.errors import SubmitError
-from batholith.cli.submit.manifest import Place, Program, build_manifest
+from batholith.cli.submit.manifest import Program, Workspace, build_manifest
 from batholith.cli.submit.options import parse_options
 from batholith.model.names import SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
 
@@ -17,7 +17,7 @@ DATA = Path(__file__).parents[1] / "data" / "sbatch"
 CASES: list[dict[str, Any]] = [
     case for path in sorted(DATA.glob("*.yaml")) for case in yaml.safe_load(path.read_text())
 ]
-PLACE = Place(submit_dir="/home/me", workdir="/home/me", writable=True, image="local")
+WORKSPACE = Workspace(submit_dir="/home/me", workdir="/home/me", writable=True, image="local")
 NUMBER = 123456789
 
 
@@ -26,7 +26,7 @@ def translate(case: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     script = read_script(case["script"])
     options = parse_options(script.settings, case.get("environment", {}))
     program = Program(script=script.text, name="script.sh")
-    manifest = build_manifest(options, program, PLACE, number=NUMBER)
+    manifest = build_manifest(options, program, WORKSPACE, number=NUMBER)
     return manifest, [*script.notes, *(f"left out: {each}" for each in options.ignored)]
 
 

@@ -14,13 +14,13 @@ from batholith.cli.submit.directives import (
     split_words,
 )
 from batholith.cli.submit.errors import SubmitError
-from batholith.cli.submit.manifest import MAX_SCRIPT, Place, Program, build_manifest
+from batholith.cli.submit.manifest import MAX_SCRIPT, Program, Workspace, build_manifest
 from batholith.cli.submit.option_table import OPTIONS, SAME_SETTING, SUPPORTED
 from batholith.cli.submit.options import SubmitOptions, parse_options
 from batholith.cli.submit.values import time_limit
 
-READ_ONLY = Place(submit_dir="/home/me", workdir="/home/me", image="local")
-ELSEWHERE = Place(submit_dir="/home/me")
+READ_ONLY = Workspace(submit_dir="/home/me", workdir="/home/me", image="local")
+ELSEWHERE = Workspace(submit_dir="/home/me")
 
 
 def options(script: str = "#!/bin/sh\n", **given_: Any) -> SubmitOptions:
@@ -35,16 +35,16 @@ def options(script: str = "#!/bin/sh\n", **given_: Any) -> SubmitOptions:
     return parse_options(settings, environment)
 
 
-def command(*words: str, place: Place = READ_ONLY, **flags: Any) -> dict[str, Any]:
+def command(*words: str, workspace: Workspace = READ_ONLY, **flags: Any) -> dict[str, Any]:
     """The manifest of a command."""
     program = Program(arguments=words, name=words[0] if words else "")
-    return build_manifest(options(**flags), program, place, number=100000000)
+    return build_manifest(options(**flags), program, workspace, number=100000000)
 
 
-def problems(*words: str, place: Place = READ_ONLY, **flags: Any) -> list[str]:
+def problems(*words: str, workspace: Workspace = READ_ONLY, **flags: Any) -> list[str]:
     """Why a command is refused."""
     with pytest.raises(SubmitError) as caught:
-        command(*words, place=place, **flags)
+        command(*words, workspace=workspace, **flags)
     return list(caught.value.problems)
 
 
@@ -167,8 +167,10 @@ def test_a_file_for_the_output_must_be_writable() -> None:
 
 
 def test_a_cluster_that_has_no_programs_of_this_machine_needs_an_image() -> None:
-    assert problems("x", place=ELSEWHERE) == ["--image is missing: which image has the program?"]
-    manifest = command("x", place=ELSEWHERE, image="busybox", chdir="/srv")
+    assert problems("x", workspace=ELSEWHERE) == [
+        "--image is missing: which image has the program?"
+    ]
+    manifest = command("x", workspace=ELSEWHERE, image="busybox", chdir="/srv")
     assert "volumes" not in manifest["spec"]["tasks"][0]["template"]["spec"]
     assert container_of(manifest)["workingDir"] == "/srv"
 

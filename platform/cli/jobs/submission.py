@@ -178,12 +178,12 @@ def manifest_of(
     Raises:
         SubmitError: the options do not fit together, or not to the cluster.
     """
-    from .place import find_place
+    from .workspace import find_workspace
 
     if client.namespace.isdecimal():
         raise SubmitError([f"-n is the namespace here: write --ntasks={client.namespace}"])
-    place = find_place(options, client.url, invocation.params)
-    return build_manifest(options, program, place, number=new_number())
+    workspace = find_workspace(options, client.url, invocation.params)
+    return build_manifest(options, program, workspace, number=new_number())
 
 
 def new_number() -> int:

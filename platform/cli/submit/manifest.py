@@ -52,7 +52,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Workspace:
     """Where the job is submitted from, and what its pods have of that."""
 
     submit_dir: str
@@ -65,18 +65,18 @@ class Place:
 
 
 def build_manifest(
-    options: SubmitOptions, program: Program, place: Place, *, number: int
+    options: SubmitOptions, program: Program, workspace: Workspace, *, number: int
 ) -> dict[str, Any]:
     """Return the manifest of a job; *number* makes its name unique, and is its Slurm id.
 
     Raises:
-        SubmitError: options do not fit the program or the place.
+        SubmitError: options do not fit the program or the workspace.
         ManifestError: a name is invalid.
     """
     from ...client import Job
 
     shape = shape_of(options, is_script=program.script is not None)
-    if problems := list(_problems(options, program, place)):
+    if problems := list(_problems(options, program, workspace)):
         raise SubmitError(problems)
     name = options.job_name or program.name
     job_name = f"{object_name(name)}-{number}"
@@ -91,25 +91,27 @@ def build_manifest(
         **{key: literal(value) for key, value in options.variables.items()},
         **({"BATHOLITH_SCRIPT": literal(program.script)} if program.script is not None else {}),
     }
-    slurm = slurm_variables(options, shape, number=number, name=name, submit_dir=place.submit_dir)
+    slurm = slurm_variables(
+        options, shape, number=number, name=name, submit_dir=workspace.submit_dir
+    )
     hosts = {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}
     slurm += [
         {"name": each, "value": node_list(job_name, TASK, shape.pods)} for each in sorted(hosts)
     ]
     env = [*({"name": key, "value": value} for key, value in variables.items()), *slurm]
-    return _with_task(built, options, program, place, shape=shape, env=env).manifest()
+    return _with_task(built, options, program, workspace, shape=shape, env=env).manifest()
 
 
 def _with_task(
-    job: "Job", options: SubmitOptions, program: Program, place: Place, *,
+    job: "Job", options: SubmitOptions, program: Program, workspace: Workspace, *,
     shape: Shape, env: list[dict[str, Any]],
 ) -> "Job":  # fmt: skip
-    volumes, mounts = _volumes(options, program, place)
+    volumes, mounts = _volumes(options, program, workspace)
     files = file_arguments(options, name=options.job_name or program.name)
     container: dict[str, Any] = {"env": env}
     if mounts:
         container["volumeMounts"] = mounts
-    if directory := place.workdir or options.chdir:
+    if directory := workspace.workdir or options.chdir:
         container["workingDir"] = directory
     memory = {} if shape.memory is None else {"memory": f"{shape.memory}Mi"}
     pod: dict[str, Any] = {}
@@ -119,7 +121,7 @@ def _with_task(
         pod["affinity"] = _exclusive()
     job = job.task(
         TASK,
-        image=options.image or place.image,
+        image=options.image or workspace.image,
         replicas=shape.pods,
         command=_command(program, files),
         cpu=shape.cpus,
@@ -147,17 +149,17 @@ def _command(program: Program, files: Sequence[str]) -> list[str]:
 
 
 def _volumes(
-    options: SubmitOptions, program: Program, place: Place
+    options: SubmitOptions, program: Program, workspace: Workspace
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
     if program.script is not None:
         volumes.append({"name": "script", "emptyDir": {}})
         mounts.append({"name": "script", "mountPath": SCRIPT_DIR})
-    if place.workdir:
-        volumes.append({"name": "workdir", "hostPath": {"path": place.workdir}})
-        mount: dict[str, Any] = {"name": "workdir", "mountPath": place.workdir}
-        mounts.append(mount if place.writable else {**mount, "readOnly": True})
+    if workspace.workdir:
+        volumes.append({"name": "workdir", "hostPath": {"path": workspace.workdir}})
+        mount: dict[str, Any] = {"name": "workdir", "mountPath": workspace.workdir}
+        mounts.append(mount if workspace.writable else {**mount, "readOnly": True})
     return volumes, mounts
 
 
@@ -177,9 +179,9 @@ def _time_limits(options: SubmitOptions) -> dict[str, str]:
     return found
 
 
-def _problems(options: SubmitOptions, program: Program, place: Place) -> Iterator[str]:
-    """Yield why options have no effect with this program or in this place."""
-    if not (options.image or place.image):
+def _problems(options: SubmitOptions, program: Program, workspace: Workspace) -> Iterator[str]:
+    """Yield why options have no effect with this program or in this workspace."""
+    if not (options.image or workspace.image):
         yield "--image is missing: which image has the program?"
     if program.script is not None and len(program.script.encode()) > MAX_SCRIPT:
         yield f"the script has more than {MAX_SCRIPT} bytes; put data into files"
@@ -190,7 +192,7 @@ def _problems(options: SubmitOptions, program: Program, place: Place) -> Iterato
     if options.append and not (options.output or options.error):
         yield f"{options.where('open-mode')}: there is neither --output nor --error"
     for name, path in (("output", options.output), ("error", options.error)):
-        if path and not place.writable and not path.startswith("/dev/"):
+        if path and not workspace.writable and not path.startswith("/dev/"):
             yield (
                 f"{options.where(name)} is not supported, as the job cannot write to the working"
                 f" directory: use --workdir-rw, or --ignore={name} to have it in the logs"

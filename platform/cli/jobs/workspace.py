@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..submit.errors import SubmitError
-from ..submit.manifest import Place
+from ..submit.manifest import Workspace
 from ..submit.options import SubmitOptions
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ LOCAL_IMAGE = "batholith.io/local"
 """Image of pods whose programs are those of this machine."""
 
 
-def find_place(options: SubmitOptions, url: str, connection: Mapping[str, Any]) -> Place:
+def find_workspace(options: SubmitOptions, url: str, connection: Mapping[str, Any]) -> Workspace:
     """Return where a job runs that is submitted to the REST API at *url*.
 
     A cluster of `batholith up` on this machine mounts the working directory; another one does not
@@ -40,14 +40,14 @@ def find_place(options: SubmitOptions, url: str, connection: Mapping[str, Any]) 
         ]
         if problems:
             raise SubmitError(problems)
-        return Place(submit_dir=submit_dir)
+        return Workspace(submit_dir=submit_dir)
     if options.no_workdir:
         if options.workdir_rw:
             raise SubmitError([f"{options.where('workdir-rw')}: --no-workdir excludes it"])
-        return Place(submit_dir=submit_dir, image=LOCAL_IMAGE)
+        return Workspace(submit_dir=submit_dir, image=LOCAL_IMAGE)
     directory = os.path.abspath(options.chdir) if options.chdir else submit_dir
     _check_mount(directory, state, options)
-    return Place(
+    return Workspace(
         submit_dir=submit_dir,
         workdir=directory,
         writable=options.workdir_rw,
