@@ -14,17 +14,17 @@ from batholith.cli.submit.options import parse_options
 from batholith.model.names import SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
 
 DATA = Path(__file__).parents[1] / "data" / "sbatch"
-CASES: list[dict[str, Any]] = [
-    case for path in sorted(DATA.glob("*.yaml")) for case in yaml.safe_load(path.read_text())
+ENTRIES: list[dict[str, Any]] = [
+    entry for path in sorted(DATA.glob("*.yaml")) for entry in yaml.safe_load(path.read_text())
 ]
 WORKSPACE = Workspace(submit_dir="/home/me", workdir="/home/me", writable=True, image="local")
 NUMBER = 123456789
 
 
-def translate(case: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The manifest of a case and the notes about it."""
-    script = read_script(case["script"])
-    options = parse_options(script.settings, case.get("environment", {}))
+def translate(entry: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The manifest of a entry and the notes about it."""
+    script = read_script(entry["script"])
+    options = parse_options(script.settings, entry.get("environment", {}))
     program = Program(script=script.text, name="script.sh")
     manifest = build_manifest(options, program, WORKSPACE, number=NUMBER)
     return manifest, [*script.notes, *(f"left out: {each}" for each in options.ignored)]
@@ -70,16 +70,16 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((key, value) for key, value in found.items() if value is not None)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_script_is_translated_or_refused_with_the_line(case: dict[str, Any]) -> None:
-    if "errors" in case:
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
+def test_a_script_is_translated_or_refused_with_the_line(entry: dict[str, Any]) -> None:
+    if "errors" in entry:
         with pytest.raises(SubmitError) as caught:
-            translate(case)
-        assert list(caught.value.problems) == case["errors"]
+            translate(entry)
+        assert list(caught.value.problems) == entry["errors"]
         return
-    manifest, notes = translate(case)
-    assert notes == case.get("notes", [])
-    found, expected = facts(manifest), dict(case["job"])
+    manifest, notes = translate(entry)
+    assert notes == entry.get("notes", [])
+    found, expected = facts(manifest), dict(entry["job"])
     expected.setdefault("label", found["label"])
     variables, expected_variables = found.pop("env"), expected.pop("env", {})
     assert found == expected
@@ -88,12 +88,14 @@ def test_a_script_is_translated_or_refused_with_the_line(case: dict[str, Any]) -
     assert own == {name for name in expected_variables if not name.startswith("SLURM")}
 
 
-@pytest.mark.parametrize("case", [each for each in CASES if "job" in each], ids=lambda c: c["name"])
-def test_the_script_reaches_the_pod_unchanged(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "entry", [each for each in ENTRIES if "job" in each], ids=lambda c: c["name"]
+)
+def test_the_script_reaches_the_pod_unchanged(entry: dict[str, Any]) -> None:
     from batholith.local.agent.state.environment import expand
 
-    manifest, _ = translate(case)
+    manifest, _ = translate(entry)
     (container,) = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"]
     values = {each["name"]: each.get("value", "") for each in container["env"]}
     known = {"HOME": "wrong", "date": "wrong", "SLURM_JOB_ID": "wrong"}
-    assert expand(values["BATHOLITH_SCRIPT"], known) == case["script"]
+    assert expand(values["BATHOLITH_SCRIPT"], known) == entry["script"]

@@ -11,7 +11,7 @@ from batholith.cli.submit.directives import (
     from_environment,
     from_flags,
     read_script,
-    split_words,
+    split_arguments,
 )
 from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import MAX_SCRIPT, Program, Workspace, build_manifest
@@ -35,16 +35,16 @@ def options(script: str = "#!/bin/sh\n", **given_: Any) -> SubmitOptions:
     return parse_options(settings, environment)
 
 
-def command(*words: str, workspace: Workspace = READ_ONLY, **flags: Any) -> dict[str, Any]:
+def command(*arguments: str, workspace: Workspace = READ_ONLY, **flags: Any) -> dict[str, Any]:
     """The manifest of a command."""
-    program = Program(arguments=words, name=words[0] if words else "")
+    program = Program(arguments=arguments, name=arguments[0] if arguments else "")
     return build_manifest(options(**flags), program, workspace, number=100000000)
 
 
-def problems(*words: str, workspace: Workspace = READ_ONLY, **flags: Any) -> list[str]:
+def problems(*arguments: str, workspace: Workspace = READ_ONLY, **flags: Any) -> list[str]:
     """Why a command is refused."""
     with pytest.raises(SubmitError) as caught:
-        command(*words, workspace=workspace, **flags)
+        command(*arguments, workspace=workspace, **flags)
     return list(caught.value.problems)
 
 
@@ -54,11 +54,11 @@ def container_of(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]))))
-def test_quoted_words_are_read_as_they_were(words: list[str]) -> None:
-    quoted = ['"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in words]
-    assert split_words("  ".join(quoted)) == words
-    escaped = ["".join(f"\\{character}" for character in each) for each in words if each]
-    assert split_words(" ".join(escaped)) == [each for each in words if each]
+def test_quoted_words_are_read_as_they_were(arguments: list[str]) -> None:
+    quoted = ['"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in arguments]
+    assert split_arguments("  ".join(quoted)) == arguments
+    escaped = ["".join(f"\\{character}" for character in each) for each in arguments if each]
+    assert split_arguments(" ".join(escaped)) == [each for each in arguments if each]
 
 
 @given(st.lists(st.sampled_from(["--", "-", "n", "=", "1", " ", '"', "'", "\\", "#", ":", "mem"])))

@@ -135,7 +135,7 @@ def _each_problem_on_its_line() -> Iterator[None]:
 
 
 def _read_program(
-    invocation: typer.Context, words: Sequence[str], wrap: str | None
+    invocation: typer.Context, arguments: Sequence[str], wrap: str | None
 ) -> tuple[Script, Program]:
     """Return the script, which is empty for a command, and what runs.
 
@@ -143,16 +143,16 @@ def _read_program(
         SubmitError: there is neither a script nor a command, or the script is malformed.
     """
     if wrap is not None:
-        if words:
+        if arguments:
             raise SubmitError(["give either --wrap or a script"])
         text = WRAPPER.format(wrap)
         return read_script(text), Program(script=text, name="wrap")
-    if invocation.meta.get(_AFTER_DASHES) and words:
-        return Script(""), Program(arguments=words, name=Path(words[0]).name)
-    if words:
-        path = Path(words[0])
+    if invocation.meta.get(_AFTER_DASHES) and arguments:
+        return Script(""), Program(arguments=arguments, name=Path(arguments[0]).name)
+    if arguments:
+        path = Path(arguments[0])
         script = read_script(_read_text(path))
-        return script, Program(script=script.text, arguments=words[1:], name=path.name)
+        return script, Program(script=script.text, arguments=arguments[1:], name=path.name)
     if sys.stdin.isatty():
         raise SubmitError(["give a script, or a command after --"])
     script = read_script(sys.stdin.read())

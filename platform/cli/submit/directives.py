@@ -1,8 +1,8 @@
 """``#SBATCH`` and ``#BATHOLITH`` lines of a script, read as sbatch reads them. Pure.
 
-Only lines before the first command count, and only those that begin with the word: ``##SBATCH`` and
-``# SBATCH`` are comments. Quotes group words, a backslash escapes also inside quotes, and an
-unquoted ``#`` begins a comment.
+Only lines before the first command count, and only those that begin exactly so: ``##SBATCH`` and
+``# SBATCH`` are comments. A backslash escapes also inside quotes, and an unquoted ``#`` begins a
+comment.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,20 +50,20 @@ def read_script(text: str) -> Script:
     settings: list[Setting] = []
     problems: list[str] = []
     notes: list[str] = []
-    is_head = True
+    in_head = True
     for number, line in enumerate(text.split("\n"), 1):
-        word = next((each for each in (SBATCH, BATHOLITH) if line.startswith(each)), "")
-        if not word:
-            is_head = is_head and (not line.strip() or line.lstrip().startswith("#"))
-        elif is_head:
-            try:
-                words = split_words(line.removeprefix(word))
-                settings += _parse(words, f"line {number}: {word}", own=word == BATHOLITH)
-            except ValueError as error:
-                problems.append(str(error) if str(error).startswith("line ")
-                                else f"line {number}: {word}: {error}")  # fmt: skip
+        prefix = next((each for each in (SBATCH, BATHOLITH) if line.startswith(each)), "")
+        where = f"line {number}: {prefix}"
+        if not prefix:
+            in_head = in_head and (not line.strip() or line.lstrip().startswith("#"))
+        elif not in_head:
+            notes.append(f"{where} after the first command is not read")
         else:
-            notes.append(f"line {number}: {word} after the first command is not read")
+            try:
+                arguments = split_arguments(line.removeprefix(prefix))
+                settings += _parse(arguments, where, own=prefix == BATHOLITH)
+            except ValueError as error:
+                problems.append(f"{where}{error}")
     if problems:
         raise SubmitError(problems)
     return Script(text, settings, notes)
@@ -84,25 +84,26 @@ def _check_text(text: str) -> None:
         raise SubmitError([problem])
 
 
-def split_words(text: str) -> list[str]:
-    """Return the words of a line.
+def split_arguments(text: str) -> list[str]:
+    """Return the arguments of a line.
 
     Raises:
-        ValueError: a quote is not closed, or a heterogeneous job is asked for.
+        ValueError: a quote is not closed, or a heterogeneous job is asked for; the text continues
+            that which names the line.
     """
-    words: list[str] = []
+    arguments: list[str] = []
     rest = text.lstrip()
     while rest and not rest.startswith("#"):
         if rest.startswith(":"):
-            raise ValueError("heterogeneous jobs (':') are not supported")
-        word, rest = _first_word(rest)
-        words.append(word)
+            raise ValueError(": heterogeneous jobs are not supported")
+        argument, rest = _first_argument(rest)
+        arguments.append(argument)
         rest = rest.lstrip()
-    return words
+    return arguments
 
 
-def _first_word(text: str) -> tuple[str, str]:
-    """Return the first word, without its quotes, and what follows."""
+def _first_argument(text: str) -> tuple[str, str]:
+    """Return the first argument, without its quotes, and what follows."""
     found: list[str] = []
     quote, is_escaped, position = "", False, 0
     for position, each in enumerate(text):  # noqa: B007
@@ -124,61 +125,62 @@ def _first_word(text: str) -> tuple[str, str]:
     else:
         position = len(text)
     if quote:
-        raise ValueError(f"the quote {quote} is not closed")
+        raise ValueError(f": the quote {quote} is not closed")
     return "".join(found), text[position:]
 
 
-def _parse(words: Sequence[str], where: str, *, own: bool) -> Iterator[Setting]:
-    """Parse words as getopt does.
+def _parse(arguments: Sequence[str], where: str, *, own: bool) -> Iterator[Setting]:
+    """Parse arguments as getopt does.
 
     Raises:
-        ValueError: an option is unknown or lacks its value, or a word is no option.
+        ValueError: an option is unknown or lacks its value, or an argument is no option; the text
+            continues *where*.
     """
-    remaining = list(reversed(words))
+    remaining = list(reversed(arguments))
     while remaining:
-        word = remaining.pop()
-        if word.startswith("--") and word != "--":
-            yield _long(word, remaining, where, own=own)
-        elif word.startswith("-") and word not in ("-", "--"):
-            yield from _short(word, remaining, where)
-        elif word in ("hetjob", "packjob"):
-            raise ValueError("heterogeneous jobs are not supported")
+        argument = remaining.pop()
+        if argument.startswith("--") and argument != "--":
+            yield _long(argument, remaining, where, own=own)
+        elif argument.startswith("-") and argument not in ("-", "--"):
+            yield from _short(argument, remaining, where)
+        elif argument in ("hetjob", "packjob"):
+            raise ValueError(": heterogeneous jobs are not supported")
         else:
-            raise ValueError(f"{word!r} is no option")
+            raise ValueError(f": {argument!r} is no option")
 
 
-def _long(word: str, remaining: list[str], where: str, *, own: bool) -> Setting:
-    name, equals, value = word.removeprefix("--").partition("=")
+def _long(argument: str, remaining: list[str], where: str, *, own: bool) -> Setting:
+    name, equals, value = argument.removeprefix("--").partition("=")
     try:
         option = long_option(name, own=own)
     except ValueError as error:
-        raise ValueError(f"{where} --{name} {error}") from None
-    named = f"{where} --{option.name}"
+        raise ValueError(f" --{name} {error}") from None
+    named = f" --{option.name}"
     if option.argument is Argument.NONE and equals:
         raise ValueError(f"{named} has no value")
     if option.argument is Argument.REQUIRED and not equals:
-        value = _next_word(remaining, named)
-    return Setting(option, value, named, OF_SCRIPT)
+        value = _next_argument(remaining, named)
+    return Setting(option, value, where + named, OF_SCRIPT)
 
 
-def _short(word: str, remaining: list[str], where: str) -> Iterator[Setting]:
-    """Parse ``-n4``, ``-n 4``, and short options in one word."""
-    rest = word.removeprefix("-")
+def _short(argument: str, remaining: list[str], where: str) -> Iterator[Setting]:
+    """Parse ``-n4``, ``-n 4``, and short options in one argument."""
+    rest = argument.removeprefix("-")
     while rest:
         name, rest = rest[0], rest[1:]
         option = BY_SHORT.get(name)
-        named = f"{where} -{name}"
+        named = f" -{name}"
         if option is None:
             raise ValueError(f"{named} is no option of sbatch")
         value = ""
         if option.argument is not Argument.NONE:
             value, rest = rest, ""
         if option.argument is Argument.REQUIRED and not value:
-            value = _next_word(remaining, named)
-        yield Setting(option, value, named, OF_SCRIPT)
+            value = _next_argument(remaining, named)
+        yield Setting(option, value, where + named, OF_SCRIPT)
 
 
-def _next_word(remaining: list[str], named: str) -> str:
+def _next_argument(remaining: list[str], named: str) -> str:
     if not remaining:
         raise ValueError(f"{named}: the value is missing")
     return remaining.pop()

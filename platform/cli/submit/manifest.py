@@ -67,7 +67,7 @@ class Workspace:
 def build_manifest(
     options: SubmitOptions, program: Program, workspace: Workspace, *, number: int
 ) -> dict[str, Any]:
-    """Return the manifest of a job; *number* makes its name unique, and is its Slurm id.
+    """Return the manifest of a job; *number* is unique, as in its name.
 
     Raises:
         SubmitError: options do not fit the program or the workspace.

@@ -1,6 +1,6 @@
 """The options of sbatch, which of them have an effect here, and Batholith's own ones.
 
-The table is complete, because getopt accepts abbreviations: ``--part`` is ``--partition`` only
+The table is complete, because getopt accepts abbreviations: ``--partit`` is ``--partition`` only
 as long as no other option begins like this.
 """
 
@@ -85,7 +85,7 @@ _SUPPORTED = (
     _switch("no-requeue", "Do not restart it, which is the default.",
             variable="SBATCH_NO_REQUEUE"),
     Option(name="exclusive", argument=Argument.OPTIONAL, variable="SBATCH_EXCLUSIVE",
-           help="No pods of other Volcano jobs on its nodes, and one of its own."),
+           help="No pods of other Volcano jobs on its nodes, and one pod on each."),
     Option(name="image", own=True, help="Image of the container."),
     _switch("workdir-rw", "The job may write to the working directory.", own=True),
     _switch("no-workdir", "Do not mount the working directory.", own=True),
@@ -139,8 +139,8 @@ def _refused() -> list[Option]:
         (Argument.NONE, _NONE),
         (Argument.OPTIONAL, _OPTIONAL),
     ):
-        for word in text.split():
-            name, _, short = word.partition(":")
+        for entry in text.split():
+            name, _, short = entry.partition(":")
             if name not in supported:
                 reason = _REASONS.get(name, "")
                 found.append(Option(name=name, short=short, argument=argument, reason=reason))

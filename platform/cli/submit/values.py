@@ -42,8 +42,8 @@ def time_limit(text: str) -> int | None:
     match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text, re.ASCII)
     if match is None or len(text) > 32:
         raise ValueError(f"{text!r} is none of minutes, m:s, h:m:s, d-h, d-h:m and d-h:m:s")
-    days, *parts = match.groups()
-    given = [int(each) for each in parts if each is not None]
+    days, *fields = match.groups()
+    given = [int(each) for each in fields if each is not None]
     if days is not None:
         hours, minutes, seconds = (*given, 0, 0)[:3]
     elif len(given) == 3:
