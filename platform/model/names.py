@@ -193,6 +193,9 @@ NO_PODGROUP = "none"
 PODGROUPS_OF_JOB = "batholith.io/podgroups"
 """Annotation of a Job: ``all`` gives it a PodGroup even if it has a single pod."""
 
+MAX_PARALLEL = "batholith.io/max-parallel"
+"""Annotation of a Volcano job: how many pods of each task may be unfinished at a time; the job
+controller creates no others before."""
 TIME_LIMIT = "batholith.io/time-limit"
 """Annotation of a job or PodGroup: how long it may run, as a Go duration; the controller of the job
 enforces it."""

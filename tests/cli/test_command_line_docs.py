@@ -54,6 +54,7 @@ async def test_the_commands_of_the_pages_run(
         assert "square: the square of 12 is 144 on 2 CPUs" in result.out
         assert "square: the square of 5 is 25 on 2 CPUs" in result.out
         assert all(f"task {rank} of 3" in result.out for rank in range(3))
+        assert all(f"member {index} of 5" in result.out for index in (1, 3, 5, 7, 9))
         described = await batholith("status", "--json")
         assert json.loads(described.out)["rest_url"] == cluster.rest
     assert (await batholith("jobs")).code == 3

@@ -11,7 +11,7 @@ from batholith.cli.submit.directives import read_script
 from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import Program, Workspace, build_manifest
 from batholith.cli.submit.options import parse_options
-from batholith.model.names import SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
+from batholith.model.names import MAX_PARALLEL, SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
 
 DATA = Path(__file__).parents[1] / "data" / "sbatch"
 ENTRIES: list[dict[str, Any]] = [
@@ -61,6 +61,10 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "image": container["image"] if container["image"] != "local" else None,
         "files": container["command"][4:] or None,
         "plugins": sorted(spec["plugins"]) if sorted(spec["plugins"]) != ["env"] else None,
+        "parallel": annotations.get(MAX_PARALLEL),
+        "array": [spec["plugins"]["array"], spec["minAvailable"], spec["minSuccess"]]
+        if "array" in spec["plugins"]
+        else None,
         "env": {
             each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"]
             for each in container["env"]

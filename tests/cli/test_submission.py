@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.embedded_cluster import ProcessResult, embedded_cluster, run
+from support.polling import wait_for
 from support.shell import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -155,6 +156,41 @@ async def test_scripts_run_as_they_are_in_the_working_directory(tmp_path: Path) 
         ]
         elsewhere = await submit(tmp_path, root, "--", "true")
         assert (elsewhere.code, "pods may not mount" in elsewhere.err) == (2, True)
+
+
+MEMBER = """#!/bin/sh
+#SBATCH --array=3,1,10-14:2%2 --output=/dev/null
+#BATHOLITH --workdir-rw
+echo "start $SLURM_ARRAY_TASK_ID" >> members
+sleep 0.3
+echo "end $SLURM_ARRAY_TASK_ID" >> members
+"""
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_the_limit_of_an_array_holds_although_the_controllers_are_killed(
+    tmp_path: Path,
+) -> None:
+    work, root = tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    work.chmod(0o777)
+    (work / "member.sh").write_text(MEMBER)
+    members = work / "members"
+    members.touch()
+    members.chmod(0o666)
+    async with embedded_cluster(root, "--mount", str(work)) as cluster:
+        waiting = asyncio.create_task(submit(work, root, "--wait", "member.sh"))
+        await wait_for(lambda: "end" in members.read_text())
+        cluster.kill("controllers")
+        result = await waiting
+        assert result.code == 0, result.err
+    lines = [line.split() for line in members.read_text().splitlines()]
+    assert sorted(int(index) for what, index in lines if what == "start") == [1, 3, 10, 12, 14]
+    running = 0
+    for what, _ in lines:
+        running += 1 if what == "start" else -1
+        assert running <= 2
 
 
 async def submit(directory: Path, root: Path, *arguments: str) -> ProcessResult:

@@ -64,6 +64,10 @@ def slurm_variables(
 
 
 def node_list(job: str, task: str, pods: int) -> str:
-    """Return the host names of the pods; those of several are in the domain of the job."""
-    names = [f"{job}-{task}-{index}" for index in range(pods)]
-    return names[0] if pods == 1 else ",".join(f"{name}.{job}" for name in names)
+    """Return the host names of the pods; those of several are in the domain of the job.
+
+    It refers to a variable of :func:`slurm_variables`, which is to precede it.
+    """
+    if pods == 1:
+        return "$(SLURMD_NODENAME)"
+    return ",".join(f"{job}-{task}-{index}.{job}" for index in range(pods))

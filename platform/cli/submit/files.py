@@ -25,7 +25,6 @@ fi
 _IN_POD = {
     "j": "$(SLURM_JOB_ID)",
     "J": "$(SLURM_JOB_ID)",
-    "A": "$(SLURM_JOB_ID)",
     "N": "$(SLURMD_NODENAME)",
     "n": "$(SLURM_NODEID)",
     "t": "$(SLURM_PROCID)",
@@ -33,7 +32,7 @@ _IN_POD = {
 """What Kubernetes replaces in each pod."""
 
 
-def file_arguments(options: SubmitOptions, *, name: str) -> Sequence[str]:
+def file_arguments(options: SubmitOptions, *, name: str, is_array: bool) -> Sequence[str]:
     """Return the arguments of :data:`OPEN_FILES`; none if there are no files.
 
     *name* is the name of the job as Slurm has it.
@@ -43,7 +42,9 @@ def file_arguments(options: SubmitOptions, *, name: str) -> Sequence[str]:
     """
     if not options.output and not options.error:
         return ()
-    replaced = {**_IN_POD, "x": literal(name)}
+    replaced = {**_IN_POD, "x": literal(name), "A": "$(SLURM_JOB_ID)"}
+    if is_array:
+        replaced |= {"A": "$(SLURM_ARRAY_JOB_ID)", "a": "$(SLURM_ARRAY_TASK_ID)"}
     found = []
     for option, pattern in (("output", options.output), ("error", options.error)):
         try:

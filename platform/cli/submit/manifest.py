@@ -1,14 +1,17 @@
 """The Volcano job of a script or a command. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...model.arrays import PARAMETER_PREFIX, ArrayMembers
+from ...model.arrays import PLUGIN as ARRAY_PLUGIN
 from ...model.job import Action, JobEvent
 from ...model.names import (
     JOB_ID,
     JOB_NAME,
+    MAX_PARALLEL,
     SUBMITTED_NAME,
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
@@ -21,6 +24,7 @@ from .shape import Shape, shape_of
 
 if TYPE_CHECKING:
     from ...client import Job
+    from ...client.task_builder import TaskOptions
 
 TASK = "main"
 MAX_SCRIPT = 100_000
@@ -47,6 +51,8 @@ class Program:
     arguments: Sequence[str] = ()
     """Of the script, or the command with its arguments."""
     script: str | None = None
+    parameters: Sequence[str] = ()
+    """Of a sweep: ``NAME=VALUES``, see :class:`~batholith.model.arrays.Parameter`."""
     name: str
     """Name of the job unless ``--job-name`` gives another."""
 
@@ -64,6 +70,36 @@ class Workspace:
     """Image if ``--image`` gives none; empty if it must."""
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayJob:
+    """The members of an array job."""
+
+    arguments: Sequence[str]
+    """Of the plugin."""
+    count: int
+    limit: int | None
+    """How many members may run at a time."""
+
+
+def array_of(options: SubmitOptions, program: Program) -> ArrayJob | None:
+    """Return the members of an array job or a sweep; ``None`` for another job.
+
+    Raises:
+        SubmitError: a parameter is malformed, or there are too many members.
+    """
+    if options.array is None and not program.parameters:
+        return None
+    arguments = [f"--param={each}" for each in program.parameters]
+    limit = options.max_parallel
+    if options.array is not None:
+        indices, limit = options.array
+        arguments.append(f"--indices={indices}")
+    try:
+        return ArrayJob(arguments, len(ArrayMembers.parse(arguments).indices), limit)
+    except ValueError as error:
+        raise SubmitError([f"{options.where('array', 'param')}: {error}"]) from None
+
+
 def build_manifest(
     options: SubmitOptions, program: Program, workspace: Workspace, *, number: int
 ) -> dict[str, Any]:
@@ -73,79 +109,120 @@ def build_manifest(
         SubmitError: options do not fit the program or the workspace.
         ManifestError: a name is invalid.
     """
-    from ...client import Job
-
     shape = shape_of(options, is_script=program.script is not None)
+    array = array_of(options, program)
     if problems := list(_problems(options, program, workspace)):
         raise SubmitError(problems)
+    if array is not None and shape.pods > 1:
+        where = options.where("array", "ntasks", "nodes")
+        raise SubmitError([f"{where}: a member of an array has one pod, not {shape.pods}"])
     name = options.job_name or program.name
     job_name = f"{object_name(name)}-{number}"
-    built = Job(
+    env = _environment(options, program, workspace, shape, number=number, job_name=job_name)
+    built = _job(options, name, array, number=number, job_name=job_name)
+    built = _with_task(built, options, program, workspace, shape=shape, env=env, array=array)
+    manifest = built.manifest()
+    if array is not None:
+        # Completed only if all members have succeeded, although they do not start together.
+        manifest["spec"]["minSuccess"] = array.count
+    return manifest
+
+
+def _job(
+    options: SubmitOptions, name: str, array: ArrayJob | None, *, number: int, job_name: str
+) -> "Job":
+    from ...client import Job
+
+    annotations = _time_limits(options)
+    if array is not None and array.limit is not None:
+        annotations[MAX_PARALLEL] = str(array.limit)
+    return Job(
         job_name,
         queue=options.queue or None,
         labels={JOB_ID: str(number), SUBMITTED_NAME: label_value(name)},
-        annotations=_time_limits(options) or None,
+        annotations=annotations or None,
+        min_available=None if array is None else 1,
         priority_class=options.priority_class or None,
     )
-    variables = {
-        **{key: literal(value) for key, value in options.variables.items()},
-        **({"BATHOLITH_SCRIPT": literal(program.script)} if program.script is not None else {}),
-    }
+
+
+def _environment(
+    options: SubmitOptions, program: Program, workspace: Workspace, shape: Shape, *,
+    number: int, job_name: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    name = options.job_name or program.name
+    own = {key: literal(value) for key, value in options.variables.items()}
+    if program.script is not None:
+        own["BATHOLITH_SCRIPT"] = literal(program.script)
     slurm = slurm_variables(
         options, shape, number=number, name=name, submit_dir=workspace.submit_dir
     )
-    hosts = {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}
-    slurm += [
-        {"name": each, "value": node_list(job_name, TASK, shape.pods)} for each in sorted(hosts)
-    ]
-    env = [*({"name": key, "value": value} for key, value in variables.items()), *slurm]
-    return _with_task(built, options, program, workspace, shape=shape, env=env).manifest()
+    hosts = dict.fromkeys(
+        ("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list(job_name, TASK, shape.pods)
+    )
+    return [*_variables(own), *slurm, *_variables(hosts)]
+
+
+def _variables(values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    return ({"name": key, "value": value} for key, value in values.items())
 
 
 def _with_task(
     job: "Job", options: SubmitOptions, program: Program, workspace: Workspace, *,
-    shape: Shape, env: list[dict[str, Any]],
+    shape: Shape, env: list[dict[str, Any]], array: ArrayJob | None,
 ) -> "Job":  # fmt: skip
     volumes, mounts = _volumes(options, program, workspace)
-    files = file_arguments(options, name=options.job_name or program.name)
+    name = options.job_name or program.name
+    files = file_arguments(options, name=name, is_array=array is not None)
     container: dict[str, Any] = {"env": env}
     if mounts:
         container["volumeMounts"] = mounts
     if directory := workspace.workdir or options.chdir:
         container["workingDir"] = directory
-    memory = {} if shape.memory is None else {"memory": f"{shape.memory}Mi"}
-    pod: dict[str, Any] = {}
-    if volumes:
-        pod["volumes"] = volumes
-    if options.exclusive:
-        pod["affinity"] = _exclusive()
-    job = job.task(
-        TASK,
-        image=options.image or workspace.image,
-        replicas=shape.pods,
-        command=_command(program, files),
-        cpu=shape.cpus,
-        gpus=shape.gpus,
-        node_selector=dict(options.node_labels),
-        container=container,
-        pod=pod,
-        **memory,  # type: ignore[arg-type]
-    ).plugin("env")
-    if shape.pods > 1:
+    task: TaskOptions = {
+        "command": _command(program, files),
+        "cpu": shape.cpus,
+        "gpus": shape.gpus,
+        "node_selector": options.node_labels,
+        "container": container,
+        "pod": {
+            **({"volumes": volumes} if volumes else {}),
+            **({"affinity": _exclusive()} if options.exclusive else {}),
+        },
+    }
+    if shape.memory is not None:
+        task["memory"] = f"{shape.memory}Mi"
+    if array is not None:
+        task["min_available"] = 1
+    replicas = shape.pods if array is None else array.count
+    job = job.task(TASK, image=options.image or workspace.image, replicas=replicas, **task)
+    job = job.plugin("env")
+    if array is not None:
+        job = job.plugin(ARRAY_PLUGIN, *array.arguments)
+    elif shape.pods > 1:
         job = job.plugin("svc")
     if options.requeue:
-        job = job.policy(JobEvent.POD_EVICTED, Action.RESTART_JOB)
+        action = Action.RESTART_JOB if array is None else Action.RESTART_POD
+        job = job.policy(JobEvent.POD_EVICTED, action)
     return job
 
 
 def _command(program: Program, files: Sequence[str]) -> list[str]:
     """Return the container's command. What the caller has written are arguments only."""
-    arguments = [literal(each) for each in program.arguments]
+    arguments = [_with_parameters(literal(each), program) for each in program.arguments]
     if program.script is None and not files:
         return arguments
     run = _RUN_COMMAND if program.script is None else _RUN_SCRIPT
     text = (OPEN_FILES if files else "") + run
     return ["/bin/sh", "-c", literal(text), "batholith", *files, *arguments]
+
+
+def _with_parameters(argument: str, program: Program) -> str:
+    """Return an argument in which Kubernetes replaces ``{NAME}`` by the parameter of the pod."""
+    for parameter in program.parameters:
+        name = parameter.partition("=")[0]
+        argument = argument.replace(f"{{{name}}}", f"$({PARAMETER_PREFIX}{name})")
+    return argument
 
 
 def _volumes(

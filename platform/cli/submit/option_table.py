@@ -65,6 +65,8 @@ _SUPPORTED = (
     _supported("gpus", "GPUs of all pods.", short="G", variable="SBATCH_GPUS"),
     _supported("gpus-per-node", "GPUs of each pod.", variable="SBATCH_GPUS_PER_NODE"),
     _supported("gpus-per-task", "GPUs of each task.", variable="SBATCH_GPUS_PER_TASK"),
+    _supported("array", "Members by index, such as 0-99 or 1,3,5-9:2; %N at its end: N at a time.",
+               short="a", variable="SBATCH_ARRAY_INX"),
     _supported("time", "Time limit: minutes, or as in 30:00, 2:00:00, 1-12 and 1-12:30:00.",
                short="t", variable="SBATCH_TIMELIMIT"),
     _supported("signal", "B:TERM@SECONDS: SIGTERM as long before the time limit.",
@@ -116,7 +118,7 @@ _REASONS = {
     "tmp": "there is no such limit",
 }
 _REQUIRED = """
-account:A array:a batch bb bbf begin:b clusters:M cluster-constraint comment container
+account:A batch bb bbf begin:b clusters:M cluster-constraint comment container
 container-id core-spec:S cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency:d
 distribution:m exclude:x export-file extra extra-node-info:B gid gpu-bind gpu-freq
 gpus-per-socket gres-flags hint input:i kill-on-invalid-dep licenses:L mail-user mcs-label

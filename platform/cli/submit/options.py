@@ -30,6 +30,10 @@ class SubmitOptions:
     """Of all pods together."""
     gpus_per_node: int | None = None
     gpus_per_task: int | None = None
+    array: tuple[str, int | None] | None = None
+    """Indices of the members, and how many of them may run at a time."""
+    max_parallel: int | None = None
+    """Members of a sweep that may run at a time."""
     time_limit: int | None = None
     """Seconds."""
     warning: int | None = None
@@ -116,6 +120,7 @@ _PARSERS: Mapping[str, _Parse] = {
     "gpus": _number("gpus", values.gpus),
     "gpus-per-node": _number("gpus_per_node", values.gpus),
     "gpus-per-task": _number("gpus_per_task", values.gpus),
+    "array": _number("array", values.array),
     "time": _number("time_limit", values.time_limit),
     "signal": _warning,
     "constraint": _number("node_labels", values.constraint),

@@ -148,3 +148,12 @@ def _split_unquoted(text: str) -> list[str]:
         return list(lexer)
     except ValueError:
         raise ValueError(f"a quote of {text!r} is not closed") from None
+
+
+def array(text: str) -> tuple[str, int | None]:
+    """Return the indices of ``0-99%10``, and how many members may run at a time."""
+    from ...model.arrays import parse_indices
+
+    indices, percent, limit = text.partition("%")
+    parse_indices(indices)
+    return indices, number(limit) if percent else None

@@ -29,8 +29,8 @@ from ..tracker.pod_info import PodCounts
 from .job_view import JobView
 from .restarts import RestartTarget
 
-_PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
-"""Plugins without a mark, as in Volcano."""
+_PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank", "array"})
+"""Plugins without a mark: the first as in Volcano, which has no other."""
 
 _BLOCKING_REASONS = frozenset(
     {

@@ -5,11 +5,12 @@ Which phases an action leads to is the same for the REST API, and therefore in
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from ...machinery.reconcile.events import Event
 from ...model import times
+from ...model.arrays import max_parallel
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
@@ -354,9 +355,10 @@ def _delete_obsolete_pods(view: JobView, rejected: list[PodInfo]) -> Iterator[Ef
 
 
 def _create_missing_pods(view: JobView) -> Iterator[Effect]:
-    """Create the missing pods of tasks whose dependencies are met."""
+    """Create the missing pods of tasks whose dependencies are met, as many as may run at a time."""
+    limit = max_parallel(view.job.metadata.annotations)
     missing = {
-        task.name: tuple(view.pod_tracker.missing(task.name))
+        task.name: tuple(_next_pods(view, task.name, limit))
         for task in view.job.spec.tasks
         if view.pod_tracker.index_count(task.name) < task.replicas
         and dependencies_met(task, partial(_has_started, view))
@@ -364,6 +366,17 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
     if any(missing.values()):
         without = view.without_podgroup
         yield CreatePods(missing, without.description if without is not None else "")
+
+
+def _next_pods(view: JobView, task: str, limit: int | None) -> Sequence[int]:
+    """Return the indices of pods to create: the lowest missing ones.
+
+    So a creation whose outcome is not known is repeated, and no other pod is created instead.
+    """
+    missing = view.pod_tracker.missing(task)
+    if limit is None:
+        return missing
+    return missing[: max(limit - view.pod_tracker.unfinished_count(task), 0)]
 
 
 def _has_started(view: JobView, name: str) -> bool:
