@@ -1,6 +1,7 @@
 """The pages of the command line, executed on a cluster that was started as users start it."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -54,6 +55,9 @@ async def test_the_commands_of_the_pages_run(
         assert "square: the square of 12 is 144 on 2 CPUs" in result.out
         assert "square: the square of 5 is 25 on 2 CPUs" in result.out
         assert all(f"task {rank} of 3" in result.out for rank in range(3))
+        for rate, seed in itertools.product(("0.1", "0.01"), (1, 2, 3)):
+            assert f"train --lr {rate} --seed {seed}" in result.out
+        assert "hello from a pod\n" in result.out
         assert all(f"member {index} of 5" in result.out for index in (1, 3, 5, 7, 9))
         described = await batholith("status", "--json")
         assert json.loads(described.out)["rest_url"] == cluster.rest

@@ -1,13 +1,15 @@
 """``batholith submit`` on a cluster in the process of the test, and on one of ``batholith up``."""
 
 import asyncio
+import json
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from support.embedded_cluster import ProcessResult, embedded_cluster, run
-from support.polling import wait_for
+from support.polling import wait_for, wait_until_true
 from support.shell import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -106,6 +108,110 @@ async def test_lines_for_the_shell_are_a_script(shell: Shell) -> None:
     assert variables["BATHOLITH_SCRIPT"].splitlines()[-1] == "echo $$HOME | cat"
 
 
+@pytest.mark.cluster
+async def test_a_sweep_has_a_member_for_each_combination(shell: Shell) -> None:
+    arguments = ("--param", "lr=0.1,0.01", "--param", "seed=1..5", "--max-parallel", "3")
+    out = await shell.out_of_program(
+        "sweep", "--dry-run", "--image=x", *arguments, "--", "train", "{lr}/{seed}", "{other}", "$x"
+    )
+    manifest = yaml.safe_load(out)
+    (task,) = manifest["spec"]["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    assert container["command"][1:] == [
+        "$(BATHOLITH_PARAM_lr)/$(BATHOLITH_PARAM_seed)",
+        "{other}",
+        "$$x",
+    ]
+    assert manifest["spec"]["plugins"]["array"] == ["--param=lr=0.1,0.01", "--param=seed=1..5"]
+    assert (task["replicas"], manifest["spec"]["minSuccess"]) == (10, 10)
+    assert manifest["metadata"]["annotations"] == {"batholith.io/max-parallel": "3"}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--param is missing"),
+        (("--param", "lr"), "--param: 'lr' is not NAME=VALUE,VALUE"),
+        (("--param", "a=1", "--array=0-3"), "--array: a sweep is an array by its parameters"),
+        (("--param", "a=1..2", "--ntasks=2"), "a member of an array has one pod, not 2"),
+    ],
+)
+async def test_a_sweep_that_is_wrong_is_refused(
+    shell: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    result = await shell.run_program("sweep", "--image=x", *arguments, "--", "train")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.cluster
+async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell: Shell) -> None:
+    arguments = ("--image=x", "--time=5", "--ntasks=2", "-J", "again", "--", "sleep", "600")
+    first = (await shell.out_of_program("submit", *arguments)).strip()
+    second = (await shell.out("rerun", first)).strip()
+    manifests = [
+        await asyncio.to_thread(shell.client.jobs.manifest, name.removeprefix("jobs/"))
+        for name in (first, second)
+    ]
+    numbers = [name.rpartition("-")[2] for name in (first, second)]
+    assert numbers[0] != numbers[1]
+    expected = json.dumps(manifests[0]["spec"]).replace(*numbers)
+    assert json.loads(expected) == manifests[1]["spec"]
+    limit = "batholith.io/time-limit"
+    assert manifests[1]["metadata"]["annotations"][limit] == "300s"
+    assert manifests[1]["metadata"]["labels"]["batholith.io/job-id"] == numbers[1]
+    await shell.out("cancel", "--delete", first)
+
+    async def recorded() -> bool:
+        found = await shell.run("rerun", "--dry-run", first)
+        return found.exit_code == 0
+
+    await wait_until_true(recorded)
+    third = await shell.run("rerun", "--dry-run", "-o", "json", first.removeprefix("jobs/"))
+    assert "annotations, such as a time limit, are not in the history" in third.stderr
+    again = json.loads(third.stdout)
+    assert again["spec"]["tasks"][0]["replicas"] == 2
+    missing = await shell.run("rerun", "absent")
+    assert (missing.exit_code, "exists or is in the history" in missing.stderr) == (4, True)
+
+
+@pytest.mark.cluster
+async def test_a_job_of_kubernetes_runs_again(shell: Shell) -> None:
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "plain"},
+        "spec": {
+            "suspend": True,
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "busybox", "command": ["true"]}],
+                }
+            },
+        },
+    }
+    await shell.submit(manifest)
+    name = (await shell.out("rerun", "batchjobs/plain")).strip()
+    assert name.startswith("batchjobs/plain-")
+
+
+@pytest.mark.cluster
+async def test_usage_is_shown_by_queue_and_user(shell: Shell) -> None:
+    await shell.running("train")
+    await shell.out("cancel", "--delete", "train")
+
+    async def counted() -> bool:
+        return "default" in await shell.out("usage", "-o", "csv")
+
+    await wait_until_true(counted)
+    header, *_ = (await shell.out("usage", "--by", "user", "-o", "csv")).splitlines()
+    assert header == "user,cpu seconds"
+    found = json.loads(await shell.out("usage", "-o", "json", "--since", "1h"))
+    assert found["by"] == "queue"
+    assert (await shell.run("usage", "--since", "soon")).exit_code == 2
+
+
 EVERYTHING = r"""#!/bin/bash
 #SBATCH --job-name="every thing"
 #SBATCH --ntasks=2 --cpus-per-task=2
@@ -191,6 +297,26 @@ async def test_the_limit_of_an_array_holds_although_the_controllers_are_killed(
     for what, _ in lines:
         running += 1 if what == "start" else -1
         assert running <= 2
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_a_command_that_is_interrupted_is_cancelled(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    async with embedded_cluster(root):
+        command = [sys.executable, "-m", "batholith", "run", "--data-dir", str(root)]
+        failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
+        assert (failed.code, failed.out) == (9, "out\n")
+        process = await asyncio.create_subprocess_exec(
+            *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+        assert process.returncode == 130, errors
+        assert errors.decode().splitlines()[-1].endswith(": Terminated")
 
 
 async def submit(directory: Path, root: Path, *arguments: str) -> ProcessResult:

@@ -1,6 +1,7 @@
 """``batholith submit``: run a script or a command as a Volcano job."""
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import secrets
@@ -17,13 +18,16 @@ from ..submit.directives import WRAPPER, Script, from_environment, from_flags, r
 from ..submit.errors import SubmitError
 from ..submit.manifest import Program, build_manifest
 from ..submit.option_table import Argument
-from ..submit.options import SubmitOptions, parse_options
+from ..submit.options import parse_options
 from .connection import FAILED, WRONG_ARGUMENTS, key
 from .output import Output, emit, show_data
 
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
 
+CANCEL_TIMEOUT = 30
+"""Seconds to wait for the end of an interrupted job."""
+INTERRUPTED = 130
 _AFTER_DASHES = "batholith.after-dashes"
 _NOT_ON_COMMAND_LINE = ("n", "o")
 """Short options that have another meaning in all commands."""
@@ -49,6 +53,11 @@ PROGRAM_SETTINGS: dict[str, Any] = {
 ProgramArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...", show_default=False),
+]
+Flags = dict[str, str | bool | None]
+"""Values of the flags by the names of their options; ``None`` is not set."""
+Wait = Annotated[
+    bool, typer.Option("--wait", "-W", help="Print the logs, and exit as the job does.")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the manifest after the server has checked it.")
@@ -95,33 +104,70 @@ def submit(
     client: "Client",
     invocation: typer.Context,
     program: ProgramArgument = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-W", help="Print the logs, and exit as the job does.")
-    ] = False,
+    wait: Wait = False,
     dry_run: DryRun = False,
     output_format: Format = "yaml",
     wrap: Annotated[
         str | None, typer.Option(help="Run these lines of sh instead of a script.")
     ] = None,
     *,
-    flags: dict[str, str | bool | None],
+    flags: Flags,
 ) -> None:
     """Submit a script with #SBATCH lines, or a command, as a job."""
     with _each_problem_on_its_line():
         script, found = _read_program(invocation, program or [], wrap)
-        settings = [*script.settings, *from_environment(os.environ), *from_flags(flags)]
-        options = parse_options(settings, os.environ)
-        manifest = manifest_of(client, invocation, options, found)
-    for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
-        typer.echo(f"batholith: {note}", err=True)
-    if dry_run:
-        client.jobs.validate(manifest)
-        show_data(manifest, Output(output_format))
-        return
+        manifest = _manifest(client, invocation, script, found, flags)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+
+
+@with_flags
+def sweep(
+    client: "Client",
+    invocation: typer.Context,
+    program: ProgramArgument = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="NAME=V1,V2,… or NAME=FIRST..LAST. Repeatable."),
+    ] = None,
+    max_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Members that run at a time. Default: all.")
+    ] = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    output_format: Format = "yaml",
+    *,
+    flags: Flags,
+) -> None:
+    """Run a script or a command once for each combination of parameters, which replace {NAME}."""
+    with _each_problem_on_its_line():
+        if not parameters:
+            raise SubmitError(["--param is missing"])
+        script, found = _read_program(invocation, program or [], None)
+        found = dataclasses.replace(found, parameters=parameters)
+        manifest = _manifest(client, invocation, script, found, flags, max_parallel=max_parallel)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+
+
+@with_flags
+def run(
+    client: "Client",
+    invocation: typer.Context,
+    program: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", show_default=False)],
+    *,
+    flags: Flags,
+) -> None:
+    """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
+    with _each_problem_on_its_line():
+        found = Program(arguments=program, name=Path(program[0]).name)
+        manifest = _manifest(client, invocation, Script(""), found, flags)
     job = client.jobs.submit(manifest)
-    emit([key(job)])
-    if wait:
+    typer.echo(f"batholith: {key(job)}", err=True)
+    try:
         follow(job)
+    except KeyboardInterrupt:
+        job.terminate(wait=CANCEL_TIMEOUT)
+        typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextlib.contextmanager
@@ -170,20 +216,42 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def manifest_of(
-    client: "Client", invocation: typer.Context, options: SubmitOptions, program: Program
-) -> dict[str, Any]:
-    """Return the manifest of a job on the cluster of *client*.
+def _manifest(
+    client: "Client", invocation: typer.Context, script: Script, program: Program, flags: Flags,
+    *, max_parallel: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the manifest of a job on the cluster of *client*, and print notes about it.
 
     Raises:
-        SubmitError: the options do not fit together, or not to the cluster.
+        SubmitError: an option is wrong, or does not fit the others or the cluster.
     """
     from .workspace import find_workspace
 
     if client.namespace.isdecimal():
         raise SubmitError([f"-n is the namespace here: write --ntasks={client.namespace}"])
+    settings = [*script.settings, *from_environment(os.environ), *from_flags(flags)]
+    options = parse_options(settings, os.environ)
+    if max_parallel is not None:
+        options = dataclasses.replace(options, max_parallel=max_parallel)
     workspace = find_workspace(options, client.url, invocation.params)
-    return build_manifest(options, program, workspace, number=new_number())
+    manifest = build_manifest(options, program, workspace, number=new_number())
+    for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
+        typer.echo(f"batholith: {note}", err=True)
+    return manifest
+
+
+def create(
+    client: "Client", manifest: dict[str, Any], *, dry_run: bool, wait: bool, output_format: str
+) -> None:
+    """Create a job and print its name, or with *dry_run* print its manifest."""
+    if dry_run:
+        client.jobs.validate(manifest)
+        show_data(manifest, Output(output_format))
+        return
+    job = client.jobs.submit(manifest)
+    emit([key(job)])
+    if wait:
+        follow(job)
 
 
 def new_number() -> int:

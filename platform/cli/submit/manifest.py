@@ -89,6 +89,8 @@ def array_of(options: SubmitOptions, program: Program) -> ArrayJob | None:
     """
     if options.array is None and not program.parameters:
         return None
+    if options.array is not None and program.parameters:
+        raise SubmitError([f"{options.where('array')}: a sweep is an array by its parameters"])
     arguments = [f"--param={each}" for each in program.parameters]
     limit = options.max_parallel
     if options.array is not None:
@@ -97,7 +99,7 @@ def array_of(options: SubmitOptions, program: Program) -> ArrayJob | None:
     try:
         return ArrayJob(arguments, len(ArrayMembers.parse(arguments).indices), limit)
     except ValueError as error:
-        raise SubmitError([f"{options.where('array', 'param')}: {error}"]) from None
+        raise SubmitError([f"{options.where('param', 'array')}: {error}"]) from None
 
 
 def build_manifest(
