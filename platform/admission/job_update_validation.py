@@ -6,8 +6,16 @@ from typing import Any
 from ..model import quantity
 from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nested_object
 from ..model.arrays import array_errors
+from ..model.dependencies import dependency_errors
 from ..model.job import Job
-from ..model.names import MAX_PARALLEL, RUNNING_ESTIMATE, TIME_LIMIT, TIME_LIMIT_WARNING
+from ..model.names import (
+    BEGIN,
+    DEPENDS_ON,
+    MAX_PARALLEL,
+    RUNNING_ESTIMATE,
+    TIME_LIMIT,
+    TIME_LIMIT_WARNING,
+)
 from ..model.quantity import QuantityError
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
 from .time_limits import job_errors
@@ -44,6 +52,9 @@ def validate_job_update(
     is_same_spec = nested_object(new, "spec") == nested_object(old, "spec")
     if not is_same_spec or _annotation(new, MAX_PARALLEL) != _annotation(old, MAX_PARALLEL):
         for error in array_errors(job):
+            raise DeniedError(error)
+    if any(_annotation(new, each) != _annotation(old, each) for each in (DEPENDS_ON, BEGIN)):
+        for error in dependency_errors(job.metadata.name, job.metadata.annotations):
             raise DeniedError(error)
     if is_same_spec:
         return

@@ -9,6 +9,7 @@ import msgspec
 from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader, nested_object
 from ..model.arrays import array_errors
+from ..model.dependencies import dependency_errors
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
@@ -57,6 +58,7 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         dependency_error(job.spec.tasks),  # C20
         *job_errors(job.metadata.annotations, job.spec.queue, reader),
         *array_errors(job),
+        *dependency_errors(job.metadata.name, job.metadata.annotations),
     ]
     if message := join_errors(errors):
         raise DeniedError(message)

@@ -193,6 +193,10 @@ NO_PODGROUP = "none"
 PODGROUPS_OF_JOB = "batholith.io/podgroups"
 """Annotation of a Job: ``all`` gives it a PodGroup even if it has a single pod."""
 
+DEPENDS_ON = "batholith.io/depends-on"
+"""Annotation of a Volcano job: other jobs that it waits for before anything is created for it."""
+BEGIN = "batholith.io/begin"
+"""Annotation of a Volcano job: the time before which nothing is created for it, of RFC 3339."""
 MAX_PARALLEL = "batholith.io/max-parallel"
 """Annotation of a Volcano job: how many pods of each task may be unfinished at a time; the job
 controller creates no others before."""

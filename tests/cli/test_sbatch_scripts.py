@@ -1,6 +1,7 @@
 """Scripts for sbatch: each is translated as expected, or refused with the line."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from batholith.cli.submit.directives import read_script
 from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import Program, Workspace, build_manifest
 from batholith.cli.submit.options import parse_options
-from batholith.model.names import MAX_PARALLEL, SUBMITTED_NAME, TIME_LIMIT, TIME_LIMIT_WARNING
+from batholith.model.names import (
+    BEGIN,
+    DEPENDS_ON,
+    MAX_PARALLEL,
+    SUBMITTED_NAME,
+    TIME_LIMIT,
+    TIME_LIMIT_WARNING,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "sbatch"
 ENTRIES: list[dict[str, Any]] = [
@@ -19,12 +27,13 @@ ENTRIES: list[dict[str, Any]] = [
 ]
 WORKSPACE = Workspace(submit_dir="/home/me", workdir="/home/me", writable=True, image="local")
 NUMBER = 123456789
+NOW = datetime.fromisoformat("2026-05-04T12:00:00+02:00")
 
 
 def translate(entry: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The manifest of a entry and the notes about it."""
     script = read_script(entry["script"])
-    options = parse_options(script.settings, entry.get("environment", {}))
+    options = parse_options(script.settings, entry.get("environment", {}), NOW)
     program = Program(script=script.text, name="script.sh")
     manifest = build_manifest(options, program, WORKSPACE, number=NUMBER)
     return manifest, [*script.notes, *(f"left out: {each}" for each in options.ignored)]
@@ -61,6 +70,8 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "image": container["image"] if container["image"] != "local" else None,
         "files": container["command"][4:] or None,
         "plugins": sorted(spec["plugins"]) if sorted(spec["plugins"]) != ["env"] else None,
+        "depends": annotations.get(DEPENDS_ON),
+        "begin": annotations.get(BEGIN),
         "parallel": annotations.get(MAX_PARALLEL),
         "array": [spec["plugins"]["array"], spec["minAvailable"], spec["minSuccess"]]
         if "array" in spec["plugins"]

@@ -145,6 +145,30 @@ async def test_a_sweep_that_is_wrong_is_refused(
 
 
 @pytest.mark.cluster
+async def test_a_job_waits_for_one_that_is_given_by_its_number_or_name(shell: Shell) -> None:
+    sleep = ("--image=x", "--", "sleep", "600")
+    first = (await shell.out_of_program("submit", "-J", "first", *sleep)).strip()
+    name, number = first.removeprefix("jobs/"), first.rpartition("-")[2]
+    given = f"--dependency=afterok:{number}:{first},afterany:{name}"
+    second = (await shell.out_of_program("submit", given, *sleep)).strip()
+    manifest = await asyncio.to_thread(shell.client.jobs.manifest, second.removeprefix("jobs/"))
+    expected = f"afterok:{name},afterok:{name},afterany:{name}"
+    assert manifest["metadata"]["annotations"]["batholith.io/depends-on"] == expected
+
+    async def explained() -> bool:
+        return f"waits for afterok:{name} (" in await shell.out("why", second)
+
+    await wait_until_true(explained)
+    await shell.out("cancel", first, "--wait", "60")
+    result = await shell.run("wait", second, "--for", "Failed", "--timeout", "60")
+    assert result.exit_code == 0, result.output
+    assert "can no longer be met" in (await shell.out("why", second))
+    missing = await shell.run_program("submit", "--dependency=afterok:12345", *sleep)
+    assert missing.exit_code == 2
+    assert missing.stderr == "batholith: --dependency: there is no job '12345'\n"
+
+
+@pytest.mark.cluster
 async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell: Shell) -> None:
     arguments = ("--image=x", "--time=5", "--ntasks=2", "-J", "again", "--", "sleep", "600")
     first = (await shell.out_of_program("submit", *arguments)).strip()
@@ -155,7 +179,7 @@ async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell:
     ]
     numbers = [name.rpartition("-")[2] for name in (first, second)]
     assert numbers[0] != numbers[1]
-    expected = json.dumps(manifests[0]["spec"]).replace(*numbers)
+    expected = json.dumps(manifests[0]["spec"]).replace(numbers[0], numbers[1])
     assert json.loads(expected) == manifests[1]["spec"]
     limit = "batholith.io/time-limit"
     assert manifests[1]["metadata"]["annotations"][limit] == "300s"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from ...model.names import JOB_ID
+from ...wire.jobs import JobKindName
 from ..submit import option_table
 from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
 from ..submit.errors import SubmitError
@@ -233,11 +235,35 @@ def _manifest(
     options = parse_options(settings, os.environ)
     if max_parallel is not None:
         options = dataclasses.replace(options, max_parallel=max_parallel)
+    if options.dependencies:
+        where = options.where("dependency")
+        found = [(kind, _name_of(client, job, where)) for kind, job in options.dependencies]
+        options = dataclasses.replace(options, dependencies=tuple(found))
     workspace = find_workspace(options, client.url, invocation.params)
     manifest = build_manifest(options, program, workspace, number=new_number())
     for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
         typer.echo(f"batholith: {note}", err=True)
     return manifest
+
+
+def _name_of(client: "Client", text: str, where: str) -> str:
+    """Return the name of the Volcano job of a number, a name or ``jobs/NAME``.
+
+    Raises:
+        SubmitError: there is none.
+    """
+    from ...client.errors import NotFoundError
+
+    if not text:  # of a singleton
+        return ""
+    if text.isdecimal():
+        found = list(client.jobs.list(label_selector=f"{JOB_ID}={text}"))
+        if found:
+            return found[0].name
+    try:
+        return client.jobs.get(text.removeprefix(f"{JobKindName.JOBS}/")).name
+    except (NotFoundError, ValueError):
+        raise SubmitError([f"{where}: there is no job {text!r}"]) from None
 
 
 def create(

@@ -5,10 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...model import times
 from ...model.arrays import PARAMETER_PREFIX, ArrayMembers
 from ...model.arrays import PLUGIN as ARRAY_PLUGIN
+from ...model.dependencies import Dependency, DependencyType
 from ...model.job import Action, JobEvent
 from ...model.names import (
+    BEGIN,
+    DEPENDS_ON,
     JOB_ID,
     JOB_NAME,
     MAX_PARALLEL,
@@ -136,6 +140,11 @@ def _job(
     from ...client import Job
 
     annotations = _time_limits(options)
+    if options.dependencies:
+        found = [Dependency(DependencyType(kind), job) for kind, job in options.dependencies]
+        annotations[DEPENDS_ON] = ",".join(map(str, found))
+    if options.begin is not None:
+        annotations[BEGIN] = times.format(options.begin)
     if array is not None and array.limit is not None:
         annotations[MAX_PARALLEL] = str(array.limit)
     return Job(

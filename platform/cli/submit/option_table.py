@@ -65,6 +65,10 @@ _SUPPORTED = (
     _supported("gpus", "GPUs of all pods.", short="G", variable="SBATCH_GPUS"),
     _supported("gpus-per-node", "GPUs of each pod.", variable="SBATCH_GPUS_PER_NODE"),
     _supported("gpus-per-task", "GPUs of each task.", variable="SBATCH_GPUS_PER_TASK"),
+    _supported("dependency", "afterok:JOB, afternotok:JOB, afterany:JOB, singleton; several with a"
+               " comma, jobs with a colon.", short="d", variable="SBATCH_DEPENDENCY"),
+    _supported("begin", "now+1hour, 16:00, tomorrow, or as in 2026-01-31T16:00.", short="b",
+               variable="SBATCH_BEGIN"),
     _supported("array", "Members by index, such as 0-99 or 1,3,5-9:2; %N at its end: N at a time.",
                short="a", variable="SBATCH_ARRAY_INX"),
     _supported("time", "Time limit: minutes, or as in 30:00, 2:00:00, 1-12 and 1-12:30:00.",
@@ -115,11 +119,12 @@ _REASONS = {
     "uid": "the job runs as the user of its image",
     "gid": "the job runs as the group of its image",
     "container": "use --image",
+    "kill-on-invalid-dep": "a job fails if a dependency can no longer be met",
     "tmp": "there is no such limit",
 }
 _REQUIRED = """
-account:A batch bb bbf begin:b clusters:M cluster-constraint comment container
-container-id core-spec:S cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency:d
+account:A batch bb bbf clusters:M cluster-constraint comment container
+container-id core-spec:S cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot
 distribution:m exclude:x export-file extra extra-node-info:B gid gpu-bind gpu-freq
 gpus-per-socket gres-flags hint input:i kill-on-invalid-dep licenses:L mail-user mcs-label
 mem-bind mincpus network nodefile:F nodelist:w ntasks-per-core ntasks-per-gpu ntasks-per-socket

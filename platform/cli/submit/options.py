@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from . import values
@@ -34,6 +35,9 @@ class SubmitOptions:
     """Indices of the members, and how many of them may run at a time."""
     max_parallel: int | None = None
     """Members of a sweep that may run at a time."""
+    dependencies: tuple[tuple[str, str], ...] = ()
+    """Types and jobs, as they are given."""
+    begin: datetime | None = None
     time_limit: int | None = None
     """Seconds."""
     warning: int | None = None
@@ -120,6 +124,7 @@ _PARSERS: Mapping[str, _Parse] = {
     "gpus": _number("gpus", values.gpus),
     "gpus-per-node": _number("gpus_per_node", values.gpus),
     "gpus-per-task": _number("gpus_per_task", values.gpus),
+    "dependency": _number("dependencies", values.dependencies),
     "array": _number("array", values.array),
     "time": _number("time_limit", values.time_limit),
     "signal": _warning,
@@ -141,11 +146,14 @@ _PARSERS: Mapping[str, _Parse] = {
 
 
 def parse_options(
-    settings: Iterable[Setting], environment: Mapping[str, str] | None = None
+    settings: Iterable[Setting],
+    environment: Mapping[str, str] | None = None,
+    now: datetime | None = None,
 ) -> SubmitOptions:
     """Return the options of *settings*; those of a greater source override others.
 
-    *environment* has the values of variables that ``--export`` names.
+    *environment* has the values of variables that ``--export`` names; *now* is the time in the zone
+    of ``--begin``, by default that of the machine.
 
     Raises:
         SubmitError: a value is malformed, options exclude each other, or one is not supported.
@@ -162,7 +170,7 @@ def parse_options(
             ignored.append(where)
             continue
         try:
-            found |= _parse(setting, environment or {})
+            found |= _parse(setting, environment or {}, now or datetime.now().astimezone())
         except ValueError as error:
             problems.append(f"{where}: {error}")
         except _NotSupportedError as error:
@@ -204,12 +212,14 @@ def _ignored_names(setting: Setting | None, problems: list[str]) -> frozenset[st
     return frozenset(names)
 
 
-def _parse(setting: Setting, environment: Mapping[str, str]) -> Mapping[str, Any]:
+def _parse(setting: Setting, environment: Mapping[str, str], now: datetime) -> Mapping[str, Any]:
     option, value = setting.option, setting.value
     if not option.is_supported:
         raise _NotSupportedError(option.reason)
     if option.name == "export":
         return {"variables": values.export(value, environment)}
+    if option.name == "begin":
+        return {"begin": values.begin(value, now)}
     return _PARSERS[option.name](value)
 
 

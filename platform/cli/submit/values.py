@@ -6,6 +6,9 @@ Each function raises ValueError with the reason if the text is malformed or not 
 import re
 import shlex
 from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from ...model.dependencies import DependencyType
 
 MAX_NUMBER = 1_000_000
 _UNLIMITED = ("unlimited", "infinite")
@@ -157,3 +160,50 @@ def array(text: str) -> tuple[str, int | None]:
     indices, percent, limit = text.partition("%")
     parse_indices(indices)
     return indices, number(limit) if percent else None
+
+
+def dependencies(text: str) -> tuple[tuple[str, str], ...]:
+    """Return types and jobs of ``afterok:A:B,afterany:C,singleton``; the job of a singleton is
+    empty."""
+    if "?" in text:
+        raise ValueError("alternatives with ? are not supported: all dependencies must be met")
+    found = []
+    for each in text.split(","):
+        kind, colon, jobs = each.partition(":")
+        if kind not in set(DependencyType):
+            raise ValueError(f"{each!r} is not supported: only {', '.join(DependencyType)} are")
+        if (kind == DependencyType.SINGLETON) == bool(colon):
+            raise ValueError(f"{each!r} is neither TYPE:JOB nor singleton")
+        found += [(kind, job) for job in jobs.split(":")]
+        if colon and not all(jobs.split(":")):
+            raise ValueError(f"{each!r}: the name of a job is missing")
+    return tuple(found)
+
+
+_TIMES_OF_DAY = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
+
+
+def begin(text: str, now: datetime) -> datetime:
+    """Return the time of ``now+1hour``, ``16:00``, ``tomorrow``, ``2026-01-31T16:00``.
+
+    A time of the day that has passed is that of tomorrow. *now* has the zone of times without one.
+    """
+    if match := re.fullmatch(r"now(?:\+([0-9]{1,7})([a-z]*))?", text):
+        unit = (match[2] or "second").removesuffix("s")
+        if unit not in _UNITS:
+            raise ValueError(f"{match[2]!r} is none of {', '.join(_UNITS)}")
+        return now + timedelta(seconds=int(match[1] or 0) * _UNITS[unit])
+    if text in ("today", "tomorrow"):
+        return now + timedelta(days=text == "tomorrow")
+    given = _TIMES_OF_DAY.get(text, text)
+    try:
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", given):
+            time = datetime.strptime(given, "%H:%M:%S" if given.count(":") == 2 else "%H:%M").time()
+            found = datetime.combine(now.date(), time, now.tzinfo)
+            return found if found > now else found + timedelta(days=1)
+        if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2})?)?", given):
+            return datetime.fromisoformat(given).replace(tzinfo=now.tzinfo)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    raise ValueError(f"{text!r} is no time such as now+1hour, 16:00 or 2026-01-31T16:00")

@@ -11,6 +11,7 @@ from functools import partial
 from ...machinery.reconcile.events import Event
 from ...model import times
 from ...model.arrays import max_parallel
+from ...model.controlled_resources import MET_DEPENDENCIES
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
@@ -20,6 +21,7 @@ from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
 from ...model.run_times import warning_of
 from .. import podgroups
+from ..creation.dependencies import DependencyState
 from ..effects import (
     CreatePodGroup,
     CreatePods,
@@ -124,6 +126,14 @@ class _Active(PhaseRules):
 
 class Pending(_Active):
     """Waiting for the queue, or for ``minAvailable`` pods to run."""
+
+    def step(self, view: JobView) -> list[Effect]:
+        """Wait for the dependencies of the job, then as in other phases."""
+        found = view.dependencies
+        effects = [] if found is None else _wait_for_dependencies(view, found)
+        if effects or (found is not None and found.waiting):
+            return effects
+        return super().step(view)
 
     def next_transition(self, view: JobView) -> Transition | None:
         """Running once ``minAvailable`` pods run or have finished."""
@@ -305,6 +315,23 @@ def _fail_too_large(view: JobView) -> list[Effect]:
         SetStatus(new, immediate=True),
         Event(Reason.TOO_MANY_PODS, view.size_error, warning=True),
     ]
+
+
+def _wait_for_dependencies(view: JobView, found: DependencyState) -> list[Effect]:
+    """Record dependencies that were met; while others are not, create nothing."""
+    if found.never:
+        transition = Transition(to=JobPhase.FAILED, bumps_version=True)
+        new = next_status.apply_transition(
+            view, transition, reason=Reason.DEPENDENCY_NEVER_MET, message=found.never
+        )
+        event = Event(Reason.DEPENDENCY_NEVER_MET, found.never, warning=True)
+        return [SetStatus(new, immediate=True), event]
+    if found.met != view.job.status.controlled_resources.get(MET_DEPENDENCIES, ""):
+        return [SetStatus(next_status.with_met_dependencies(view, found.met), immediate=True)]
+    if not found.waiting:
+        return []
+    check = [] if found.check_after is None else [RequeueAfter(found.check_after)]
+    return [*_update_counts(view, immediate=True), *check]
 
 
 def _end_at_time_limit(view: JobView) -> list[Effect]:
