@@ -77,12 +77,13 @@ def _check_mount(directory: str, state: "UpState", options: SubmitOptions) -> No
 def _embedded_cluster(url: str, connection: Mapping[str, Any]) -> "UpState | None":
     """Return the state of the cluster on this machine that has this address."""
     from ...local.supervisor.datadir import DataDir
-    from ...local.supervisor.supervisor import read_state
+    from ...local.supervisor.supervisor import DamagedStateError, read_state
 
     for directory in _data_dirs(connection):
-        if not (directory / "up.json").exists():
+        try:
+            state = read_state(DataDir(directory))
+        except (OSError, DamagedStateError):  # not that of the client, which has read its own
             continue
-        state = read_state(DataDir(directory))
         if (
             state is not None
             and state.supervisor.is_alive

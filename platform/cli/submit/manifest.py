@@ -122,6 +122,9 @@ def build_manifest(
     if array is not None and shape.pods > 1:
         where = options.where("array", "ntasks", "nodes")
         raise SubmitError([f"{where}: a member of an array has one pod, not {shape.pods}"])
+    if array is not None and options.requeue is False:
+        where = options.where("no-requeue")
+        raise SubmitError([f"{where} is not supported for arrays: it would end all members"])
     name = options.job_name or program.name
     job_name = f"{object_name(name)}-{number}"
     env = _environment(options, program, workspace, shape, number=number, job_name=job_name)
@@ -212,9 +215,10 @@ def _with_task(
         job = job.plugin(ARRAY_PLUGIN, *array.arguments)
     elif shape.pods > 1:
         job = job.plugin("svc")
-    if options.requeue:
-        action = Action.RESTART_JOB if array is None else Action.RESTART_POD
-        job = job.policy(JobEvent.POD_EVICTED, action)
+    if options.requeue and shape.pods > 1:
+        job = job.policy(JobEvent.POD_EVICTED, Action.RESTART_JOB)
+    if options.requeue is False:
+        job = job.policy(JobEvent.POD_EVICTED, Action.TERMINATE_JOB)
     return job
 
 

@@ -50,7 +50,9 @@ class SubmitOptions:
     append: bool = False
     chdir: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
-    requeue: bool = False
+    requeue: bool | None = None
+    """Whether the whole job restarts when a pod is evicted, or ends; ``None``: the pod is created
+    again."""
     exclusive: bool = False
     image: str = ""
     workdir_rw: bool = False
