@@ -93,6 +93,20 @@ def test_all_dependencies_must_be_met_and_stay_met_when_jobs_are_deleted(world: 
     assert has_begun(world, "last")
 
 
+def test_the_end_of_a_job_counts_that_is_deleted_at_once(world: JobWorld) -> None:
+    def on_event(prefix: str, change: str, new: Any, old: Any) -> None:
+        world.transitions.on_event(prefix, change, new, old)
+        if prefix == JOBS.path() and new and new["status"]["state"]["phase"] == "Completed":
+            world.loop.call_soon(world.delete_job, "ns/first")
+
+    submit(world, "first")
+    submit(world, "second", "afterok:first")
+    world.api.on_change, world.api.response_lag = on_event, 10
+    finish(world, "first")
+    assert "ns/first" not in world.objects_by_key(JOBS)
+    assert has_begun(world, "second")
+
+
 def test_a_job_that_restarts_does_not_wait_again(world: JobWorld) -> None:
     submit(world, "first")
     submit(world, "second", "afterok:first")

@@ -5,7 +5,7 @@ deleted, or when this one restarts.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...kube.client.client import Client
@@ -22,6 +22,10 @@ from ...model.dependencies import (
 )
 from ...model.job import FINAL_PHASES, Job, JobPhase
 
+_Key = tuple[str, str]
+_Age = tuple[str, str]
+"""Creation timestamp and uid."""
+_MAX_ENDED = 10_000
 POLL_INTERVAL = 10.0
 """Seconds until jobs are read again that this controller does not watch: those of other shards."""
 
@@ -67,17 +71,34 @@ class Dependencies:
         self._cached = cached
         self._clock = clock
         self._enqueue = enqueue
-        self._waiting: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        """Keys of the jobs that wait, by namespace and name, or label, of what they wait for."""
+        self._waiting: defaultdict[_Key, dict[str, _Age]] = defaultdict(dict)
+        """Keys of the jobs that wait, by what they wait for: namespace and name, or label."""
+        self._ended: dict[_Key, str] = {}
+        """Final phases of jobs that others wait for: one may be deleted before they are synced."""
 
     def on_job(self, job: Job, *, deleted: bool) -> None:
         """Sync the jobs that wait for this one, if it has ended or was deleted."""
-        if not self._waiting or not (deleted or job.status.state.phase in FINAL_PHASES):
+        phase, meta = job.status.state.phase, job.metadata
+        if not self._waiting or not (deleted or phase in FINAL_PHASES):
             return
-        meta = job.metadata
-        for key in ((meta.namespace, meta.name), _singleton_key(job)):
-            for waiting in self._waiting.pop(key, ()):
+        key, singleton = (meta.namespace, meta.name), _singleton_key(job)
+        if key in self._waiting:
+            if phase in FINAL_PHASES:
+                self._ended[key] = phase
+                if len(self._ended) > _MAX_ENDED:
+                    del self._ended[next(iter(self._ended))]
+            for waiting in self._waiting.pop(key):
                 self._enqueue(waiting)
+        self._forget(singleton, meta.key)
+        if singleton in self._waiting:  # the others wait for the oldest
+            self._enqueue(min(self._waiting[singleton], key=self._waiting[singleton].__getitem__))
+
+    def _forget(self, key: _Key, waiting: str) -> None:
+        """Note that a job does not wait for *key* any longer."""
+        if key in self._waiting:
+            self._waiting[key].pop(waiting, None)
+            if not self._waiting[key]:
+                del self._waiting[key]
 
     async def state_of(self, job: Job) -> DependencyState | None:
         """Return what *job* waits for; ``None`` if it has no dependencies, or another phase.
@@ -121,20 +142,19 @@ class Dependencies:
         meta, is_singleton = job.metadata, dependency.type is DependencyType.SINGLETON
         key = _singleton_key(job) if is_singleton else (meta.namespace, dependency.job)
         # Before anything is read, so that no change is missed.
-        self._waiting[key].add(meta.key)
+        self._waiting[key][meta.key] = _age(job)
         if is_singleton:
             found = await self._unmet_singleton(job)
         else:
             found = await self._unmet_job(meta.namespace, dependency)
         if found is None or found.never:
-            self._waiting[key].discard(meta.key)
-            if not self._waiting[key]:
-                del self._waiting[key]
+            self._forget(key, meta.key)
         return found
 
     async def _unmet_job(self, namespace: str, dependency: Dependency) -> "_Unmet | None":
         other = await self._read(namespace, dependency.job)
-        phase = None if other is None else other.status.state.phase
+        ended = self._ended.get((namespace, dependency.job))
+        phase = ended if other is None else other.status.state.phase
         match is_met(dependency.type, phase):
             case True:
                 return None
@@ -183,12 +203,12 @@ def _precedes(other: Job, job: Job) -> bool:
         return False
     if _user_of(other) != _user_of(job):
         return False
-    met: Sequence[str] = other.status.controlled_resources.get(MET_DEPENDENCIES, "").split(",")
+    met = other.status.controlled_resources.get(MET_DEPENDENCIES, "").split(",")
     has_begun = other.status.state.phase not in ("", JobPhase.PENDING)
     return has_begun or DependencyType.SINGLETON in met or _age(other) < _age(job)
 
 
-def _age(job: Job) -> tuple[str, str]:
+def _age(job: Job) -> _Age:
     return job.metadata.creation_timestamp or "", job.metadata.uid
 
 
@@ -196,6 +216,6 @@ def _user_of(job: Job) -> str:
     return job.metadata.annotations.get(names.SUBMITTED_BY, "")
 
 
-def _singleton_key(job: Job) -> tuple[str, str]:
+def _singleton_key(job: Job) -> _Key:
     """Return the key of those who wait for jobs of this name; no job has such a name."""
     return job.metadata.namespace, f"/{job.metadata.labels.get(names.SUBMITTED_NAME, '')}"
