@@ -332,6 +332,8 @@ async def test_a_command_that_is_interrupted_is_cancelled(tmp_path: Path) -> Non
         failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
         assert (failed.code, failed.out) == (9, "out\n")
         process = await asyncio.create_subprocess_exec(
+            # A shell starts programs in the background with this signal ignored, the tests too.
+            "env", "--default-signal=INT",
             *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
