@@ -5,8 +5,17 @@ from typing import Any
 
 from ..model import quantity
 from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nested_object
+from ..model.arrays import array_errors
+from ..model.dependencies import dependency_errors
 from ..model.job import Job
-from ..model.names import RUNNING_ESTIMATE, TIME_LIMIT, TIME_LIMIT_WARNING
+from ..model.names import (
+    BEGIN,
+    DEPENDS_ON,
+    MAX_PARALLEL,
+    RUNNING_ESTIMATE,
+    TIME_LIMIT,
+    TIME_LIMIT_WARNING,
+)
 from ..model.quantity import QuantityError
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
 from .time_limits import job_errors
@@ -40,7 +49,14 @@ def validate_job_update(
         removed = TIME_LIMIT not in annotations
         for error in job_errors(annotations, job.spec.queue, reader, removed=removed):
             raise DeniedError(error)
-    if nested_object(new, "spec") == nested_object(old, "spec"):
+    is_same_spec = nested_object(new, "spec") == nested_object(old, "spec")
+    if not is_same_spec or _annotation(new, MAX_PARALLEL) != _annotation(old, MAX_PARALLEL):
+        for error in array_errors(job):
+            raise DeniedError(error)
+    if any(_annotation(new, each) != _annotation(old, each) for each in (DEPENDS_ON, BEGIN)):
+        for error in dependency_errors(job.metadata.name, job.metadata.annotations):
+            raise DeniedError(error)
+    if is_same_spec:
         return
     if error := size_error(job, max_pods):
         raise DeniedError(error)
@@ -48,9 +64,12 @@ def validate_job_update(
         raise DeniedError(error)
 
 
+def _annotation(job: Json, name: str) -> object:
+    return nested_object(nested_object(job, "metadata"), "annotations").get(name)
+
+
 def _of_run_time(job: Json) -> list[object]:
-    annotations = nested_object(nested_object(job, "metadata"), "annotations")
-    return [annotations.get(name) for name in (TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE)]
+    return [_annotation(job, each) for each in (TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE)]
 
 
 def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:

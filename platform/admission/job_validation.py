@@ -8,6 +8,8 @@ import msgspec
 
 from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader, nested_object
+from ..model.arrays import array_errors
+from ..model.dependencies import dependency_errors
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
@@ -55,6 +57,8 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         *_queue_errors(job.spec.queue, reader),  # C16 to C19
         dependency_error(job.spec.tasks),  # C20
         *job_errors(job.metadata.annotations, job.spec.queue, reader),
+        *array_errors(job),
+        *dependency_errors(job.metadata.name, job.metadata.annotations),
     ]
     if message := join_errors(errors):
         raise DeniedError(message)

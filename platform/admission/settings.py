@@ -9,7 +9,7 @@ from ..model.training.framework_api import FrameworkApi
 from .resource_groups import ResourceGroup
 
 JOB_PLUGINS = frozenset(
-    ("ssh", "env", "svc", "tensorflow", "mpi", "pytorch", "hcclrank", "ray"),
+    ("ssh", "env", "svc", "tensorflow", "mpi", "pytorch", "hcclrank", "ray", "array"),
 )
 
 

@@ -155,6 +155,7 @@ class EmbeddedCluster:
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=msgspec.structs.asdict(self._ports()),
+            mounts=[str(each) for each in self._options.host_dirs],
         )
 
     def _ports(self) -> "_Ports":

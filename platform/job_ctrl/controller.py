@@ -35,6 +35,7 @@ from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.meta import HasMeta, MetadataOnly, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
+from .creation.dependencies import Dependencies
 from .creation.described_podgroups import (
     DescribedPodGroups,
     SchedulerSilentError,
@@ -124,6 +125,9 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             *sources,
         ]
         self.keep(self._jobs, self._infos, self._notices, self._trackers)
+        self._dependencies = Dependencies(
+            client, self._jobs.get, clock=clock, enqueue=self.queue.add
+        )
         self._executor = self._create_executor(client, planned)
 
     def _create_executor(self, client: Client, planned: PlannedCreation) -> JobExecutor:
@@ -238,6 +242,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         if job is None:
             return
         self._change_rate.observe()
+        self._dependencies.on_job(job, deleted=new is None)
         key = job.metadata.key
         is_new = new is not None and not new.status.state.phase
         (self._new_jobs.add if is_new else self._new_jobs.discard)(key)
@@ -412,6 +417,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
             ttl_waits_for_history=self._settings.ttl_waits_for_history,
             defer_first_status=len(self._new_jobs) > self._settings.burst_size,
             last_errors=dict(info.last_errors),
+            dependencies=await self._dependencies.state_of(job),
             size_error=size_error,
         )
         return JobSync(view=view, info=info, desired_state=desired, command=command)

@@ -32,6 +32,8 @@ RESTART_TARGET = "batholith-restart-target"
 ``partition/TASK/ID``."""
 SECONDS_RUN = "batholith-seconds-run"
 """Key of the seconds for which a job with a time limit has been in phase Running before."""
+MET_DEPENDENCIES = "batholith-met-dependencies"
+"""Key of the dependencies of the job that were met, separated by commas."""
 
 _LEGACY_COMMAND = re.compile(r"Command \S+ \(([^()\s]+)\)")
 

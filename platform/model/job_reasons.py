@@ -18,6 +18,8 @@ class Reason(StrEnum):
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"
     TOO_MANY_PODS = "TooManyPods"
+    WAITING = "WaitingToBegin"
+    DEPENDENCY_NEVER_MET = "DependencyNeverMet"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"

@@ -1,6 +1,7 @@
-"""The page of the command line, executed on a cluster that was started as users start it."""
+"""The pages of the command line, executed on a cluster that was started as users start it."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -11,20 +12,27 @@ import pytest
 from support.embedded_cluster import batholith, embedded_cluster, run
 
 from batholith.cli.jobs.commands import COMMANDS
+from batholith.cli.submit.option_table import SUPPORTED
 from batholith.client import Client, Job
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, SUBMIT_PAGE = ((DOCS / name).read_text() for name in ("command-line.md", "submit.md"))
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", f"{PAGE}\n{SUBMIT_PAGE}", re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_shows_each_command() -> None:
-    shown = set(re.findall(r"^batholith (\w+)", "\n".join(BLOCKS), re.MULTILINE))
+def test_the_pages_show_each_command() -> None:
+    shown = set(re.findall(r"^(?:\w+=\$\()?batholith (\w+)", "\n".join(BLOCKS), re.MULTILINE))
     assert {each.__name__ for each in COMMANDS} <= shown
 
 
-async def test_the_commands_of_the_page_run(
+def test_the_page_of_submit_lists_each_option() -> None:
+    listed = set(re.findall(r"`--([a-z-]+)", SUBMIT_PAGE))
+    assert {each.name for each in SUPPORTED} <= listed
+
+
+async def test_the_commands_of_the_pages_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -34,14 +42,25 @@ async def test_the_commands_of_the_page_run(
     (tmp_path / "data").mkdir()
     root = tmp_path / "data" / "batholith"
     assert (await batholith("jobs")).code == 3
-    async with embedded_cluster(root) as cluster:
+    work = tmp_path / "work"
+    work.mkdir(mode=0o755)
+    async with embedded_cluster(root, "--mount", f"{work}:ro") as cluster:
         await asyncio.to_thread(_submit)
-        script = "set -ex\n" + "\n".join(BLOCKS)
+        script = "\n".join(["set -ex", f"cd {work}", *BLOCKS])
         result = await run("bash", "-c", script)
         assert result.code == 0, result.out + result.err
         assert "hello from worker" in result.out
         assert "jobs/train: Aborted" in result.out
         assert "jobs/hello: Completed" in result.out
+        assert "square: the square of 12 is 144 on 2 CPUs" in result.out
+        assert "square: the square of 5 is 25 on 2 CPUs" in result.out
+        assert all(f"task {rank} of 3" in result.out for rank in range(3))
+        for rate, seed in itertools.product(("0.1", "0.01"), (1, 2, 3)):
+            assert f"train --lr {rate} --seed {seed}" in result.out
+        assert "hello from a pod\n" in result.out
+        assert re.search(r"jobs/wrap-\d+: Completed", result.out)
+        assert re.search(r"jobs/later-\d+: Terminated", result.out)
+        assert all(f"member {index} of 5" in result.out for index in (1, 3, 5, 7, 9))
         described = await batholith("status", "--json")
         assert json.loads(described.out)["rest_url"] == cluster.rest
     assert (await batholith("jobs")).code == 3

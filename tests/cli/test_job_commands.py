@@ -3,21 +3,18 @@
 import asyncio
 import json
 import threading
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from support.sdk import RestCluster, rest_cluster
-from typer.testing import CliRunner, Result
+from support.shell import Shell
+from typer.testing import CliRunner
 
 from batholith.cli.jobs.connection import complete_jobs
 from batholith.cli.jobs.listing import watch_jobs
 from batholith.cli.main import app
-from batholith.client import Client, Job
-from batholith.model.names import JOBS, NAMESPACES
+from batholith.client import Job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -35,54 +32,6 @@ BATCH_JOB: dict[str, Any] = {
         },
     },
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RestCluster]:
-    async with rest_cluster(tmp_path_factory.mktemp("rest")) as found:
-        yield found
-
-
-class Shell:
-    """Runs commands with the address and the token of a cluster, in a new namespace."""
-
-    def __init__(self, rest: RestCluster, namespace: str, token_file: Path) -> None:
-        self.rest, self.namespace = rest, namespace
-        self._options = ("--url", rest.url, "--token-file", str(token_file), "-n", namespace)
-        self.client = Client(rest.url, token=rest.token, namespace=namespace)
-
-    async def run(self, *arguments: str) -> Result:
-        given = [*arguments, *self._options]
-        return await asyncio.to_thread(CliRunner().invoke, app, given)
-
-    async def out(self, *arguments: str) -> str:
-        result = await self.run(*arguments)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    async def submit(self, job: Any) -> None:
-        await asyncio.to_thread(self.client.jobs.submit, job)
-
-    async def running(self, name: str) -> None:
-        job = Job(name, labels={"team": "vision"})
-        for task in ("worker", "helper"):
-            job = job.task(task, image="busybox", command=["sleep", "600"], cpu=0.1)
-        await self.submit(job)
-        await self.rest.cluster.wait_for_phase(JOBS, name, "Running", namespace=self.namespace)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def shell(rest: RestCluster, tmp_path: Path) -> AsyncIterator[Shell]:
-    namespace = f"test-{uuid.uuid4().hex[:8]}"
-    await rest.cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
-    token = tmp_path / "token"
-    token.write_text(rest.token)
-    token.chmod(0o600)
-    found = Shell(rest, namespace, token)
-    try:
-        yield found
-    finally:
-        found.client.close()
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batholith.cli.jobs import listing
-from batholith.cli.jobs.commands import COMMANDS, jobs, parse_since
-from batholith.cli.jobs.connection import CONNECTION, on_cluster
+from batholith.cli.jobs.commands import COMMANDS, jobs
+from batholith.cli.jobs.connection import CONNECTION, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
 from batholith.client import Client, JobSummary
 

@@ -83,7 +83,7 @@ def test_job_with_a_missing_plugin_gets_no_pods_but_may_end() -> None:
     of = job(plugins={"nosuch": [], "ssh": []})
     job_plugins = Registry().for_job(of)
     for _ in range(2):
-        with pytest.raises(UnknownPluginError, match="'nosuch' is not installed; known are env"):
+        with pytest.raises(UnknownPluginError, match="'nosuch' is not installed; known are array"):
             mutated_pod(job_plugins, of)
     with pytest.raises(UnknownPluginError):
         list(job_plugins.desired_objects(of))

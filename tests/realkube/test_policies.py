@@ -198,6 +198,18 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "metadata.annotations",
     ),
     "limit-estimate": (annotated(whole(), running_estimate="-1h"), "metadata.annotations"),
+    "parallel": (
+        annotated(whole(), max_parallel="0"),
+        "metadata.annotations[batholith.io/max-parallel]",
+    ),
+    "depends-on": (
+        annotated(whole(), depends_on="afterok:a,after:b"),
+        "metadata.annotations[batholith.io/depends-on]",
+    ),
+    "begin": (
+        annotated(whole(), begin="tomorrow"),
+        "metadata.annotations[batholith.io/begin]",
+    ),
     "queue-limit": (
         annotated(named("q", parent="root"), default_time_limit="1 hour"),
         "requestBody.metadata.annotations",
@@ -416,6 +428,12 @@ async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -
 
 
 ACCEPTED: dict[str, Json] = {
+    "waiting": annotated(
+        whole(),
+        max_parallel="3",
+        depends_on="afterok:a,afterany:b.c,singleton",
+        begin="2026-01-31T16:00:00+01:00",
+    ),
     "pods": whole(task("a", 60_000), task("b", 40_000)),
     "little": {
         "kind": "Job",

@@ -9,6 +9,7 @@ from support.inmemory_api import InMemoryApi, key_of
 
 from batholith.model import durations
 from batholith.model.controlled_resources import COMMAND_UID, RESTART_TARGET
+from batholith.model.job_reasons import Reason
 from batholith.model.names import COMMANDS, JOBS, PODGROUP, PODGROUPS, PODS
 
 Object = dict[str, Any]
@@ -140,6 +141,9 @@ class JobAudit:
     def _pod(self, name: str) -> Object:
         return self._api.objects(PODS)[key_of(name)]
 
+    def _pods_of(self, job: Object) -> list[Object]:
+        return [pod for pod in self._api.objects(PODS).values() if self._job_of(pod) is job]
+
     def _job_of(self, obj: Object) -> Object | None:
         """The job that *obj* belongs to, if that is there."""
         for owner in _owner_references(obj):
@@ -193,6 +197,9 @@ class JobAudit:
         if was != now:
             self.phases.append(now)
             next_phases = EDGES[was] | EDGES[self._effective_phase(old)]
+            if after["state"].get("reason") == Reason.DEPENDENCY_NEVER_MET:
+                assert was in ("", "Pending") and not self._pods_of(new), after
+                next_phases = {"Failed"}
             assert now in next_phases, f"from {was} to {now}: {after}"
         assert was not in FINAL or now == was, "terminal phases stay"
         version, retries = after.get("version", 0), after.get("retryCount", 0)

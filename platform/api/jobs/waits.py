@@ -49,6 +49,7 @@ class WaitView:
 
 _BLOCKING = frozenset(
     {
+        Reason.WAITING.value,
         Reason.PVC_ERROR.value,
         Reason.PLUGIN_ERROR.value,
         Reason.PODGROUP_ERROR.value,

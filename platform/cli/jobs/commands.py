@@ -1,8 +1,7 @@
 """The commands: ``jobs``, ``job``, ``why``, ``logs``, ``cancel`` and so on."""
 
-import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,8 +16,11 @@ from .connection import (
     for_each,
     key,
     on_cluster,
+    parse_since,
 )
 from .output import Output, OutputOption, Table, emit, show, show_data
+from .past_jobs import rerun, usage
+from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
@@ -365,31 +367,16 @@ def _first(records: Iterator[Any], limit: int) -> list[Any]:
     return [record for record, _ in zip(records, range(limit), strict=False)]
 
 
-def parse_since(text: str, now: datetime) -> datetime:
-    """Return the time of ``90m``, ``12h``, ``7d`` before *now*, or of a date in local time.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if match:
-        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-        return now - timedelta(**{unit: int(match[1])})
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise ValueError(
-            f"--since: {text!r} is neither a duration such as 12h or 7d nor a date such as"
-            " 2025-01-31"
-        ) from None
-
-
 COMMANDS: tuple[Callable[..., None], ...] = (
-    jobs, job, why, logs, wait, cancel, suspend, resume, restart, queues, queue, history,
+    submit, run, sweep, jobs, job, why, logs, wait, cancel, suspend, resume, restart, rerun,
+    queues, queue, history, usage,
 )  # fmt: skip
+RUN_PROGRAMS = (submit, run, sweep)
+"""Those whose arguments are a program with its own ones."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for each in COMMANDS:
-        app.command(rich_help_panel="Jobs")(on_cluster(each))
+        settings = PROGRAM_SETTINGS if each in RUN_PROGRAMS else {}
+        app.command(rich_help_panel="Jobs", **settings)(on_cluster(each))

@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -185,6 +187,25 @@ def for_each(client: "Client", jobs: Iterable[str], act: Callable[["JobHandle"],
             codes.append(report(error))
     if codes:
         raise typer.Exit(codes[0])
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the time of ``90m``, ``12h``, ``7d`` before *now*, or of a date in local time.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match:
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+        return now - timedelta(**{unit: int(match[1])})
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ValueError(
+            f"--since: {text!r} is neither a duration such as 12h or 7d nor a date such as"
+            " 2025-01-31"
+        ) from None
 
 
 def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...model import names
+from ...model.arrays import max_parallel
 from ...model.job import Job, TaskSpec
 from ...model.job_podgroup import dependencies_met
 from ...model.placement import (
@@ -133,6 +134,9 @@ def describe(
 def _check_job(job: Job) -> None:
     if job.metadata.annotations.get(names.PLACE_AT_CREATION, "").lower() == "false":
         raise NotDescribedError(Unplaced.EXCLUDED)
+    if max_parallel(job.metadata.annotations) is not None:
+        # Nodes would be reserved for pods that are created much later.
+        raise NotDescribedError(Unplaced.DEPENDENCIES)
     if job.spec.network_topology is not None or any(map(_has_topology, job.spec.tasks)):
         raise NotDescribedError(Unplaced.TOPOLOGY)
     if not all(dependencies_met(task, lambda name: False) for task in job.spec.tasks):

@@ -12,6 +12,7 @@ from ...model.names import Resource
 from ...model.validation import path_segment_error
 from ..pods import Pod
 from . import entry_points
+from .array import Array
 from .base import (
     ChecksJobs,
     DesiredObject,
@@ -42,6 +43,7 @@ BUILT_IN: Mapping[str, Factory] = {
     "svc": Svc,
     "ssh": Ssh,
     "env": Env,
+    "array": Array,
     "hcclrank": HcclRank,
 }
 ORDER = tuple(BUILT_IN)

@@ -16,6 +16,7 @@ from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
 from ...model.run_times import seconds_of, warning_of
 from .. import podgroups
+from ..creation.dependencies import DependencyState
 from ..creation.described_podgroups import WithoutPodGroup
 from ..tracker.pod_info import PodCounts, PodInfo
 from ..tracker.pod_tracker import PodTracker
@@ -52,6 +53,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Many jobs are new: the phase Pending of this one is not written if it runs soon."""
     last_errors: Mapping[Reason, str] = {}
     """Errors of the last attempts, by reason."""
+    dependencies: DependencyState | None = None
+    """What the job waits for before anything is created; ``None`` for nothing."""
     size_error: str = ""
     """Why the job must not get pods: it has too many."""
 

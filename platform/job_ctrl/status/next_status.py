@@ -14,6 +14,7 @@ from ...model.command import Command
 from ...model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
+    MET_DEPENDENCIES,
     PLUGIN_PREFIX,
     PVC_PREFIX,
     RESTART_TARGET,
@@ -29,11 +30,12 @@ from ..tracker.pod_info import PodCounts
 from .job_view import JobView
 from .restarts import RestartTarget
 
-_PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
-"""Plugins without a mark, as in Volcano."""
+_PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank", "array"})
+"""Plugins without a mark: the first as in Volcano, which has no other."""
 
 _BLOCKING_REASONS = frozenset(
     {
+        Reason.WAITING,
         Reason.PVC_ERROR,
         Reason.PLUGIN_ERROR,
         Reason.PODGROUP_ERROR,
@@ -130,6 +132,13 @@ def with_refusal(status: JobStatus, operation: str, reason: str) -> JobStatus:
     return msgspec.structs.replace(status, controlled_resources=with_result(status, result))
 
 
+def with_met_dependencies(view: JobView, met: str) -> JobStatus:
+    """Return the status with the mark of the dependencies that were met."""
+    status = update_counts(view)
+    marks = status.controlled_resources | {MET_DEPENDENCIES: met}
+    return msgspec.structs.replace(status, controlled_resources=marks)
+
+
 def update_counts(view: JobView) -> JobStatus:
     """Return the status with current counts, in its current phase."""
     return _with_counts(view, view.pod_counts)
@@ -171,6 +180,8 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
 
 def blocking_reason(view: JobView) -> tuple[Reason, str] | None:
     """Return why the job lacks pods or does not run; the first applicable reason."""
+    if view.dependencies is not None and view.dependencies.waiting:
+        return Reason.WAITING, view.dependencies.waiting
     errors = view.last_errors
     for reason in (Reason.PVC_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
         if reason in errors:

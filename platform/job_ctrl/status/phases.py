@@ -5,11 +5,13 @@ Which phases an action leads to is the same for the REST API, and therefore in
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from ...machinery.reconcile.events import Event
 from ...model import times
+from ...model.arrays import max_parallel
+from ...model.controlled_resources import MET_DEPENDENCIES
 from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
@@ -19,6 +21,7 @@ from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
 from ...model.run_times import warning_of
 from .. import podgroups
+from ..creation.dependencies import DependencyState
 from ..effects import (
     CreatePodGroup,
     CreatePods,
@@ -123,6 +126,14 @@ class _Active(PhaseRules):
 
 class Pending(_Active):
     """Waiting for the queue, or for ``minAvailable`` pods to run."""
+
+    def step(self, view: JobView) -> list[Effect]:
+        """Wait for the dependencies of the job, then as in other phases."""
+        found = view.dependencies
+        effects = [] if found is None else _wait_for_dependencies(view, found)
+        if effects or (found is not None and found.waiting):
+            return effects
+        return super().step(view)
 
     def next_transition(self, view: JobView) -> Transition | None:
         """Running once ``minAvailable`` pods run or have finished."""
@@ -306,6 +317,23 @@ def _fail_too_large(view: JobView) -> list[Effect]:
     ]
 
 
+def _wait_for_dependencies(view: JobView, found: DependencyState) -> list[Effect]:
+    """Record dependencies that were met; while others are not, create nothing."""
+    if found.never:
+        transition = Transition(to=JobPhase.FAILED, bumps_version=True)
+        new = next_status.apply_transition(
+            view, transition, reason=Reason.DEPENDENCY_NEVER_MET, message=found.never
+        )
+        event = Event(Reason.DEPENDENCY_NEVER_MET, found.never, warning=True)
+        return [SetStatus(new, immediate=True), event]
+    if found.met != view.job.status.controlled_resources.get(MET_DEPENDENCIES, ""):
+        return [SetStatus(next_status.with_met_dependencies(view, found.met), immediate=True)]
+    if not found.waiting:
+        return []
+    check = [] if found.check_after is None else [RequeueAfter(found.check_after)]
+    return [*_update_counts(view, immediate=True), *check]
+
+
 def _end_at_time_limit(view: JobView) -> list[Effect]:
     """Terminate a job at its time limit, or the warning before; it fails once its pods have
     ended."""
@@ -354,9 +382,10 @@ def _delete_obsolete_pods(view: JobView, rejected: list[PodInfo]) -> Iterator[Ef
 
 
 def _create_missing_pods(view: JobView) -> Iterator[Effect]:
-    """Create the missing pods of tasks whose dependencies are met."""
+    """Create the missing pods of tasks whose dependencies are met, as many as may run at a time."""
+    limit = max_parallel(view.job.metadata.annotations)
     missing = {
-        task.name: tuple(view.pod_tracker.missing(task.name))
+        task.name: tuple(_next_pods(view, task.name, limit))
         for task in view.job.spec.tasks
         if view.pod_tracker.index_count(task.name) < task.replicas
         and dependencies_met(task, partial(_has_started, view))
@@ -364,6 +393,17 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
     if any(missing.values()):
         without = view.without_podgroup
         yield CreatePods(missing, without.description if without is not None else "")
+
+
+def _next_pods(view: JobView, task: str, limit: int | None) -> Sequence[int]:
+    """Return the indices of pods to create: the lowest missing ones.
+
+    So a creation whose outcome is not known is repeated, and no other pod is created instead.
+    """
+    missing = view.pod_tracker.missing(task)
+    if limit is None:
+        return missing
+    return missing[: max(limit - view.pod_tracker.unfinished_count(task), 0)]
 
 
 def _has_started(view: JobView, name: str) -> bool:

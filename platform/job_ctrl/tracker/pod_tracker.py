@@ -274,6 +274,15 @@ class PodTracker:
         """Return the number of indices of *task* with a pod."""
         return self._replicas.get(task, 0) - len(self._missing_indices.get(task, ()))
 
+    def unfinished_count(self, task: str) -> int:
+        """Return the number of pods of *task* that may still run, also of those being deleted.
+
+        Visits them all.
+        """
+        states = [each for each in PodState if each is not PodState.FINISHED]
+        pods = (pod for each in states for pod in self._pods_by_state[each].values())
+        return sum(pod.task == task for pod in pods)
+
     def active(self) -> Iterator[PodInfo]:
         """Return the pods that have not finished, of any version."""
         return iter(self._pods_by_state[PodState.ACTIVE].values())

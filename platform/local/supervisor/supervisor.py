@@ -84,6 +84,8 @@ class UpState(msgspec.Struct, kw_only=True):
     version: str
     supervisor: ProcessId
     ports: dict[str, int]
+    mounts: list[str] = msgspec.field(default_factory=list)
+    """Directories that pods may mount, as the values of ``up --mount``."""
     ready: bool = False
     components: dict[str, ComponentStatus] = msgspec.field(name="parts", default_factory=dict)
 
@@ -154,14 +156,18 @@ class Supervisor:
         program: Sequence[str],
         version: str,
         ports: Mapping[str, int],
+        mounts: Sequence[str] = (),
     ) -> None:
+        """*mounts* are the directories that pods may mount; ``up.json`` names them."""
         self._data = data
         self._program = program
         self._processes = [_ManagedProcess(spec) for spec in components]
         me = identify(os.getpid())
         if me is None:
             raise OSError("/proc is not mounted")
-        self._state = UpState(version=version, supervisor=me, ports=dict(ports))
+        self._state = UpState(
+            version=version, supervisor=me, ports=dict(ports), mounts=list(mounts)
+        )
         self._state.components = {spec.name: ComponentStatus() for spec in components}
         self._save_timer: asyncio.TimerHandle | None = None
 

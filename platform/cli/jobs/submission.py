@@ -1,0 +1,301 @@
+"""``batholith submit``: run a script or a command as a Volcano job."""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from ...model.names import JOB_ID
+from ...wire.jobs import JobKindName
+from ..submit import option_table
+from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
+from ..submit.errors import SubmitError
+from ..submit.manifest import Program, build_manifest
+from ..submit.option_table import Argument
+from ..submit.options import parse_options
+from .connection import FAILED, WRONG_ARGUMENTS, key
+from .output import Output, emit, show_data
+
+if TYPE_CHECKING:
+    from ...client import Client, JobHandle
+
+CANCEL_TIMEOUT = 30
+"""Seconds to wait for the end of an interrupted job."""
+INTERRUPTED = 130
+_AFTER_DASHES = "batholith.after-dashes"
+_NOT_ON_COMMAND_LINE = ("n", "o")
+"""Short options that have another meaning in all commands."""
+
+
+class ProgramCommand(TyperCommand):
+    """A command whose arguments are those of a program: a script, or what follows ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and record whether a ``--`` precedes the program."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        count = len(ctx.params.get("program") or ())
+        before = given[: len(given) - count]
+        ctx.meta[_AFTER_DASHES] = before[-1:] == ["--"]
+        return rest
+
+
+PROGRAM_SETTINGS: dict[str, Any] = {
+    "cls": ProgramCommand,
+    "context_settings": {"allow_interspersed_args": False},
+}
+ProgramArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...", show_default=False),
+]
+Flags = dict[str, str | bool | None]
+"""Values of the flags by the names of their options; ``None`` is not set."""
+Wait = Annotated[
+    bool, typer.Option("--wait", "-W", help="Print the logs, and exit as the job does.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the manifest after the server has checked it.")
+]
+Format = Annotated[Literal["yaml", "json"], typer.Option("--format", "-o", help="Of the manifest.")]
+
+
+def with_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Return *function* with a flag for each option; it gets them as the dictionary ``flags``."""
+    names = {each.name.replace("-", "_"): each.name for each in option_table.SUPPORTED}
+    own = [each for each in inspect.signature(function).parameters.values() if each.name != "flags"]
+
+    def command(client: "Client", **arguments: Any) -> None:
+        flags = {option: arguments.pop(name) for name, option in names.items()}
+        function(client, flags=flags, **arguments)
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    parameters = [*own, *map(_parameter, option_table.SUPPORTED)]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    )
+    return command
+
+
+def _parameter(option: option_table.Option) -> inspect.Parameter:
+    is_switch = option.argument is not Argument.REQUIRED
+    names = [f"--{option.name}"]
+    if option.short and option.short not in _NOT_ON_COMMAND_LINE:
+        names.append(f"-{option.short}")
+    panel = "Batholith" if option.own else "As of sbatch"
+    return inspect.Parameter(
+        option.name.replace("-", "_"),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if is_switch else None,
+        annotation=Annotated[
+            bool if is_switch else str | None,
+            typer.Option(*names, help=option.help, rich_help_panel=panel, show_default=False),
+        ],
+    )
+
+
+@with_flags
+def submit(
+    client: "Client",
+    invocation: typer.Context,
+    program: ProgramArgument = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    output_format: Format = "yaml",
+    wrap: Annotated[
+        str | None, typer.Option(help="Run these lines of sh instead of a script.")
+    ] = None,
+    *,
+    flags: Flags,
+) -> None:
+    """Submit a script with #SBATCH lines, or a command, as a job."""
+    with _each_problem_on_its_line():
+        script, found = _read_program(invocation, program or [], wrap)
+        manifest = _manifest(client, invocation, script, found, flags)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+
+
+@with_flags
+def sweep(
+    client: "Client",
+    invocation: typer.Context,
+    program: ProgramArgument = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="NAME=V1,V2,… or NAME=FIRST..LAST. Repeatable."),
+    ] = None,
+    max_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Members that run at a time. Default: all.")
+    ] = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    output_format: Format = "yaml",
+    *,
+    flags: Flags,
+) -> None:
+    """Run a script or a command once for each combination of parameters, which replace {NAME}."""
+    with _each_problem_on_its_line():
+        if not parameters:
+            raise SubmitError(["--param is missing"])
+        script, found = _read_program(invocation, program or [], None)
+        found = dataclasses.replace(found, parameters=parameters)
+        manifest = _manifest(client, invocation, script, found, flags, max_parallel=max_parallel)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+
+
+@with_flags
+def run(
+    client: "Client",
+    invocation: typer.Context,
+    program: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", show_default=False)],
+    *,
+    flags: Flags,
+) -> None:
+    """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
+    with _each_problem_on_its_line():
+        found = Program(arguments=program, name=Path(program[0]).name)
+        manifest = _manifest(client, invocation, Script(""), found, flags)
+    job = client.jobs.submit(manifest)
+    typer.echo(f"batholith: {key(job)}", err=True)
+    try:
+        follow(job)
+    except KeyboardInterrupt:
+        job.terminate(wait=CANCEL_TIMEOUT)
+        typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _each_problem_on_its_line() -> Iterator[None]:
+    try:
+        yield
+    except SubmitError as error:
+        for problem in error.problems:
+            typer.echo(f"batholith: {problem}", err=True)
+        raise typer.Exit(WRONG_ARGUMENTS) from None
+
+
+def _read_program(
+    invocation: typer.Context, arguments: Sequence[str], wrap: str | None
+) -> tuple[Script, Program]:
+    """Return the script, which is empty for a command, and what runs.
+
+    Raises:
+        SubmitError: there is neither a script nor a command, or the script is malformed.
+    """
+    if wrap is not None:
+        if arguments:
+            raise SubmitError(["give either --wrap or a script"])
+        text = WRAPPER.format(wrap)
+        return read_script(text), Program(script=text, name="wrap")
+    if invocation.meta.get(_AFTER_DASHES) and arguments:
+        return Script(""), Program(arguments=arguments, name=Path(arguments[0]).name)
+    if arguments:
+        path = Path(arguments[0])
+        script = read_script(_read_text(path))
+        return script, Program(script=script.text, arguments=arguments[1:], name=path.name)
+    if sys.stdin.isatty():
+        raise SubmitError(["give a script, or a command after --"])
+    script = read_script(sys.stdin.read())
+    return script, Program(script=script.text, name="sbatch")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise SubmitError([f"{path} is not UTF-8"]) from None
+    except OSError as error:
+        raise SubmitError(
+            [f"cannot read {path}: {error.strerror}; a command is preceded by --"]
+        ) from None
+
+
+def _manifest(
+    client: "Client", invocation: typer.Context, script: Script, program: Program, flags: Flags,
+    *, max_parallel: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the manifest of a job on the cluster of *client*, and print notes about it.
+
+    Raises:
+        SubmitError: an option is wrong, or does not fit the others or the cluster.
+    """
+    from .workspace import find_workspace
+
+    if client.namespace.isdecimal():
+        raise SubmitError([f"-n is the namespace here: write --ntasks={client.namespace}"])
+    settings = [*script.settings, *from_environment(os.environ), *from_flags(flags)]
+    options = parse_options(settings, os.environ)
+    if max_parallel is not None:
+        options = dataclasses.replace(options, max_parallel=max_parallel)
+    if options.dependencies:
+        where = options.where("dependency")
+        found = [(kind, _name_of(client, job, where)) for kind, job in options.dependencies]
+        options = dataclasses.replace(options, dependencies=tuple(found))
+    workspace = find_workspace(options, client.url, invocation.params)
+    manifest = build_manifest(options, program, workspace, number=new_number())
+    for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
+        typer.echo(f"batholith: {note}", err=True)
+    return manifest
+
+
+def _name_of(client: "Client", text: str, where: str) -> str:
+    """Return the name of the Volcano job of a number, a name or ``jobs/NAME``.
+
+    Raises:
+        SubmitError: there is none.
+    """
+    from ...client.errors import NotFoundError
+
+    if not text:  # of a singleton
+        return ""
+    if text.isdecimal():
+        found = list(client.jobs.list(label_selector=f"{JOB_ID}={text}"))
+        if found:
+            return found[0].name
+    try:
+        return client.jobs.get(text.removeprefix(f"{JobKindName.JOBS}/")).name
+    except (NotFoundError, ValueError):
+        raise SubmitError([f"{where}: there is no job {text!r}"]) from None
+
+
+def create(
+    client: "Client", manifest: dict[str, Any], *, dry_run: bool, wait: bool, output_format: str
+) -> None:
+    """Create a job and print its name, or with *dry_run* print its manifest."""
+    if dry_run:
+        client.jobs.validate(manifest)
+        show_data(manifest, Output(output_format))
+        return
+    job = client.jobs.submit(manifest)
+    emit([key(job)])
+    if wait:
+        follow(job)
+
+
+def new_number() -> int:
+    """Return a number of nine digits that no other job has, with high probability."""
+    return 100_000_000 + secrets.randbelow(900_000_000)
+
+
+def follow(job: "JobHandle") -> None:
+    """Print the logs of a job until it has finished.
+
+    Raises:
+        typer.Exit: it failed: with the exit code of the first pod that did.
+    """
+    for line in job.logs(follow=True, prefix=job.info.replicas > 1):
+        typer.echo(line)
+    job.wait()
+    if job.info.succeeded_finally:
+        return
+    typer.echo(f"batholith: {key(job)}: {job.phase} {job.info.message}".rstrip(), err=True)
+    codes = (pod.exit_code for pod in sorted(job.pods(), key=lambda pod: pod.index or 0))
+    raise typer.Exit(next((code for code in codes if code), FAILED))

@@ -1,0 +1,70 @@
+"""The manifest of a job that runs again: the same under a new name. Pure."""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...model.names import BATCH_JOBS, JOB_ID, OPERATION, SUBMITTED_BY
+from ...model.recorded import RECORDED
+
+_NUMBER = re.compile(r"-[0-9]{9}$")
+_MAX_NAME = 52
+"""Characters of a name without its number, so that pods of Volcano jobs may have names, too."""
+_OF_OTHERS = (SUBMITTED_BY, OPERATION, RECORDED, "kubectl.kubernetes.io/last-applied-configuration")
+"""Annotations of the object that was created, and not of its manifest."""
+_OF_BATCH_JOBS = (
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+)
+"""Labels that the API server adds to the template of a Job of batch/v1."""
+_NUMBER_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID")
+_HOST_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+
+
+def renewed(manifest: Mapping[str, Any], *, number: int) -> dict[str, Any]:
+    """Return *manifest*, as an API server returns it, so that it creates another job.
+
+    The name is that of the job, with *number* instead of the number at its end. Variables of
+    ``batholith submit`` that contain name and number are changed likewise.
+    """
+    metadata = manifest["metadata"]
+    old = metadata["name"]
+    new = f"{_NUMBER.sub('', old)[:_MAX_NAME].rstrip('-.')}-{number}"
+    labels = dict(metadata.get("labels") or {})
+    annotations = {
+        name: value
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name not in _OF_OTHERS
+    }
+    spec = copy.deepcopy(manifest["spec"])
+    if JOB_ID in labels:
+        labels[JOB_ID] = str(number)
+        _renew_variables(spec, old, new, number)
+    if manifest["apiVersion"] == BATCH_JOBS.api_version and not spec.get("manualSelector"):
+        spec.pop("selector", None)
+        template_labels = spec["template"].get("metadata", {}).get("labels") or {}
+        for name in _OF_BATCH_JOBS:
+            template_labels.pop(name, None)
+    for volume in spec.get("volumes") or ():
+        if volume.get("volumeClaim"):  # the claim that was created for the first job
+            volume.pop("volumeClaimName", None)
+    found = {"name": new, "namespace": metadata["namespace"], "labels": labels}
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "metadata": {**found, "annotations": annotations},
+        "spec": spec,
+    }
+
+
+def _renew_variables(spec: dict[str, Any], old: str, new: str, number: int) -> None:
+    for task in spec.get("tasks") or ():
+        for container in task["template"]["spec"]["containers"]:
+            for variable in container.get("env") or ():
+                if variable["name"] in _NUMBER_VARIABLES:
+                    variable["value"] = str(number)
+                elif variable["name"] in _HOST_VARIABLES and "value" in variable:
+                    variable["value"] = variable["value"].replace(old, new)

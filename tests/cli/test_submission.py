@@ -1,0 +1,351 @@
+"""``batholith submit`` on a cluster in the process of the test, and on one of ``batholith up``."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.embedded_cluster import ProcessResult, embedded_cluster, run
+from support.polling import wait_for, wait_until_true
+from support.shell import Shell
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SCRIPT = """#!/bin/sh
+#SBATCH --job-name=count --ntasks=2
+#BATHOLITH --image=busybox
+exit 0
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "count.sh"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@pytest.fixture
+def wrong_script(tmp_path: Path) -> str:
+    path = tmp_path / "wrong.sh"
+    path.write_text("#!/bin/sh\n#SBATCH --ntasks=x\n#SBATCH -q z\n")
+    return str(path)
+
+
+@pytest.mark.cluster
+async def test_a_script_becomes_a_job_with_its_arguments(shell: Shell, script: str) -> None:
+    name = (await shell.out_of_program("submit", script, "--not-an-option", "x y")).strip()
+    assert name.startswith("jobs/count-")
+    manifest = await asyncio.to_thread(shell.client.jobs.manifest, name.removeprefix("jobs/"))
+    (task,) = manifest["spec"]["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    assert container["command"][4:] == ["--not-an-option", "x y"]
+    assert container["resources"]["requests"]["cpu"] == "2"
+
+
+@pytest.mark.cluster
+async def test_a_dry_run_prints_the_manifest_and_creates_nothing(shell: Shell, script: str) -> None:
+    out = await shell.out_of_program("submit", "--dry-run", "--time=5", script)
+    manifest = yaml.safe_load(out)
+    assert manifest["metadata"]["annotations"] == {"batholith.io/time-limit": "300s"}
+    assert await asyncio.to_thread(lambda: list(shell.client.jobs.list())) == []
+    refused = await shell.run_program("submit", "--dry-run", "--partition=absent", script)
+    assert (refused.exit_code, "absent" in refused.stderr) == (1, True)
+
+
+@pytest.mark.cluster
+async def test_each_problem_is_a_line_and_nothing_is_submitted(
+    shell: Shell, wrong_script: str
+) -> None:
+    result = await shell.run_program("submit", wrong_script)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "batholith: line 2: #SBATCH --ntasks: 'x' is no whole number",
+        "batholith: line 3: #SBATCH -q is not supported: use --priority-class",
+    ]
+    assert await asyncio.to_thread(lambda: list(shell.client.jobs.list())) == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.sh"], "cannot read absent.sh: No such file or directory; a command is preceded"),
+        (["--workdir-rw", "--", "true"], "--workdir-rw is not supported: only a cluster of"),
+        (["--", "true"], "--image is missing"),
+        (["--wrap", "true", "script.sh"], "give either --wrap or a script"),
+    ],
+)
+async def test_what_cannot_be_submitted_is_explained(
+    shell: Shell, arguments: list[str], message: str
+) -> None:
+    result = await shell.run_program("submit", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.cluster
+async def test_the_short_option_of_the_number_of_tasks_is_not_taken_for_a_namespace(
+    shell: Shell,
+) -> None:
+    result = await shell.run_program(
+        "submit", "--image=x", "-n", "4", "--", "true", namespace=False
+    )
+    assert (result.exit_code, "write --ntasks=4" in result.stderr) == (2, True)
+
+
+@pytest.mark.cluster
+async def test_lines_for_the_shell_are_a_script(shell: Shell) -> None:
+    out = await shell.out_of_program(
+        "submit", "--dry-run", "--image=x", "--wrap", "echo $HOME | cat"
+    )
+    (task,) = yaml.safe_load(out)["spec"]["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["BATHOLITH_SCRIPT"].splitlines()[-1] == "echo $$HOME | cat"
+
+
+@pytest.mark.cluster
+async def test_a_sweep_has_a_member_for_each_combination(shell: Shell) -> None:
+    arguments = ("--param", "lr=0.1,0.01", "--param", "seed=1..5", "--max-parallel", "3")
+    out = await shell.out_of_program(
+        "sweep", "--dry-run", "--image=x", *arguments, "--", "train", "{lr}/{seed}", "{other}", "$x"
+    )
+    manifest = yaml.safe_load(out)
+    (task,) = manifest["spec"]["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    assert container["command"][1:] == [
+        "$(BATHOLITH_PARAM_lr)/$(BATHOLITH_PARAM_seed)",
+        "{other}",
+        "$$x",
+    ]
+    assert manifest["spec"]["plugins"]["array"] == ["--param=lr=0.1,0.01", "--param=seed=1..5"]
+    assert (task["replicas"], manifest["spec"]["minSuccess"]) == (10, 10)
+    assert manifest["metadata"]["annotations"] == {"batholith.io/max-parallel": "3"}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--param is missing"),
+        (("--param", "lr"), "--param: 'lr' is not NAME=VALUE,VALUE"),
+        (("--param", "a=1", "--array=0-3"), "--array: a sweep is an array by its parameters"),
+        (("--param", "a=1..2", "--ntasks=2"), "a member of an array has one pod, not 2"),
+    ],
+)
+async def test_a_sweep_that_is_wrong_is_refused(
+    shell: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    result = await shell.run_program("sweep", "--image=x", *arguments, "--", "train")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.cluster
+async def test_a_job_waits_for_one_that_is_given_by_its_number_or_name(shell: Shell) -> None:
+    sleep = ("--image=x", "--", "sleep", "600")
+    first = (await shell.out_of_program("submit", "-J", "first", *sleep)).strip()
+    name, number = first.removeprefix("jobs/"), first.rpartition("-")[2]
+    given = f"--dependency=afterok:{number}:{first},afterany:{name}"
+    second = (await shell.out_of_program("submit", given, *sleep)).strip()
+    manifest = await asyncio.to_thread(shell.client.jobs.manifest, second.removeprefix("jobs/"))
+    expected = f"afterok:{name},afterok:{name},afterany:{name}"
+    assert manifest["metadata"]["annotations"]["batholith.io/depends-on"] == expected
+
+    async def explained() -> bool:
+        return f"waits for afterok:{name} (" in await shell.out("why", second)
+
+    await wait_until_true(explained)
+    await shell.out("cancel", first, "--wait", "60")
+    result = await shell.run("wait", second, "--for", "Failed", "--timeout", "60")
+    assert result.exit_code == 0, result.output
+    assert "can no longer be met" in (await shell.out("why", second))
+    missing = await shell.run_program("submit", "--dependency=afterok:12345", *sleep)
+    assert missing.exit_code == 2
+    assert missing.stderr == "batholith: --dependency: there is no job '12345'\n"
+
+
+@pytest.mark.cluster
+async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell: Shell) -> None:
+    arguments = ("--image=x", "--time=5", "--ntasks=2", "-J", "again", "--", "sleep", "600")
+    first = (await shell.out_of_program("submit", *arguments)).strip()
+    second = (await shell.out("rerun", first)).strip()
+    manifests = [
+        await asyncio.to_thread(shell.client.jobs.manifest, name.removeprefix("jobs/"))
+        for name in (first, second)
+    ]
+    numbers = [name.rpartition("-")[2] for name in (first, second)]
+    assert numbers[0] != numbers[1]
+    expected = json.dumps(manifests[0]["spec"]).replace(numbers[0], numbers[1])
+    assert json.loads(expected) == manifests[1]["spec"]
+    limit = "batholith.io/time-limit"
+    assert manifests[1]["metadata"]["annotations"][limit] == "300s"
+    assert manifests[1]["metadata"]["labels"]["batholith.io/job-id"] == numbers[1]
+    await shell.out("cancel", "--delete", first)
+
+    async def recorded() -> bool:
+        found = await shell.run("rerun", "--dry-run", first)
+        return found.exit_code == 0
+
+    await wait_until_true(recorded)
+    third = await shell.run("rerun", "--dry-run", "-o", "json", first.removeprefix("jobs/"))
+    assert "annotations, such as a time limit, are not in the history" in third.stderr
+    again = json.loads(third.stdout)
+    assert again["spec"]["tasks"][0]["replicas"] == 2
+    missing = await shell.run("rerun", "absent")
+    assert (missing.exit_code, "exists or is in the history" in missing.stderr) == (4, True)
+
+
+@pytest.mark.cluster
+async def test_a_job_of_kubernetes_runs_again(shell: Shell) -> None:
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "plain"},
+        "spec": {
+            "suspend": True,
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "busybox", "command": ["true"]}],
+                }
+            },
+        },
+    }
+    await shell.submit(manifest)
+    name = (await shell.out("rerun", "batchjobs/plain")).strip()
+    assert name.startswith("batchjobs/plain-")
+
+
+@pytest.mark.cluster
+async def test_usage_is_shown_by_queue_and_user(shell: Shell) -> None:
+    await shell.running("train")
+    await shell.out("cancel", "--delete", "train")
+
+    async def counted() -> bool:
+        return "default" in await shell.out("usage", "-o", "csv")
+
+    await wait_until_true(counted)
+    header, *_ = (await shell.out("usage", "--by", "user", "-o", "csv")).splitlines()
+    assert header == "user,cpu seconds"
+    found = json.loads(await shell.out("usage", "-o", "json", "--since", "1h"))
+    assert found["by"] == "queue"
+    assert (await shell.run("usage", "--since", "soon")).exit_code == 2
+
+
+EVERYTHING = r"""#!/bin/bash
+#SBATCH --job-name="every thing"
+#SBATCH --ntasks=2 --cpus-per-task=2
+#SBATCH --output=%x-%j.out --error=errors.txt --open-mode=append
+#SBATCH --export=GREETING="a b",PRICE='$5'
+echo "$GREETING|$PRICE|$1|$#|$SLURM_JOB_NAME|$SLURM_NTASKS|$SLURM_CPUS_PER_TASK|$(pwd)"
+echo "$(basename "$0") $SLURM_JOB_NODELIST $(hostname)" >&2
+cat <<'EOF'
+#SBATCH --not-read
+'single' "double" $HOME `date` \n
+EOF
+exit 7
+"""
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_scripts_run_as_they_are_in_the_working_directory(tmp_path: Path) -> None:
+    work, root = tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    work.chmod(0o777)
+    (work / "everything.sh").write_text(EVERYTHING)
+    (work / "count.py").write_text("#!/usr/bin/env python3\nimport sys\nprint(len(sys.argv))\n")
+    async with embedded_cluster(root, "--mount", str(work)):
+        failed = await submit(work, root, "--wait", "--workdir-rw", "everything.sh", "x  y")
+        assert failed.code == 7, failed.err
+        name, number = failed.out.strip().removeprefix("jobs/").rsplit("-", 1)
+        assert name == "every-thing"
+        lines = (work / f"every thing-{number}.out").read_text().splitlines()
+        assert lines == [
+            f"a b|$5|x  y|1|every thing|2|2|{work}",
+            "#SBATCH --not-read",
+            "'single' \"double\" $HOME `date` \\n",
+        ]
+        host = f"every-thing-{number}-main-0"
+        assert (work / "errors.txt").read_text() == f"slurm_script {host} {host}\n"
+        python = await submit(work, root, "--wait", "count.py", "a", "b")
+        assert (python.code, python.out.splitlines()[1:]) == (0, ["3"])
+        read_only = await submit(work, root, "--wait", "--", "touch", "file")
+        assert read_only.code == 1, read_only.out
+        assert not (work / "file").exists()
+        gang = await submit(
+            work, root, "--wait", "--ntasks=2", "--", "sh", "-c", 'echo "rank $SLURM_PROCID"'
+        )
+        assert sorted(line.split("] ")[1] for line in gang.out.splitlines()[1:]) == [
+            "rank 0",
+            "rank 1",
+        ]
+        elsewhere = await submit(tmp_path, root, "--", "true")
+        assert (elsewhere.code, "pods may not mount" in elsewhere.err) == (2, True)
+
+
+MEMBER = """#!/bin/sh
+#SBATCH --array=3,1,10-14:2%2 --output=/dev/null
+#BATHOLITH --workdir-rw
+echo "start $SLURM_ARRAY_TASK_ID" >> members
+sleep 0.3
+echo "end $SLURM_ARRAY_TASK_ID" >> members
+"""
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_the_limit_of_an_array_holds_although_the_controllers_are_killed(
+    tmp_path: Path,
+) -> None:
+    work, root = tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    work.chmod(0o777)
+    (work / "member.sh").write_text(MEMBER)
+    members = work / "members"
+    members.touch()
+    members.chmod(0o666)
+    async with embedded_cluster(root, "--mount", str(work)) as cluster:
+        waiting = asyncio.create_task(submit(work, root, "--wait", "member.sh"))
+        await wait_for(lambda: "end" in members.read_text())
+        cluster.kill("controllers")
+        result = await waiting
+        assert result.code == 0, result.err
+    lines = [line.split() for line in members.read_text().splitlines()]
+    assert sorted(int(index) for what, index in lines if what == "start") == [1, 3, 10, 12, 14]
+    running = 0
+    for what, _ in lines:
+        running += 1 if what == "start" else -1
+        assert running <= 2
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_a_command_that_is_interrupted_is_cancelled(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    async with embedded_cluster(root):
+        command = [sys.executable, "-m", "batholith", "run", "--data-dir", str(root)]
+        failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
+        assert (failed.code, failed.out) == (9, "out\n")
+        process = await asyncio.create_subprocess_exec(
+            # A shell starts programs in the background with this signal ignored, the tests too.
+            "env", "--default-signal=INT",
+            *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+        assert process.returncode == 130, errors
+        assert errors.decode().splitlines()[-1].endswith(": Terminated")
+
+
+async def submit(directory: Path, root: Path, *arguments: str) -> ProcessResult:
+    """``batholith submit`` in a directory."""
+    command = [sys.executable, "-m", "batholith", "submit", "--data-dir", str(root), *arguments]
+    return await run("env", "-C", str(directory), *command)
