@@ -181,7 +181,7 @@ class Dependencies:
     async def _unmet_singleton(self, job: Job) -> "_Unmet | None":
         """Return which jobs of the same name and user are to end first.
 
-        Of two that were created in the same second, the one that has begun goes first.
+        Of two that were created in the same second, the one that has begun is first.
         """
         label = job.metadata.labels.get(names.SUBMITTED_NAME, "")
         found = await self._client.list(
