@@ -17,16 +17,16 @@ class Shell:
 
     def __init__(self, rest: RestCluster, namespace: str, token_file: Path) -> None:
         self.rest, self.namespace = rest, namespace
-        self._options = ("--url", rest.url, "--token-file", str(token_file), "-n", namespace)
+        self.connection = ("--url", rest.url, "--token-file", str(token_file), "-n", namespace)
         self.client = Client(rest.url, token=rest.token, namespace=namespace)
 
     async def run(self, *arguments: str) -> Result:
-        given = [*arguments, *self._options]
+        given = [*arguments, *self.connection]
         return await asyncio.to_thread(CliRunner().invoke, app, given)
 
     async def run_program(self, command: str, *arguments: str, namespace: bool = True) -> Result:
         """Run a command whose last arguments are a program; the options are before these."""
-        options = self._options if namespace else self._options[:-2]
+        options = self.connection if namespace else self.connection[:-2]
         given = [command, *options, *arguments]
         return await asyncio.to_thread(CliRunner().invoke, app, given)
 

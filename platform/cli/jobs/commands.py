@@ -18,6 +18,7 @@ from .connection import (
     on_cluster,
     parse_since,
 )
+from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
 from .past_jobs import rerun, usage
 from .submission import PROGRAM_SETTINGS, run, submit, sweep
@@ -369,7 +370,7 @@ def _first(records: Iterator[Any], limit: int) -> list[Any]:
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     submit, run, sweep, jobs, job, why, logs, wait, cancel, suspend, resume, restart, rerun,
-    queues, queue, history, usage,
+    queues, queue, history, usage, mcp,
 )  # fmt: skip
 RUN_PROGRAMS = (submit, run, sweep)
 """Those whose arguments are a program with its own ones."""

@@ -93,13 +93,18 @@ def report(error: Exception) -> int:
     Raises:
         Exception: *error*, if it is a defect of the program.
     """
-    message, code = _describe(error)
+    message, code = describe_error(error)
     text = " ".join("".join(each if each.isprintable() else " " for each in message).split())
     typer.echo(f"batholith: {text}", err=True)
     return code
 
 
-def _describe(error: Exception) -> tuple[str, int]:
+def describe_error(error: Exception) -> tuple[str, int]:
+    """Return what is wrong and what to do next, and the exit code.
+
+    Raises:
+        Exception: *error*, if it is a defect of the program.
+    """
     from ...client import errors
 
     if isinstance(error, CommandFailedError):
