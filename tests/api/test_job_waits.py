@@ -20,6 +20,7 @@ from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.explanations import Explanation as WrittenExplanation
 from batholith.scheduler.state.gangs.diagnosis import (
+    BudgetUse,
     Diagnosis,
     FitError,
     NearestNode,
@@ -244,7 +245,10 @@ def test_explanations_of_the_scheduler_are_decoded() -> None:
     fit = NodeFit("m", 3, {"a": 1}, NearestNode("n1", {"cpu": (5000, 4000)}, "why"))
     shortages = (Shortage("memory", 10, 20, 15, factor=1.5),)
     error = FitError("train-w-0", "u", "m", Stage.NODES, fit, shortages)
-    diagnosis = Diagnosis("NotEnough", fit_errors={"w": error}, fitting_uids=frozenset("x"))
+    budget = BudgetUse("default", "cpu", used=2000, limit=1000, until=1_800_000_000.0)
+    diagnosis = Diagnosis(
+        "NotEnough", fit_errors={"w": error}, fitting_uids=frozenset("x"), budget=budget
+    )
     start = StartEstimate(1_800_000_000.0, 1_800_000_600.0, StartBasis.LIMITS)
     written = WrittenExplanation(
         diagnosis, error, "2 pods", "default", 4, 3, 1, position=2, waiting=9, start=start
