@@ -107,6 +107,19 @@ def test_the_end_of_a_job_counts_that_is_deleted_at_once(world: JobWorld) -> Non
     assert has_begun(world, "second")
 
 
+def test_the_end_of_an_earlier_job_of_the_name_does_not_count(world: JobWorld) -> None:
+    submit(world, "first")
+    submit(world, "second", "afterok:first")
+    finish(world, "first")
+    world.delete_job("ns/first")
+    world.run(world.run_until_quiet())
+    submit(world, "first")
+    submit(world, "third", "afterok:first")
+    world.delete_job("ns/first")
+    world.run(world.run_until_quiet())
+    assert state(world, "third")["reason"] == "DependencyNeverMet"
+
+
 def test_a_job_that_restarts_does_not_wait_again(world: JobWorld) -> None:
     submit(world, "first")
     submit(world, "second", "afterok:first")

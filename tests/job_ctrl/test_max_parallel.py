@@ -4,9 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.job_simulator import JobSimulator
+from support.job_stateful import SETTLE_TIMEOUT, JobWorld
 from support.jobs import job, task
 
 from batholith.job_ctrl import pods
@@ -14,7 +16,7 @@ from batholith.job_ctrl.creation.placement import NotDescribedError, describe
 from batholith.job_ctrl.plugins.errors import PluginError
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.model.job import Job, JobPhase
-from batholith.model.names import JOB_ID, MAX_PARALLEL
+from batholith.model.names import JOB_ID, JOBS, MAX_PARALLEL, PODS
 from batholith.model.pod import FINISHED, PodPhase
 
 
@@ -73,6 +75,86 @@ def test_the_limit_is_never_exceeded_and_all_members_run(
         world.run_until_stable()
     assert {name for name, _ in world.created} == {f"t-{index}" for index in range(replicas)}
     assert world.status.state.phase == (JobPhase.FAILED if failed else JobPhase.COMPLETED)
+
+
+STEPS = st.one_of(
+    st.sampled_from(["kill", "slow", "fast", "broken watches", "settle"]),
+    st.tuples(st.sampled_from([408, 500, "drop", "lost", "done 504"]), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["Running", "Succeeded", "Failed", "evict"]), st.integers(0, 5)),
+    st.integers(0, 25),
+)
+"""What happens: faults of requests for pods, changes of a pod, or some iterations of the loop."""
+
+
+@given(limit=st.integers(1, 3), steps=st.lists(STEPS, min_size=5, max_size=25))
+@settings(max_examples=examples(25), deadline=None)
+def test_the_limit_holds_on_the_server_whatever_happens_to_the_controller(
+    limit: int, steps: list[Any]
+) -> None:
+    world = JobWorld()
+    most: list[int] = [0]
+
+    def on_event(prefix: str, change: str, new: Any, old: Any) -> None:
+        world.transitions.on_event(prefix, change, new, old)
+        found = [pod for pod in world.objects_by_key(PODS).values() if not is_finished(pod)]
+        most.append(len(found))
+
+    try:
+        world.api.on_change = on_event
+        spec = {"minAvailable": 1, "minSuccess": 6, "maxRetry": 3, "queue": "q"}
+        annotations = {MAX_PARALLEL: str(limit)}
+        tasks = [task("t", 6, minAvailable=1)]
+        world.put(JOBS, "ns/j", metadata={"annotations": annotations}, spec=spec | {"tasks": tasks})
+        world.run(world.run_until_quiet())
+        world.admit(job="ns/j")
+        for step in steps:
+            take(world, step)
+            assert max(most) <= limit
+        world.api.clear_faults()
+        for _ in range(12):
+            world.run(world.run_until_quiet())
+            world.run(world.pass_time(SETTLE_TIMEOUT))
+            for name, pod in world.objects_by_key(PODS).items():
+                if not is_finished(pod):
+                    world.report_pod(name, "Succeeded")
+        world.run(world.run_until_quiet())
+        assert max(most) <= limit
+        assert all(map(is_finished, world.objects_by_key(PODS).values()))
+        job = world.objects_by_key(JOBS)["ns/j"]
+        assert job["status"]["state"]["phase"] in ("Completed", "Failed")
+        assert world.transitions.violations == []
+    finally:
+        world.close()
+
+
+def is_finished(pod: dict[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def take(world: JobWorld, step: Any) -> None:  # noqa: C901 - one branch per step
+    """Do one step; a controller that was killed starts again with the next one."""
+    if world.controller is None:
+        world.run(world.start())
+    match step:
+        case "kill":
+            world.run(world.kill())
+        case "slow" | "fast":
+            world.api.response_lag = 15 if step == "slow" else 1
+        case "broken watches":
+            world.api.break_watches()
+        case "settle":
+            world.run(world.run_until_quiet())
+        case (str(phase), int(which)) if phase in ("Running", "Succeeded", "Failed", "evict"):
+            pods_ = world.objects_by_key(PODS)
+            active = [name for name, pod in pods_.items() if not is_finished(pod)]
+            if active and phase == "evict":
+                world.evict(active[which % len(active)], force=True)
+            elif active:
+                world.report_pod(active[which % len(active)], phase)
+        case (fault, int(times)):
+            world.api.inject_fault(fault, times=times, method="POST", path="/pods")
+        case int(iterations):
+            world.run(world.run_iterations(iterations))
 
 
 def test_a_pod_that_is_being_deleted_still_counts() -> None:

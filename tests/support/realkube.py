@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -123,6 +124,8 @@ class RealKube:
         self.tokens = {user: secrets.token_hex(16) for user in self.options.users}
         self._assets = found
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._audit_size = 0
+        self._audit_lines: list[Json] = []
         self._snapshot: dict[bytes, bytes] = {}
         self._snapshot_versions: dict[bytes, str] = {}
 
@@ -157,9 +160,14 @@ class RealKube:
         return path
 
     def audit(self) -> list[Json]:
-        """Return the audit log's complete lines; the last one may be partial."""
-        content, _, _ = (self.directory / "audit.log").read_text(errors="replace").rpartition("\n")
-        return list(map(json.loads, content.splitlines()))
+        """Return the audit log's complete lines, of which the last call has read the first ones."""
+        with (self.directory / "audit.log").open("rb") as file:
+            file.seek(self._audit_size)
+            content = file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        self._audit_size += len(complete)
+        self._audit_lines += map(msgspec.json.decode, complete.splitlines())
+        return list(self._audit_lines)
 
     def start_api(self) -> None:
         """Start the API server on its port, and wait until it is ready."""

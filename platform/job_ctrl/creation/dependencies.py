@@ -79,9 +79,11 @@ class Dependencies:
     def on_job(self, job: Job, *, deleted: bool) -> None:
         """Sync the jobs that wait for this one, if it has ended or was deleted."""
         phase, meta = job.status.state.phase, job.metadata
+        key, singleton = (meta.namespace, meta.name), _singleton_key(job)
+        if phase not in FINAL_PHASES:
+            self._ended.pop(key, None)  # of an earlier job of this name
         if not self._waiting or not (deleted or phase in FINAL_PHASES):
             return
-        key, singleton = (meta.namespace, meta.name), _singleton_key(job)
         if key in self._waiting:
             if phase in FINAL_PHASES:
                 self._ended[key] = phase
