@@ -1,0 +1,206 @@
+"""Types of fields, as far as merging depends on them, from OpenAPI schemas.
+
+A map or list is *granular*, so that each entry has owners, or *atomic*: owned as a whole.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..kinds import go_types
+from ..kinds.info import KindInfo
+
+Schema = Mapping[str, Any]
+
+_QUANTITY = go_types.component("Quantity")
+_RAW = go_types.component("runtime.RawExtension")
+_METADATA: Schema = {
+    "$ref": f"#/components/schemas/{go_types.component(go_types.OBJECT_META)}",
+}
+_STRING: Schema = {"type": "string"}
+
+
+class FieldType:
+    """Type of a field: what its scalars, maps and lists are, each ``None`` if it cannot be one."""
+
+    __slots__ = ("items", "map", "scalar")
+
+    def __init__(
+        self,
+        *,
+        scalar: str | None = None,
+        map: "MapType | None" = None,  # noqa: A002
+        items: "ListType | None" = None,
+    ) -> None:
+        self.scalar = scalar
+        """``string``, ``numeric``, ``boolean``, or ``untyped`` for any of them."""
+        self.map = map
+        self.items = items
+
+
+class MapType:
+    """Type of an object: declared fields, and values of all other keys."""
+
+    __slots__ = ("_fields", "_values", "atomic", "declared", "defaults")
+
+    def __init__(
+        self,
+        fields: Mapping[str, Callable[[], FieldType]],
+        values: Callable[[], FieldType] | None,
+        *,
+        atomic: bool,
+        defaults: Mapping[str, Any] = {},
+    ) -> None:
+        self.declared = frozenset(fields)
+        self.atomic = atomic
+        self.defaults = defaults
+        """Default values of declared fields."""
+        self._fields = dict(fields)
+        self._values = values
+
+    def type_of(self, key: str) -> FieldType | None:
+        """Return the type of a key; ``None`` if it is not declared."""
+        found = self._fields.get(key, self._values)
+        return None if found is None else found()
+
+    def as_atomic(self, *, atomic: bool) -> "MapType":
+        """Return the same type, *atomic* or not."""
+        return MapType(self._fields, self._values, atomic=atomic, defaults=self.defaults)
+
+
+class ListType:
+    """Type of a list: *keys* identify its items; without keys it is a set of scalars."""
+
+    __slots__ = ("_element", "atomic", "keys")
+
+    def __init__(
+        self, element: Callable[[], FieldType], *, atomic: bool, keys: tuple[str, ...] = ()
+    ) -> None:
+        self._element = element
+        self.atomic = atomic
+        self.keys = keys
+
+    @property
+    def element(self) -> FieldType:
+        """Type of the items."""
+        return self._element()
+
+
+def _constant(type: FieldType) -> Callable[[], FieldType]:  # noqa: A002
+    return lambda: type
+
+
+ATOMIC = FieldType(scalar="untyped")
+"""Any value, owned as a whole."""
+
+ATOMIC.map = MapType({}, _constant(ATOMIC), atomic=True)
+ATOMIC.items = ListType(_constant(ATOMIC), atomic=True)
+
+DEDUCED = FieldType(scalar="untyped")
+"""Any value without a schema: its maps are granular."""
+
+DEDUCED.map = MapType({}, _constant(DEDUCED), atomic=False)
+DEDUCED.items = ListType(_constant(ATOMIC), atomic=True)
+
+
+@functools.lru_cache(maxsize=128)
+def type_of_kind(kind: KindInfo) -> FieldType:
+    """Return the type of the objects of *kind*."""
+    if not kind.custom:
+        resource = kind.resource
+        return _component(
+            go_types.component(go_types.message_name(resource.api_version, resource.kind))
+        )
+    schema = kind.openapi or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    declared = {
+        **schema.get("properties", {}),
+        "apiVersion": _STRING,
+        "kind": _STRING,
+        "metadata": _METADATA,
+    }
+    return _compile({**schema, "properties": declared}, unknown=False)
+
+
+@functools.cache
+def _component(name: str) -> FieldType:
+    """Return the type of a published schema."""
+    if name == _QUANTITY:
+        return FieldType(scalar="untyped")
+    if name == _RAW:
+        return ATOMIC
+    return _compile(go_types.schemas()[name], unknown=False)
+
+
+def _compile(schema: Schema, *, unknown: bool) -> FieldType:
+    """Return the type of a schema; *unknown*: a schema around it preserves unknown fields."""
+    unknown = unknown or schema.get("x-kubernetes-preserve-unknown-fields") is True
+    kind = schema.get("type", "")
+    if kind == "object":
+        return FieldType(map=_map(schema, unknown=unknown))
+    if kind == "array":
+        return FieldType(items=_list(schema, unknown=unknown))
+    if kind:
+        return FieldType(scalar=_scalar(kind, schema.get("format", "")))
+    return FieldType(
+        scalar="untyped",
+        map=_map(schema, unknown=unknown),
+        items=_list(schema, unknown=unknown),
+    )
+
+
+def _scalar(kind: str, format: str) -> str:  # noqa: A002
+    if kind in ("integer", "number"):
+        return "numeric"
+    if kind == "boolean":
+        return "boolean"
+    return "string" if kind == "string" and format in ("", "byte") else "untyped"
+
+
+def _map(schema: Schema, *, unknown: bool) -> MapType:
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    more = schema.get("additionalProperties")
+    values: Callable[[], FieldType] | None = None
+    if isinstance(more, Mapping):
+        values = _reference(more, unknown=unknown)
+    elif more is True or (more is None and (unknown or not properties)):
+        values = _constant(DEDUCED)
+    return MapType(
+        {name: _reference(each, unknown=unknown) for name, each in properties.items()},
+        values,
+        atomic=schema.get("x-kubernetes-map-type") == "atomic",
+        defaults={n: each["default"] for n, each in properties.items() if "default" in each},
+    )
+
+
+def _list(schema: Schema, *, unknown: bool) -> ListType:
+    items = schema.get("items")
+    element = _constant(ATOMIC) if items is None else _reference(items, unknown=unknown)
+    kind = schema.get("x-kubernetes-list-type")
+    if kind is not None:
+        keys = tuple(schema.get("x-kubernetes-list-map-keys") or ()) if kind == "map" else ()
+        return ListType(element, atomic=kind == "atomic", keys=keys)
+    strategy = schema.get("x-kubernetes-patch-strategy", "")
+    if strategy in ("merge", "merge,retainKeys"):
+        key = schema.get("x-kubernetes-patch-merge-key")
+        return ListType(element, atomic=False, keys=(key,) if key else ())
+    return ListType(element, atomic=True)
+
+
+def _reference(schema: Schema, *, unknown: bool) -> Callable[[], FieldType]:
+    """Return a function that returns the type of *schema*, compiled on first use: types recurse."""
+    parts: list[Schema] = schema.get("allOf") or []
+    reference = schema.get("$ref") or (parts[0].get("$ref") if len(parts) == 1 else None)
+    if not reference:
+        return functools.cache(lambda: _compile(schema, unknown=unknown))
+    name = reference.rpartition("/")[2]
+    relation = schema.get("x-kubernetes-map-type")
+
+    @functools.cache
+    def resolve() -> FieldType:
+        found = _component(name)
+        if relation is None or found.map is None:
+            return found
+        changed = found.map.as_atomic(atomic=relation == "atomic")
+        return FieldType(scalar=found.scalar, map=changed, items=found.items)
+
+    return resolve
