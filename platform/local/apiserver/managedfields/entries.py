@@ -50,6 +50,12 @@ class Owner(NamedTuple):
     api_version: str
     fields: FieldSet
     time: str = ""
+    encoded: bytes = b""
+    """The fields as stored, unless they were changed."""
+
+    def owning(self, fields: FieldSet) -> "Owner":
+        """Return the same owner with other fields."""
+        return Owner(self.api_version, fields, self.time)
 
 
 Owners = dict[Identity, Owner]
@@ -78,7 +84,8 @@ def _shared(fields: bytes) -> msgspec.Raw:
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(fields: bytes) -> FieldSet:
+def parsed_fields(fields: bytes) -> FieldSet:
+    """Decode stored fields; equal ones are decoded once."""
     parsed: FieldSet = msgspec.json.decode(fields)
     return parsed
 
@@ -90,7 +97,8 @@ def owners_of(entries: Iterable[ManagedFieldsEntry]) -> Owners:
         time = entry.time if isinstance(entry.time, str) else ""
         subresource = entry.subresource if isinstance(entry.subresource, str) else ""
         identity = identity_of(entry.manager, entry.operation, entry.api_version, subresource)
-        found[identity] = Owner(entry.api_version, _parsed(bytes(entry.fields)), time)
+        encoded = bytes(entry.fields)
+        found[identity] = Owner(entry.api_version, parsed_fields(encoded), time, encoded)
     return found
 
 
@@ -123,7 +131,7 @@ def entries_of(owners: Mapping[Identity, Owner], stored: Entries = ()) -> Entrie
             operation=identity.operation,
             api_version=owner.api_version,
             time=owner.time or msgspec.UNSET,
-            fields=_shared(_encode(owner.fields)),
+            fields=_shared(owner.encoded or _encode(owner.fields)),
             subresource=identity.subresource or msgspec.UNSET,
         )
         for identity, owner in ordered

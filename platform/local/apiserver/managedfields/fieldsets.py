@@ -17,7 +17,8 @@ Path = tuple[str, ...]
 SELF = "."
 """Key that marks a node with children as a member."""
 
-EMPTY: FieldSet = {}
+LEAF: FieldSet = {}
+"""Node of an element without children."""
 
 
 class InvalidElementError(Exception):

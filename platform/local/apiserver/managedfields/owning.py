@@ -3,6 +3,7 @@
 All objects here are in the API version of the request and without ``managedFields``.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,16 @@ import msgspec
 
 from ..kinds.info import KindInfo
 from . import fieldsets, typed
-from .entries import APPLY, UPDATE, Identity, Owner, Owners, identity_of, identity_text
+from .entries import (
+    APPLY,
+    UPDATE,
+    Identity,
+    Owner,
+    Owners,
+    identity_of,
+    identity_text,
+    parsed_fields,
+)
 from .fieldsets import FieldSet, Path, difference, recursive_difference, union
 from .reset_fields import reset_fields
 from .typed import Comparison, TypeMismatchError
@@ -109,6 +119,21 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return Comparison(*(self.filtered(part, api_version) for part in found))
 
 
+def create(target: Target, *, empty: Json, new: Json, manager: str, now: str) -> Owners:
+    """Return the owner of the new object *new*; see :func:`update`.
+
+    Raises:
+        TypeMismatchError: the object does not have the type of its kind.
+    """
+    version = target.api_version
+    fields = target.filtered(typed.set_in_new(target.type, empty, new), version)
+    fields = difference(fields, _STRIPPED)
+    if not fields:
+        return {}
+    identity = identity_of(manager, UPDATE, version, target.subresource)
+    return {identity: Owner(version, fields, now)}
+
+
 def update(
     target: Target, owners: Owners, *, old: Json, new: Json, manager: str, now: str
 ) -> Owners:
@@ -177,7 +202,8 @@ def _resolve(
 
 
 def _without(owner: Owner, fields: FieldSet) -> Owner:
-    return owner._replace(fields=difference(owner.fields, fields))
+    left = difference(owner.fields, fields)
+    return owner if left == owner.fields else owner.owning(left)
 
 
 def _adapted(target: Target, owners: Owners) -> Owners:
@@ -186,9 +212,26 @@ def _adapted(target: Target, owners: Owners) -> Owners:
     for identity, owner in owners.items():
         kind = target.kind if owner.api_version == target.api_version else None
         kind = kind or target.kind_at(owner.api_version)
-        if kind is not None:
-            found[identity] = owner._replace(fields=typed.adapt(type_of_kind(kind), owner.fields))
+        if kind is None:
+            continue
+        fields = _adapted_fields(kind, owner)
+        found[identity] = owner if fields is owner.fields else owner.owning(fields)
     return found
+
+
+def _adapted_fields(kind: KindInfo, owner: Owner) -> FieldSet:
+    if not kind.custom:
+        return owner.fields  # their schemas do not change
+    if owner.encoded:
+        return _adapted_encoded(kind, owner.encoded)
+    return typed.adapt(type_of_kind(kind), owner.fields)
+
+
+@functools.lru_cache(maxsize=1024)
+def _adapted_encoded(kind: KindInfo, encoded: bytes) -> FieldSet:
+    fields = parsed_fields(encoded)
+    adapted = typed.adapt(type_of_kind(kind), fields)
+    return fields if adapted == fields else adapted
 
 
 def _cap(owners: Owners) -> Owners:
@@ -299,7 +342,7 @@ def _apply(
     changed = new != old
     mine = owners[identity]
     fields = difference(mine.fields, _STRIPPED)
-    owners[identity] = mine._replace(fields=fields, time=now if changed else mine.time)
+    owners[identity] = Owner(mine.api_version, fields, now if changed else mine.time)
     owners = {each: owner for each, owner in owners.items() if owner.fields}
     return Applied(new if changed else None, owners)
 

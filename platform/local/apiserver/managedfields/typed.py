@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .fieldsets import (
+    LEAF,
     SELF,
     FieldSet,
     element_text,
@@ -14,7 +15,7 @@ from .fieldsets import (
     value_element,
     with_self,
 )
-from .types import FieldType, ListType, MapType
+from .types import FieldType, ListType, MapType, Shape
 
 ABSENT: Any = object()
 """Stands for a missing value; ``None`` is a null."""
@@ -67,6 +68,13 @@ def _key_element(items: ListType, item: Any) -> str:
         raise _ItemError("associative list with keys may not have a null element")
     if not isinstance(item, dict):
         raise _ItemError("associative list with keys may not have non-map elements")
+    if len(items.keys) == 1 and type(name := item.get(items.keys[0])) is str:
+        element = items.elements.get(name)
+        if element is None:
+            if len(items.elements) >= _MAX_SHAPES:
+                items.elements.clear()
+            element = items.elements[name] = key_element({items.keys[0]: name})
+        return element
     keys = {}
     defaults = items.element.map.defaults if items.element.map is not None else {}
     for name in items.keys:
@@ -318,10 +326,10 @@ def _compare_maps(type: MapType, old: dict[str, Any], new: dict[str, Any]) -> _P
         before, after = old.get(key, ABSENT), new.get(key, ABSENT)
         if before is not ABSENT and after is not ABSENT and before == after:
             continue
-        item_type = type.type_of(key)
-        if item_type is None:
+        known = type.element(key)
+        if known is None:
             raise TypeMismatchError(f".{key}: field not declared in schema")
-        _add_parts(found, f"f:{key}", _compare(item_type, before, after))
+        _add_parts(found, known[0], _compare(known[1], before, after))
     return _parts(found)
 
 
@@ -352,10 +360,14 @@ def _by_element(type: ListType, values: list[Any]) -> dict[str, list[Any]]:  # n
     return found
 
 
-def _add_parts(found: tuple[FieldSet, ...], element: str, parts: _Parts) -> None:
-    for fields, node in zip(found, parts, strict=True):
-        if node is not None:
-            fields[element] = node
+def _add_parts(found: tuple[FieldSet, FieldSet, FieldSet], element: str, parts: _Parts) -> None:
+    removed, modified, added = parts
+    if removed is not None:
+        found[0][element] = removed
+    if modified is not None:
+        found[1][element] = modified
+    if added is not None:
+        found[2][element] = added
 
 
 def _parts(found: tuple[FieldSet, FieldSet, FieldSet]) -> _Parts:
@@ -365,26 +377,88 @@ def _parts(found: tuple[FieldSet, FieldSet, FieldSet]) -> _Parts:
 
 def _whole(type: FieldType, value: Any) -> FieldSet:  # noqa: A002
     """Return *value* itself and all paths below it."""
+    if not value or type.is_leaf:
+        return LEAF
     if type.map is not None and isinstance(value, dict):
-        fields = type.map
-        if fields.atomic or not value:
-            return {}
-        result: FieldSet = {SELF: {}}
-        for key, item in value.items():
-            item_type = fields.type_of(key)
-            if item_type is None:
-                raise TypeMismatchError(f".{key}: field not declared in schema")
-            result[f"f:{key}"] = _whole(item_type, item)
-        return result
+        return LEAF if type.map.atomic else _whole_map(type.map, value)
     if type.items is not None and isinstance(value, list):
-        if type.items.atomic or not value:
-            return {}
-        result = {SELF: {}}
+        if type.items.atomic:
+            return LEAF
+        result = {SELF: LEAF}
         element_type = type.items.element
         for element, item in zip(_elements(type.items, value), value, strict=True):
-            result[element] = {} if element in result else _whole(element_type, item)
+            result[element] = LEAF if element in result else _whole(element_type, item)
         return result
-    return {}
+    return LEAF
+
+
+def _whole_map(type: MapType, value: dict[str, Any]) -> FieldSet:  # noqa: A002
+    # Most maps have the keys of many others, as the pods of a job.
+    keys = tuple(value)
+    shape = type.shapes.get(keys)
+    if shape is None:
+        shape = _shape(type, keys)
+        if len(type.shapes) >= _MAX_SHAPES:
+            type.shapes.clear()
+        type.shapes[keys] = shape
+    if not shape.nested:
+        return shape.leaves
+    result = shape.leaves.copy()
+    for key, element, item_type in shape.nested:
+        result[element] = _whole(item_type, value[key])
+    return result
+
+
+_MAX_SHAPES = 256
+"""Sets of keys to remember of one type; those of labels have no end."""
+
+
+def _shape(type: MapType, keys: tuple[str, ...]) -> Shape:  # noqa: A002
+    leaves: FieldSet = {SELF: LEAF}
+    nested = []
+    for key in keys:
+        known = type.element(key)
+        if known is None:
+            raise TypeMismatchError(f".{key}: field not declared in schema")
+        element, item_type = known
+        leaves[element] = LEAF  # keeps the order; nested ones are replaced
+        if not item_type.is_leaf:
+            nested.append((key, element, item_type))
+    return Shape(leaves, tuple(nested))
+
+
+def set_in_new(type: FieldType, empty: Any, new: Any) -> FieldSet:  # noqa: A002
+    """Return the paths of what *new* sets, compared with the *empty* object.
+
+    The same as what :func:`compare` finds added or modified, faster.
+
+    Raises:
+        TypeMismatchError: *new* does not have the type.
+    """
+    if type.map is None:
+        return {}
+    result: FieldSet = {}
+    for key, item in new.items():
+        known = type.map.element(key)
+        if known is None:
+            raise TypeMismatchError(f".{key}: field not declared in schema")
+        element, item_type = known
+        before = empty.get(key, ABSENT)
+        if before is ABSENT:
+            result[element] = _whole(item_type, item)
+        elif before == item:
+            continue
+        elif item_type.is_leaf or not item:
+            result[element] = LEAF
+        elif isinstance(before, dict) and before:
+            node = set_in_new(item_type, before, item)
+            if node:
+                result[element] = node
+        else:
+            node = {name: below for name, below in _whole(item_type, item).items() if name != SELF}
+            if node:
+                result[element] = node
+    return result
 
 
 def merge(type: FieldType, old: Any, new: Any) -> Any:  # noqa: A002

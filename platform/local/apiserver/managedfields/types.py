@@ -5,10 +5,11 @@ A map or list is *granular*, so that each entry has owners, or *atomic*: owned a
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..kinds import go_types
 from ..kinds.info import KindInfo
+from .fieldsets import FieldSet
 
 Schema = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ _STRING: Schema = {"type": "string"}
 class FieldType:
     """Type of a field: what its scalars, maps and lists are, each ``None`` if it cannot be one."""
 
-    __slots__ = ("items", "map", "scalar")
+    __slots__ = ("_is_leaf", "items", "map", "scalar")
 
     def __init__(
         self,
@@ -36,12 +37,33 @@ class FieldType:
         """``string``, ``numeric``, ``boolean``, or ``untyped`` for any of them."""
         self.map = map
         self.items = items
+        self._is_leaf: bool | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether all values are owned as a whole."""
+        found = self._is_leaf
+        if found is None:
+            granular_map = self.map is not None and not self.map.atomic
+            granular_list = self.items is not None and not self.items.atomic
+            found = self._is_leaf = not (granular_map or granular_list)
+        return found
+
+
+class Shape(NamedTuple):
+    """The paths in maps with the same keys."""
+
+    leaves: FieldSet
+    """With each field as a leaf."""
+
+    nested: tuple[tuple[str, str, FieldType], ...]
+    """Key, path element and type of fields that may have paths below them."""
 
 
 class MapType:
     """Type of an object: declared fields, and values of all other keys."""
 
-    __slots__ = ("_fields", "_values", "atomic", "declared", "defaults")
+    __slots__ = ("_elements", "_fields", "_values", "atomic", "declared", "defaults", "shapes")
 
     def __init__(
         self,
@@ -57,11 +79,28 @@ class MapType:
         """Default values of declared fields."""
         self._fields = dict(fields)
         self._values = values
+        self._elements: dict[str, tuple[str, FieldType]] = {}
+        """Path elements and types of the declared fields that were asked for."""
+        self.shapes: dict[tuple[str, ...], Shape] = {}
+        """Shapes of the values by their keys, as far as remembered."""
+
+    def element(self, key: str) -> tuple[str, FieldType] | None:
+        """Return the path element and the type of a key; ``None`` if it is not declared."""
+        known = self._elements.get(key)
+        if known is not None:
+            return known
+        found = self._fields.get(key, self._values)
+        if found is None:
+            return None
+        known = f"f:{key}", found()
+        if key in self._fields:
+            self._elements[key] = known  # others are data, and have no end
+        return known
 
     def type_of(self, key: str) -> FieldType | None:
         """Return the type of a key; ``None`` if it is not declared."""
-        found = self._fields.get(key, self._values)
-        return None if found is None else found()
+        known = self.element(key)
+        return None if known is None else known[1]
 
     def as_atomic(self, *, atomic: bool) -> "MapType":
         """Return the same type, *atomic* or not."""
@@ -71,7 +110,7 @@ class MapType:
 class ListType:
     """Type of a list: *keys* identify its items; without keys it is a set of scalars."""
 
-    __slots__ = ("_element", "atomic", "keys")
+    __slots__ = ("_element", "atomic", "elements", "keys")
 
     def __init__(
         self, element: Callable[[], FieldType], *, atomic: bool, keys: tuple[str, ...] = ()
@@ -79,6 +118,8 @@ class ListType:
         self._element = element
         self.atomic = atomic
         self.keys = keys
+        self.elements: dict[str, str] = {}
+        """Path elements of the items by their only key, as far as remembered."""
 
     @property
     def element(self) -> FieldType:

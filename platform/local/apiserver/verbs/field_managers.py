@@ -39,9 +39,14 @@ class FieldManagers:
             owners = {} if sent.reset else entries.decode_sent(sent.value)
         except MalformedEntryError:
             owners = {}
-        return self._update(
-            target, (), owners, old=empty_object(kind), new=new, manager=manager, now=now
-        )
+        empty = empty_object(kind)
+        if owners:
+            return self._update(target, (), owners, old=empty, new=new, manager=manager, now=now)
+        try:
+            created = owning.create(target, empty=empty, new=new, manager=manager, now=now)
+        except TypeMismatchError:
+            return ()
+        return entries.entries_of(created)
 
     def updated(
         self,
