@@ -25,6 +25,7 @@ from support.field_ownership import (
     differences,
     typed_kind,
 )
+from support.polling import wait_until_true
 from support.random_applies import histories
 
 from batholith.model import crds
@@ -65,6 +66,47 @@ def typed(spec: Json | None = None, status: Json | None = None, **metadata: Any)
 
 
 T = f"{TYPED}/t"
+
+T2 = T.replace("/v1/", "/v2/")
+EVENTS = "/api/v1/namespaces/default/events"
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+DUPLICATES = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: y\n  x: z\n"
+
+
+def typed_2(spec: Json) -> Json:
+    return {**typed(spec), "apiVersion": "ownership.example.com/v2"}
+
+
+def event() -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "reason": "r",
+        "message": "m",
+        "type": "Normal",
+        "count": 1,
+    }
+
+
+def namespace(name: str, **metadata: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
+
+
+def deployment(**spec: Any) -> Json:
+    template = {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template, **spec},
+    }
+
 
 SCENARIOS: dict[str, Writes] = {
     "create and update": [
@@ -240,6 +282,50 @@ SCENARIOS: dict[str, Writes] = {
         apply(f"{T}/status", "one", typed(None, {})),
         Write("GET", T),
     ],
+    "two versions of a custom kind": [
+        apply(T, "one", typed({"set": ["x"], "map": {"a": "1"}, "replicas": 1})),
+        apply(T2, "two", typed_2({"set": ["x"], "map": {"b": "1"}})),
+        apply(T2, "two", typed_2({"set": ["y"], "map": {"a": "2"}})),
+        apply(T2, "two", typed_2({"set": ["y"], "map": {"a": "2"}}), "&force=true"),
+        apply(T, "one", typed({"set": ["x"], "map": {"a": "1"}})),
+        apply(T2, "one", typed_2({"replicas": 1})),
+        apply(T2, "one", typed_2({"replicas": 2})),
+        Write("PATCH", f"{T2}?fieldManager=three", {"spec": {"set": ["z"]}}, MERGE),
+        Write("PATCH", f"{T}?fieldManager=three", {"spec": {"set": ["z", "a"]}}, MERGE),
+        apply(T, "two", typed()),
+        Write("GET", T),
+        Write("GET", T2),
+    ],
+    "an embedded object": [
+        apply(T, "one", typed({"template": pod()})),
+        apply(T, "two", typed({"template": {**pod("two"), "more": {"a": [1]}}})),
+        apply(T, "two", typed({"template": {**pod(), "more": {"a": [1]}}})),
+        apply(T, "one", typed({"template": {**pod("three"), "metadata": {"name": "q"}}})),
+    ],
+    "events in both groups": [
+        Write("POST", EVENTS, event(), agent="creator"),
+        apply(f"{EVENTS}/e", "one", {**event(), "message": "again"}),
+        apply(f"{EVENTS}/e", "one", {**event(), "message": "again"}, "&force=true"),
+        Write("PATCH", f"{NEW_EVENTS}/e?fieldManager=two", {"note": "x"}, MERGE),
+        Write("PATCH", f"{EVENTS}/e?fieldManager=two", {"count": 5}, MERGE),
+        # What the server adds to an event of the other group differs.
+    ],
+    "a namespace": [
+        apply("/api/v1/namespaces/n1", "one", namespace("n1", labels={"a": "b"})),
+        apply("/api/v1/namespaces/n1", "two", namespace("n1", labels={"a": "c"})),
+    ],
+    "scale of a Deployment": [
+        apply(f"{DEPLOYMENTS}/d", "one", deployment(replicas=1)),
+        Write("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": 2}}, MERGE, agent="hpa"),
+        apply(f"{DEPLOYMENTS}/d", "one", deployment(replicas=1)),
+        apply(f"{DEPLOYMENTS}/d", "one", deployment()),
+        Write("GET", f"{DEPLOYMENTS}/d"),
+    ],
+    "duplicate fields": [
+        Write("PATCH", f"{A}?fieldManager=one", DUPLICATES, APPLY),
+        Write("PATCH", f"{A}?fieldManager=one&fieldValidation=Strict", DUPLICATES, APPLY),
+        Write("PATCH", f"{A}?fieldManager=one&fieldValidation=Ignore", DUPLICATES, APPLY),
+    ],
     "kubectl's migration": [
         Write(
             "POST",
@@ -291,9 +377,14 @@ async def both(real: RealServerFactory, tmp_path: Path) -> AsyncIterator[tuple[S
         yield servers
 
 
-async def _compare(theirs: Server, ours: Server, writes: Writes) -> list[str]:
+async def _compare(
+    theirs: Server,
+    ours: Server,
+    writes: Writes,
+    normalisers: tuple[Normaliser, Normaliser] | None = None,
+) -> list[str]:
     """Send *writes* to both servers; return where their responses differ."""
-    left, right = Normaliser(), Normaliser()
+    left, right = normalisers or (Normaliser(), Normaliser())
     found: list[str] = []
     for number, write in enumerate(writes):
         wanted = left.response(await write.send(theirs))
@@ -305,6 +396,40 @@ async def _compare(theirs: Server, ours: Server, writes: Writes) -> list[str]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_both_servers_agree_about_owners(both: tuple[Server, Server], scenario: str) -> None:
     found = await _compare(*both, SCENARIOS[scenario])
+    assert not found, "\n".join(found)
+
+
+async def test_fields_that_a_new_schema_makes_atomic_are_owned_as_a_whole(
+    both: tuple[Server, Server],
+) -> None:
+    spec = {"items": [{"name": "a", "value": 1}], "map": {"a": "1"}, "set": ["x"]}
+    before = [
+        apply(T, "one", typed(spec)),
+        Write("PATCH", f"{T}?fieldManager=two", {"spec": {"map": {"b": "1"}}}, MERGE),
+    ]
+    after = [
+        apply(T, "three", typed({"map": {"a": "2"}})),
+        apply(T, "one", typed({"map": {"a": "1"}})),
+        Write("PATCH", f"{T}?fieldManager=two", {"spec": {"replicas": 2}}, MERGE),
+        Write("GET", T),
+    ]
+    normalisers = Normaliser(), Normaliser()
+    found = await _compare(*both, before, normalisers)
+    for server in both:
+        path = (
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/typeds.ownership.example.com"
+        )
+        changed = {"spec": typed_kind(atomic=True)["spec"]}
+        response = await server.request("PATCH", path, changed, content_type=MERGE)
+        assert response.status == 200, response.body
+        probe = apply(f"{T}?dryRun=All&fieldManager=probe", "probe", typed({"map": {"z": "1"}}))
+
+        async def follows(server: Server = server, probe: Write = probe) -> bool:
+            causes = (await probe.send(server)).body.get("details", {}).get("causes", [])
+            return any(each["field"] == ".spec.map" for each in causes)
+
+        await wait_until_true(follows)
+    found += await _compare(*both, after, normalisers)
     assert not found, "\n".join(found)
 
 

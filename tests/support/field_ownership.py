@@ -15,11 +15,12 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 TYPED = "/apis/ownership.example.com/v1/namespaces/default/typeds"
 
-_NAMES = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
+def typed_kind(*, atomic: bool = False) -> Json:
+    """A definition whose fields merge in all ways; *atomic*: as a later schema that merges less.
 
-def typed_kind() -> Json:
-    """A definition whose fields merge in all ways."""
+    In version v2, its list ``set`` is atomic.
+    """
     item = {
         "type": "object",
         "required": ["name"],
@@ -27,43 +28,30 @@ def typed_kind() -> Json:
             "name": {"type": "string"},
             "protocol": {"type": "string", "default": "TCP"},
             "value": {"type": "integer"},
-            "tags": {
-                "type": "array",
-                "items": {"type": "string"},
-                "x-kubernetes-list-type": "set",
-            },
+            "tags": {"type": "array", "items": {"type": "string"}, **_list("set")},
         },
     }
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
-    spec = {
-        "type": "object",
-        "properties": {
-            "replicas": {"type": "integer"},
-            "mode": {"type": "string", "default": "auto"},
-            "items": {
-                "type": "array",
-                "items": item,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name", "protocol"],
-            },
-            "set": {
-                "type": "array",
-                "items": {"type": "string"},
-                "x-kubernetes-list-type": "set",
-            },
-            "list": {"type": "array", "items": {"type": "integer"}},
-            "map": texts,
-            "whole": {**texts, "x-kubernetes-map-type": "atomic"},
-            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            "any": {"x-kubernetes-preserve-unknown-fields": True},
-            "size": {"x-kubernetes-int-or-string": True},
+    whole = {"x-kubernetes-map-type": "atomic"}
+    keyed = {**_list("map"), "x-kubernetes-list-map-keys": ["name", "protocol"]}
+    properties = {
+        "replicas": {"type": "integer"},
+        "mode": {"type": "string", "default": "auto"},
+        "items": {"type": "array", "items": item, **(_list("atomic") if atomic else keyed)},
+        "set": {"type": "array", "items": {"type": "string"}, **_list("set")},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "map": {**texts, **(whole if atomic else {})},
+        "whole": {**texts, **whole},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "any": {"x-kubernetes-preserve-unknown-fields": True},
+        "size": {"x-kubernetes-int-or-string": True},
+        "template": {
+            "type": "object",
+            "x-kubernetes-embedded-resource": True,
+            "x-kubernetes-preserve-unknown-fields": True,
         },
     }
-    status = {
-        "type": "object",
-        "properties": {"phase": {"type": "string"}, "counts": texts},
-    }
-    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    later = {**properties, "set": {**properties["set"], **_list("atomic")}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -72,21 +60,36 @@ def typed_kind() -> Json:
             "group": "ownership.example.com",
             "scope": "Namespaced",
             "names": {"plural": "typeds", "singular": "typed", "kind": "Typed"},
-            "versions": [
-                {
-                    "name": "v1",
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                        },
-                    },
-                }
-            ],
+            "versions": [_version("v1", properties), _version("v2", later)],
+        },
+    }
+
+
+def _list(kind: str) -> Json:
+    return {"x-kubernetes-list-type": kind}
+
+
+def _version(name: str, properties: Json) -> Json:
+    status = {
+        "type": "object",
+        "properties": {
+            "phase": {"type": "string"},
+            "counts": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    }
+    spec = {"type": "object", "properties": properties}
+    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    return {
+        "name": name,
+        "served": True,
+        "storage": name == "v1",
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+            },
         },
     }
 

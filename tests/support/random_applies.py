@@ -250,13 +250,12 @@ KINDS = (
     ),
 )  # fmt: skip
 
-# kube-apiserver stores empty labels of a custom object, and the next write without a change drops
-# them.
+# kube-apiserver stores empty metadata of a custom object, and the next write drops it.
 _SOME_TEXTS = st.dictionaries(st.sampled_from(_LETTERS), _VALUES, min_size=1, max_size=3)
 _METADATA = {
     "labels": _SOME_TEXTS,
     "annotations": _SOME_TEXTS,
-    "finalizers": st.sampled_from(([], ["ex.io/a"], ["ex.io/a", "ex.io/b"])),
+    "finalizers": st.sampled_from((["ex.io/a"], ["ex.io/a", "ex.io/b"])),
 }
 
 

@@ -23,7 +23,7 @@ from .entries import (
 )
 from .fieldsets import FieldSet, Path, difference, recursive_difference, union
 from .reset_fields import reset_fields
-from .typed import Comparison, TypeMismatchError
+from .typed import TypeMismatchError
 from .types import FieldType, type_of_kind
 
 Json = dict[str, Any]
@@ -74,30 +74,35 @@ class ApplyConflictError(Exception):
         self.conflicts = conflicts
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class Changes(NamedTuple):
+    """What a write changes, as far as it has owners."""
+
+    removed: FieldSet
+    changed: FieldSet
+    """Paths of the values that it sets."""
+
+
+class Target:
     """What is written: a kind in one API version, or a subresource of it."""
 
-    kind: KindInfo
-    subresource: str = ""
-    kind_at: Callable[[str], KindInfo | None]
-    """Returns the same kind in another API version; ``None`` if it is not served."""
+    __slots__ = ("_ignored", "api_version", "kind", "kind_at", "subresource", "type")
 
-    @property
-    def api_version(self) -> str:
-        """API version of the request."""
-        return self.kind.resource.api_version
-
-    @property
-    def type(self) -> FieldType:
-        """Type of the objects."""
-        return type_of_kind(self.kind)
+    def __init__(
+        self, kind: KindInfo, subresource: str, kind_at: Callable[[str], KindInfo | None]
+    ) -> None:
+        self.kind = kind
+        self.subresource = subresource
+        self.kind_at = kind_at
+        """Returns the same kind in another API version; ``None`` if it is not served."""
+        self.api_version = kind.resource.api_version
+        self.type: FieldType = type_of_kind(kind)
+        self._ignored = reset_fields(kind, subresource)
 
     def filtered(self, fields: FieldSet, api_version: str) -> FieldSet:
         """Return *fields* without those that writes of this target do not set."""
-        if api_version != self.api_version:
+        if not fields or not self._ignored or api_version != self.api_version:
             return fields
-        ignored = reset_fields(self.kind, self.subresource)
-        return recursive_difference(fields, ignored) if ignored else fields
+        return recursive_difference(fields, self._ignored)
 
     def converted(self, obj: Any, api_version: str) -> tuple[FieldType, Any] | None:
         """Return *obj* in another version with its type; ``None`` if that is not served."""
@@ -110,13 +115,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             return type_of_kind(kind), obj
         return type_of_kind(kind), kind.from_stored(self.kind.to_stored(dict(obj)))
 
-    def compare(self, old: Any, new: Any, api_version: str) -> Comparison | None:
+    def compare(self, old: Any, new: Any, api_version: str) -> Changes | None:
         """Return what differs in a version, but for reset fields; ``None`` if it is not served."""
         before, after = self.converted(old, api_version), self.converted(new, api_version)
         if before is None or after is None:
             return None
         found = typed.compare(before[0], before[1], after[1])
-        return Comparison(*(self.filtered(part, api_version) for part in found))
+        return Changes(
+            self.filtered(found.removed, api_version),
+            self.filtered(union(found.modified, found.added), api_version),
+        )
 
 
 def create(target: Target, *, empty: Json, new: Json, manager: str, now: str) -> Owners:
@@ -153,39 +161,55 @@ def update(
 def _update(
     target: Target, owners: Owners, *, old: Json, new: Json, manager: str, now: str
 ) -> Owners:
-    owners = _adapted(target, owners)
-    own = Comparison()
-    comparisons = {target.api_version: target.compare(old, new, target.api_version)}
-    own = comparisons[target.api_version] or own
-    owners, conflicts = _resolve(target, owners, comparisons, old=old, new=new)
-    for identity, fields in conflicts.items():
-        owners[identity] = _without(owners[identity], fields)
-    owners = {identity: owner for identity, owner in owners.items() if owner.fields}
-    fields = difference(own.changed, _STRIPPED)
-    if not fields:
-        return owners
-    identity = identity_of(manager, UPDATE, target.api_version, target.subresource)
+    version = target.api_version
+    own = target.compare(old, new, version) or _NO_CHANGES
+    if own == _NO_CHANGES and all(owner.api_version == version for owner in owners.values()):
+        return owners if not target.kind.custom else _adapted(target, owners)
+    identity = identity_of(manager, UPDATE, version, target.subresource)
+    owners, conflicts = _resolve(
+        target, _adapted(target, owners), {version: own}, old=old, new=new, writer=identity
+    )
+    for other, fields in conflicts.items():
+        owners[other] = _without(owners[other], fields)
     previous = owners.get(identity)
-    if previous is not None:
-        fields = union(fields, previous.fields)
-    owners[identity] = Owner(target.api_version, fields, now)
+    if previous is not None and own.removed:
+        previous = owners[identity] = _without(previous, own.removed)
+    owners = {each: owner for each, owner in owners.items() if owner.fields}
+    fields = difference(own.changed, _STRIPPED)
+    if fields:
+        owners[identity] = _with_fields(previous, version, fields, now)
     return owners
+
+
+_NO_CHANGES = Changes({}, {})
+
+
+def _with_fields(previous: Owner | None, version: str, fields: FieldSet, now: str) -> Owner:
+    """Return the owner of *fields* besides those it has owned before."""
+    if previous is None or not previous.fields:
+        return Owner(version, fields, now)
+    if not difference(fields, previous.fields):
+        return previous._replace(time=now)
+    return Owner(version, union(fields, previous.fields), now)
 
 
 def _resolve(
     target: Target,
     owners: Owners,
-    comparisons: dict[str, Comparison | None],
+    comparisons: dict[str, Changes | None],
     *,
     old: Json,
     new: Json,
-    applying: Identity | None = None,
+    writer: Identity,
 ) -> tuple[Owners, dict[Identity, FieldSet]]:
-    """Return the owners without removed fields, and the changed fields that they own."""
+    """Return the owners without removed fields, and the changed fields that they own.
+
+    The *writer* itself is left as it is. *comparisons* are those of versions that are known.
+    """
     kept: Owners = {}
     conflicts = {}
     for identity, owner in owners.items():
-        if identity == applying:
+        if identity == writer:
             kept[identity] = owner
             continue
         version = owner.api_version
@@ -328,7 +352,7 @@ def _apply(
     owners[identity] = Owner(version, wanted, last.time if last else "")
     new = _pruned(target, merged, owners, last) if last and last.fields else merged
     comparisons = {version: target.compare(old, new, version)}
-    owners, conflicts = _resolve(target, owners, comparisons, old=old, new=new, applying=identity)
+    owners, conflicts = _resolve(target, owners, comparisons, old=old, new=new, writer=identity)
     if conflicts and not force:
         raise ApplyConflictError(
             [
@@ -399,7 +423,7 @@ def _at(target: Target, obj: Json, version: str, wanted: str) -> tuple[FieldType
     source = target.kind_at(version)
     if source is None:
         return None
-    return Target(kind=source, kind_at=target.kind_at).converted(obj, wanted)
+    return Target(source, "", target.kind_at).converted(obj, wanted)
 
 
 def _unchanged_since_last_applied(target: Target, live: Json) -> FieldSet:

@@ -250,11 +250,6 @@ class Comparison(NamedTuple):
     modified: FieldSet = {}
     added: FieldSet = {}
 
-    @property
-    def changed(self) -> FieldSet:
-        """Paths of the values that the second object sets."""
-        return union(self.modified, self.added)
-
 
 def compare(type: FieldType, old: Any, new: Any) -> Comparison:  # noqa: A002
     """Compare two objects of one type.

@@ -19,6 +19,7 @@ _METADATA: Schema = {
     "$ref": f"#/components/schemas/{go_types.component(go_types.OBJECT_META)}",
 }
 _STRING: Schema = {"type": "string"}
+_EMBEDDED = "x-kubernetes-embedded-resource"
 
 
 class FieldType:
@@ -153,13 +154,7 @@ def type_of_kind(kind: KindInfo) -> FieldType:
             go_types.component(go_types.message_name(resource.api_version, resource.kind))
         )
     schema = kind.openapi or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    declared = {
-        **schema.get("properties", {}),
-        "apiVersion": _STRING,
-        "kind": _STRING,
-        "metadata": _METADATA,
-    }
-    return _compile({**schema, "properties": declared}, unknown=False)
+    return _compile({**schema, _EMBEDDED: True}, unknown=False)
 
 
 @functools.cache
@@ -199,6 +194,9 @@ def _scalar(kind: str, format: str) -> str:  # noqa: A002
 
 def _map(schema: Schema, *, unknown: bool) -> MapType:
     properties: Mapping[str, Schema] = schema.get("properties") or {}
+    if schema.get(_EMBEDDED) is True:
+        head = {"apiVersion": _STRING, "kind": _STRING, "metadata": _METADATA}
+        properties = {**properties, **head}
     more = schema.get("additionalProperties")
     values: Callable[[], FieldType] | None = None
     if isinstance(more, Mapping):

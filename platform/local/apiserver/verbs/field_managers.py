@@ -14,6 +14,8 @@ from ..managedfields.entries import UPDATE, Entries, Identity, MalformedEntryErr
 from ..managedfields.owning import Applied, ApplyConflictError, Target
 from ..managedfields.typed import TypeMismatchError
 
+_MAX_TARGETS = 256
+
 
 class SentEntries(NamedTuple):
     """The ``managedFields`` of a client's object."""
@@ -29,6 +31,8 @@ class FieldManagers:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._targets: dict[tuple[KindInfo, str], Target] = {}
+        """Targets of former writes; a changed definition makes new kinds."""
 
     def created(
         self, kind: KindInfo, new: Json, sent: SentEntries, *, manager: str, now: str
@@ -142,11 +146,18 @@ class FieldManagers:
         return obj, entries.entries_of(applied.owners, stored)
 
     def _target(self, kind: KindInfo, subresource: str) -> Target:
+        found = self._targets.get((kind, subresource))
+        if found is not None:
+            return found
+
         def kind_at(api_version: str) -> KindInfo | None:
             group, _, version = api_version.rpartition("/")
             return self._catalog.get(group, version, kind.resource.plural)
 
-        return Target(kind=kind, subresource=subresource, kind_at=kind_at)
+        if len(self._targets) >= _MAX_TARGETS:
+            self._targets.clear()
+        found = self._targets[kind, subresource] = Target(kind, subresource, kind_at)
+        return found
 
 
 def take_sent_entries(raw: Any, metadata: Json) -> SentEntries:
