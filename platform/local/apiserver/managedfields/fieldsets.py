@@ -116,7 +116,7 @@ def recursive_difference(one: FieldSet, other: FieldSet) -> FieldSet:
             result[key] = mine
         elif not is_member(theirs):
             node = recursive_difference(mine, theirs)
-            if node:
+            if node or not mine:
                 result[key] = {} if node.keys() == {SELF} else node
     return result
 
