@@ -10,7 +10,7 @@ from support.random_applies import KINDS
 
 from batholith.local.apiserver.discovery.catalog import Catalog
 from batholith.local.apiserver.kinds.typed_json import zero_object
-from batholith.local.apiserver.managedfields import fieldsets, typed
+from batholith.local.apiserver.managedfields import fieldsets, type_checks, typed
 from batholith.local.apiserver.managedfields.fieldsets import (
     FieldSet,
     InvalidElementError,
@@ -178,7 +178,7 @@ def test_an_item_without_keys_is_a_mismatch() -> None:
     type_ = FieldType(items=ListType(lambda: item, atomic=False, keys=("name",)))
     with pytest.raises(TypeMismatchError, match="omits all key fields"):
         typed.field_set(FieldType(map=_struct(l=type_)), {"l": [{}]})
-    (problem,) = typed.validate(type_, [{"name": "a"}, {"name": "a"}])
+    (problem,) = type_checks.validate(type_, [{"name": "a"}, {"name": "a"}])
     assert problem == 'duplicate entries for key [name="a"]'
 
 

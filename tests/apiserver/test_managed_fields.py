@@ -158,6 +158,7 @@ async def test_controllers_of_the_server_own_what_they_write(server: EmbeddedSer
     await wait_until_true(has_status)
 
 
+@pytest.mark.process
 async def test_a_large_apply_in_yaml_is_converted_elsewhere(server: EmbeddedServer) -> None:
     lines = "".join(f"  k{number}: '{number}'\n" for number in range(2000))
     body = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n{lines}"

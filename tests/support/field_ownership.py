@@ -1,4 +1,4 @@
-"""Writes by several managers, sent to two API servers whose answers must be equal."""
+"""Writes by several managers, sent to two API servers whose responses must be equal."""
 
 import re
 from dataclasses import dataclass, field, replace

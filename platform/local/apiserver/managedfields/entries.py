@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(Entries)
 
 
 class Identity(NamedTuple):
-    """What makes two entries one: appliers have one for all versions."""
+    """Two entries with equal ones are merged: appliers have one for all versions."""
 
     manager: str
     operation: str

@@ -3,7 +3,7 @@
 A set is a tree of dicts whose keys are path elements: ``f:<name>`` is a field or a key of a map,
 ``k:<json>`` the item of a list with these keys, ``v:<json>`` an item of a set. An element belongs
 to the set if its dict is empty or contains ``"."``. Sets are never modified: functions return new
-ones, which may share parts with their arguments.
+ones, which may share nodes with their arguments.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Who owns which fields after a write, and what a server-side apply makes of an object.
+"""Who owns which fields after a write, and the result of a server-side apply.
 
 All objects here are in the API version of the request and without ``managedFields``.
 """
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..kinds.info import KindInfo
-from . import fieldsets, typed
+from . import fieldsets, type_checks, typed
 from .entries import (
     APPLY,
     UPDATE,
@@ -56,7 +56,7 @@ _STRIPPED: FieldSet = {
         },
     },
 }
-"""Fields that nobody owns."""
+"""Fields without an owner."""
 
 
 class Conflict(NamedTuple):
@@ -372,7 +372,7 @@ def _apply(
 
 
 def _pruned(target: Target, merged: Json, owners: Owners, last: Owner) -> Json:
-    """Return *merged* without what this manager applied last, and nobody owns now."""
+    """Return *merged* without what this manager applied last, and what has no owner now."""
     converted = target.converted(merged, last.api_version)
     if converted is None:
         return merged
@@ -402,9 +402,9 @@ def _back_to_request(target: Target, merged: Json, pruned: Json, version: str, l
     if before is None or after is None:
         return merged
     type_, merged = before
-    gone = difference(_named(type_, merged), _named(type_, after[1]))
+    removed = difference(_named(type_, merged), _named(type_, after[1]))
     owned = typed.with_named_fields(type_, last.fields)
-    result = typed.remove(type_, merged, fieldsets.intersection(gone, owned))
+    result = typed.remove(type_, merged, fieldsets.intersection(removed, owned))
     found = _at(target, result, last.api_version, target.api_version)
     return result if found is None else found[1]
 
@@ -435,14 +435,14 @@ def _unchanged_since_last_applied(target: Target, live: Json) -> FieldSet:
         applied = msgspec.json.decode(text)
         if not isinstance(applied, Mapping) or applied.get("apiVersion") != target.api_version:
             return {}
-        if typed.validate(target.type, applied):
+        if type_checks.validate(target.type, applied):
             return {}
         fields = typed.field_set(target.type, applied)
         found = typed.compare(target.type, applied, live)
     except (msgspec.DecodeError, TypeMismatchError):
         return {}
-    for part in found:
-        fields = difference(fields, part)
+    for differing in found:
+        fields = difference(fields, differing)
     return fields
 
 

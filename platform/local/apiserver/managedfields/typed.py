@@ -8,7 +8,6 @@ from .fieldsets import (
     LEAF,
     SELF,
     FieldSet,
-    element_text,
     is_member,
     key_element,
     union,
@@ -18,18 +17,18 @@ from .fieldsets import (
 from .types import FieldType, ListType, MapType, Shape
 
 ABSENT: Any = object()
-"""Stands for a missing value; ``None`` is a null."""
+"""A missing value; ``None`` is a null."""
 
 
 class TypeMismatchError(Exception):
     """An object does not have its type."""
 
 
-class _ItemError(Exception):
+class ItemError(Exception):
     """An item of a list cannot be identified."""
 
 
-def _shapes(type: FieldType, value: Any) -> str:  # noqa: A002
+def shape_of(type: FieldType, value: Any) -> str:  # noqa: A002
     """Return what *value* is, or should be: ``map``, ``list`` or ``scalar``."""
     if isinstance(value, dict):
         if type.map is not None:
@@ -48,26 +47,26 @@ def element_of(items: ListType, item: Any) -> str:
     """Return the path element of an item of a granular list.
 
     Raises:
-        _ItemError: it has no keys, or is no scalar.
+        ItemError: it has no keys, or is no scalar.
     """
     return _key_element(items, item) if items.keys else _value_element(item)
 
 
 def _value_element(item: Any) -> str:
     if isinstance(item, dict):
-        raise _ItemError("associative list without keys has an element that's a map type")
+        raise ItemError("associative list without keys has an element that's a map type")
     if isinstance(item, list):
-        raise _ItemError("not supported: associative list with lists as elements")
+        raise ItemError("not supported: associative list with lists as elements")
     if item is None:
-        raise _ItemError("associative list without keys has an element that's an explicit null")
+        raise ItemError("associative list without keys has an element that's an explicit null")
     return value_element(item)
 
 
 def _key_element(items: ListType, item: Any) -> str:
     if item is None:
-        raise _ItemError("associative list with keys may not have a null element")
+        raise ItemError("associative list with keys may not have a null element")
     if not isinstance(item, dict):
-        raise _ItemError("associative list with keys may not have non-map elements")
+        raise ItemError("associative list with keys may not have non-map elements")
     if len(items.keys) == 1 and type(name := item.get(items.keys[0])) is str:
         element = items.elements.get(name)
         if element is None:
@@ -83,7 +82,7 @@ def _key_element(items: ListType, item: Any) -> str:
             keys[name] = value
     if not keys:
         names = " ".join(f'"{name}"' for name in items.keys)
-        raise _ItemError(
+        raise ItemError(
             f"associative list with keys has an element that omits all key fields [{names}] (and "
             "doesn't have default values for any key fields)"
         )
@@ -93,106 +92,8 @@ def _key_element(items: ListType, item: Any) -> str:
 def _elements(items: ListType, values: Iterable[Any]) -> list[str]:
     try:
         return [element_of(items, each) for each in values]
-    except _ItemError as error:
+    except ItemError as error:
         raise TypeMismatchError(str(error)) from error
-
-
-def validate(type: FieldType, value: Any) -> list[str]:  # noqa: A002
-    """Return what is wrong with an applied object: ``.path: problem``; duplicates are, too."""
-    return [f"{path}: {text}" if path else text for path, text in _validate(type, value)]
-
-
-_Problems = list[tuple[str, str]]
-
-
-def _validate(type: FieldType, value: Any) -> _Problems:  # noqa: A002
-    if value is None:
-        return []
-    shape = _shapes(type, value)
-    if shape == "map" and type.map is not None:
-        if not isinstance(value, dict):
-            return [("", f"expected map, got {_shown(value)}")]
-        return _validate_map(type.map, value)
-    if shape == "list" and type.items is not None:
-        if not isinstance(value, list):
-            return [("", f"expected list, got {_shown(value)}")]
-        return _validate_list(type.items, value)
-    return _validate_scalar(type.scalar or "", value)
-
-
-def _validate_map(type: MapType, value: dict[str, Any]) -> _Problems:  # noqa: A002
-    problems: _Problems = []
-    for key in sorted(value):
-        declared = type.type_of(key)
-        if declared is None:
-            problems.append((f".{key}", "field not declared in schema"))
-            break
-        problems += ((f".{key}{path}", text) for path, text in _validate(declared, value[key]))
-    return problems
-
-
-def _validate_list(type: ListType, value: list[Any]) -> _Problems:  # noqa: A002
-    problems: _Problems = []
-    seen = set()
-    for index, item in enumerate(value):
-        element = f"i:{index}"
-        if not type.atomic:
-            try:
-                element = element_of(type, item)
-            except _ItemError as error:
-                return [*problems, ("", f"element {index}: {error}")]
-            if element in seen:
-                problems.append(("", f"duplicate entries for key {element_text(element)}"))
-            seen.add(element)
-        at = element_text(element)
-        problems += ((f"{at}{path}", text) for path, text in _validate(type.element, item))
-    return problems
-
-
-def _validate_scalar(scalar: str, value: Any) -> _Problems:
-    if scalar == "numeric":
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return [("", f"expected numeric (int or float), got {_go_type(value)}")]
-    elif scalar == "string":
-        if not isinstance(value, str):
-            return [("", f"expected string, got {_go_value(value)}")]
-    elif scalar == "boolean":
-        if not isinstance(value, bool):
-            return [("", f"expected boolean, got {_shown(value)}")]
-    elif isinstance(value, dict | list):
-        return [("", f"expected any scalar, got {_shown(value)}")]
-    return []
-
-
-def _go_type(value: Any) -> str:
-    names = {bool: "bool", str: "string", list: "[]interface {}", dict: "map[string]interface {}"}
-    return names.get(type(value), "interface {}")
-
-
-def _go_value(value: Any) -> str:
-    return f"&value.valueUnstructured{{Value:{_go_literal(value)}}}"
-
-
-def _go_literal(value: Any) -> str:
-    if isinstance(value, dict):
-        items = (f'"{key}":{_go_literal(each)}' for key, each in sorted(value.items()))
-        return "map[string]interface {}{" + ", ".join(items) + "}"
-    if isinstance(value, list):
-        return "[]interface {}{" + ", ".join(map(_go_literal, value)) + "}"
-    return "interface {}(nil)" if value is None else _shown(value)
-
-
-def _shown(value: Any) -> str:
-    """Return *value* as Go's diagnostics of typed values show it."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_shown, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ";".join(f"{key}={_shown(each)}" for key, each in sorted(value.items())) + "}"
-    return "null" if value is None else str(value)
 
 
 def field_set(type: FieldType, value: Any) -> FieldSet:  # noqa: A002
@@ -206,7 +107,7 @@ def field_set(type: FieldType, value: Any) -> FieldSet:  # noqa: A002
 
 def _field_set(type: FieldType, value: Any) -> FieldSet | None:  # noqa: A002
     """Return the set below *value*, ``{}`` if it is a leaf, ``None`` if there is nothing to own."""
-    shape = _shapes(type, value)
+    shape = shape_of(type, value)
     if shape == "map" and type.map is not None:
         if type.map.atomic:
             return {}
@@ -258,35 +159,35 @@ def compare(type: FieldType, old: Any, new: Any) -> Comparison:  # noqa: A002
         TypeMismatchError: an object does not have the type.
     """
     found = _compare(type, old, new)
-    return Comparison(*(part or {} for part in found))
+    return Comparison(*(fields or {} for fields in found))
 
 
-_Parts = tuple[FieldSet | None, FieldSet | None, FieldSet | None]
+_Differences = tuple[FieldSet | None, FieldSet | None, FieldSet | None]
 """Removed, modified and added paths below a value; ``{}`` is the value itself."""
 
-_UNCHANGED: _Parts = (None, None, None)
-_MODIFIED: _Parts = (None, {}, None)
+_UNCHANGED: _Differences = (None, None, None)
+_MODIFIED: _Differences = (None, {}, None)
 
 
-def _compare(type: FieldType, old: Any, new: Any) -> _Parts:  # noqa: A002
+def _compare(type: FieldType, old: Any, new: Any) -> _Differences:  # noqa: A002
     if old is ABSENT:
         return None, None, _whole(type, new)
     if new is ABSENT:
         return _whole(type, old), None, None
     if old == new:
         return _UNCHANGED
-    before, after = _shapes(type, old), _shapes(type, new)
+    before, after = shape_of(type, old), shape_of(type, new)
     if old is None:
         before = after
     elif new is None:
         after = before
-    parts = _compare_as(after, type, old, new)
+    differences = _compare_as(after, type, old, new)
     if before != after:
-        parts = _merge_parts(_compare_as(before, type, old, new), parts)
-    return parts
+        differences = _union_differences(_compare_as(before, type, old, new), differences)
+    return differences
 
 
-def _merge_parts(one: _Parts, other: _Parts) -> _Parts:
+def _union_differences(one: _Differences, other: _Differences) -> _Differences:
     return tuple(  # type: ignore[return-value]
         theirs if mine is None else mine if theirs is None else union_nodes(mine, theirs)
         for mine, theirs in zip(one, other, strict=True)
@@ -299,7 +200,7 @@ def union_nodes(one: FieldSet, other: FieldSet) -> FieldSet:
     return with_self(merged) if is_member(one) or is_member(other) else merged
 
 
-def _compare_as(shape: str, type: FieldType, old: Any, new: Any) -> _Parts:  # noqa: A002
+def _compare_as(shape: str, type: FieldType, old: Any, new: Any) -> _Differences:  # noqa: A002
     if shape == "map" and type.map is not None:
         left = old if isinstance(old, dict) else {}
         right = new if isinstance(new, dict) else {}
@@ -315,7 +216,7 @@ def _compare_as(shape: str, type: FieldType, old: Any, new: Any) -> _Parts:  # n
     return _MODIFIED
 
 
-def _compare_maps(type: MapType, old: dict[str, Any], new: dict[str, Any]) -> _Parts:  # noqa: A002
+def _compare_maps(type: MapType, old: dict[str, Any], new: dict[str, Any]) -> _Differences:  # noqa: A002
     found: tuple[FieldSet, FieldSet, FieldSet] = ({}, {}, {})
     for key in (*old, *(key for key in new if key not in old)):
         before, after = old.get(key, ABSENT), new.get(key, ABSENT)
@@ -324,28 +225,28 @@ def _compare_maps(type: MapType, old: dict[str, Any], new: dict[str, Any]) -> _P
         known = type.element(key)
         if known is None:
             raise TypeMismatchError(f".{key}: field not declared in schema")
-        _add_parts(found, known[0], _compare(known[1], before, after))
-    return _parts(found)
+        _add_differences(found, known[0], _compare(known[1], before, after))
+    return _non_empty(found)
 
 
-def _compare_lists(type: ListType, old: list[Any], new: list[Any]) -> _Parts:  # noqa: A002
+def _compare_lists(type: ListType, old: list[Any], new: list[Any]) -> _Differences:  # noqa: A002
     found: tuple[FieldSet, FieldSet, FieldSet] = ({}, {}, {})
     before, after = _by_element(type, old), _by_element(type, new)
     for element in dict.fromkeys((*before, *after)):
         left, right = before.get(element, []), after.get(element, [])
         if len(left) > 1 and len(right) > 1:
-            parts = _UNCHANGED if left == right else _MODIFIED
+            differences = _UNCHANGED if left == right else _MODIFIED
         elif len(left) > 1:
             # Items with equal keys are owned as one, and now there is one item or none.
-            parts = ({}, None, _whole(type.element, right[0]) if right else None)
+            differences = ({}, None, _whole(type.element, right[0]) if right else None)
         elif len(right) > 1:
-            parts = (_whole(type.element, left[0]) if left else None, None, {})
+            differences = (_whole(type.element, left[0]) if left else None, None, {})
         else:
-            parts = _compare(
+            differences = _compare(
                 type.element, left[0] if left else ABSENT, right[0] if right else ABSENT
             )
-        _add_parts(found, element, parts)
-    return _parts(found)
+        _add_differences(found, element, differences)
+    return _non_empty(found)
 
 
 def _by_element(type: ListType, values: list[Any]) -> dict[str, list[Any]]:  # noqa: A002
@@ -355,8 +256,10 @@ def _by_element(type: ListType, values: list[Any]) -> dict[str, list[Any]]:  # n
     return found
 
 
-def _add_parts(found: tuple[FieldSet, FieldSet, FieldSet], element: str, parts: _Parts) -> None:
-    removed, modified, added = parts
+def _add_differences(
+    found: tuple[FieldSet, FieldSet, FieldSet], element: str, differences: _Differences
+) -> None:
+    removed, modified, added = differences
     if removed is not None:
         found[0][element] = removed
     if modified is not None:
@@ -365,7 +268,7 @@ def _add_parts(found: tuple[FieldSet, FieldSet, FieldSet], element: str, parts: 
         found[2][element] = added
 
 
-def _parts(found: tuple[FieldSet, FieldSet, FieldSet]) -> _Parts:
+def _non_empty(found: tuple[FieldSet, FieldSet, FieldSet]) -> _Differences:
     removed, modified, added = found
     return removed or None, modified or None, added or None
 
@@ -464,7 +367,7 @@ def merge(type: FieldType, old: Any, new: Any) -> Any:  # noqa: A002
     """
     if old is ABSENT or new is ABSENT:
         return old if new is ABSENT else new
-    shape = _shapes(type, old if new is None else new)
+    shape = shape_of(type, old if new is None else new)
     if shape == "map" and type.map is not None:
         left = old if isinstance(old, dict) else {}
         right = new if isinstance(new, dict) else {}
@@ -493,7 +396,7 @@ def _merge_maps(type: MapType, old: dict[str, Any], new: dict[str, Any]) -> dict
 def _merge_lists(type: ListType, old: list[Any], new: list[Any]) -> list[Any]:  # noqa: A002
     """Merge items of equal keys.
 
-    Items of *new* keep their order. An item of *old* alone keeps its place among those of *old*
+    Items of *new* keep their order. An item of *old* alone keeps its position among those of *old*
     whose order *new* does not change.
     """
     left, right = _elements(type, old), _elements(type, new)
@@ -525,7 +428,7 @@ def _merged_order(left: list[str], right: list[str]) -> Iterator[tuple[str, int]
             index += 1
             continue
         if mine is not None and rest and mine != rest[0]:
-            # It comes in the order of the other list, after or before this place.
+            # Its position is that in the other list.
             if shared and shared[0] != mine:
                 index += 1
                 continue
@@ -543,7 +446,7 @@ def _merged_order(left: list[str], right: list[str]) -> Iterator[tuple[str, int]
 
 def remove(type: FieldType, value: Any, fields: FieldSet) -> Any:  # noqa: A002
     """Return *value* without the fields and items in *fields*; null if nothing is left."""
-    shape = _shapes(type, value)
+    shape = shape_of(type, value)
     if shape == "map" and type.map is not None:
         if not value or not isinstance(value, dict) or type.map.atomic:
             return None

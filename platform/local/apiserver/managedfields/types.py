@@ -227,8 +227,8 @@ def _list(schema: Schema, *, unknown: bool) -> ListType:
 
 def _reference(schema: Schema, *, unknown: bool) -> Callable[[], FieldType]:
     """Return a function that returns the type of *schema*, compiled on first use: types recurse."""
-    parts: list[Schema] = schema.get("allOf") or []
-    reference = schema.get("$ref") or (parts[0].get("$ref") if len(parts) == 1 else None)
+    all_of: list[Schema] = schema.get("allOf") or []
+    reference = schema.get("$ref") or (all_of[0].get("$ref") if len(all_of) == 1 else None)
     if not reference:
         return functools.cache(lambda: _compile(schema, unknown=unknown))
     name = reference.rpartition("/")[2]

@@ -9,7 +9,7 @@ from ..errors.status import StatusError, apply_conflict, bad_request
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..kinds.typed_json import zero_object
-from ..managedfields import entries, fieldsets, owning, typed
+from ..managedfields import entries, fieldsets, owning, type_checks
 from ..managedfields.entries import UPDATE, Entries, Identity, MalformedEntryError, Owners
 from ..managedfields.owning import Applied, ApplyConflictError, Target
 from ..managedfields.typed import TypeMismatchError
@@ -32,7 +32,7 @@ class FieldManagers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._targets: dict[tuple[KindInfo, str], Target] = {}
-        """Targets of former writes; a changed definition makes new kinds."""
+        """Targets of former writes; a changed definition has new kinds."""
 
     def created(
         self, kind: KindInfo, new: Json, sent: SentEntries, *, manager: str, now: str
@@ -182,7 +182,7 @@ def _check_config(target: Target, config: Json) -> None:
     metadata = config.get("metadata") or {}
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    problems = typed.validate(target.type, config)
+    problems = type_checks.validate(target.type, config)
     if problems:
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
         space = metadata.get("namespace", "") if isinstance(metadata, dict) else ""
