@@ -16,7 +16,7 @@ from support.embedded_apiserver import (
     config_map,
     embedded_server,
 )
-from support.field_ownership import APPLY
+from support.field_ownership import APPLY, TYPED, typed_kind
 from support.polling import wait_until_true
 
 from batholith.local.apiserver.discovery.catalog import Catalog
@@ -168,11 +168,38 @@ async def test_a_large_apply_in_yaml_is_converted_elsewhere(server: EmbeddedServ
     assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
 
 
-async def test_a_scale_cannot_be_applied(server: EmbeddedServer) -> None:
-    path = "/apis/apps/v1/namespaces/default/deployments/d/scale?fieldManager=me"
-    response = await server.request("PATCH", path, b"{}", content_type=APPLY)
-    assert response.status == 415
-    assert "a scale cannot be applied" in response.body["message"]
+async def test_managed_fields_that_are_no_entries_are_ignored(server: EmbeddedServer) -> None:
+    await apply(server, applied(x="1"))
+    many: Json = {f"f:{number}": {} for number in range(20_000)}
+    for sent in ([{"operation": "Apply"}], [{"manager": "x", "fieldsV1": many}]):
+        body = {**config_map("a"), "metadata": {"name": "a", "managedFields": sent}}
+        response = await server.request("PUT", f"{A}?fieldManager=two", body)
+        assert response.status == 200, response.body
+        assert ("two", "Update", "") in managers(response.body)
+        assert ("x", "Apply", "") not in managers(response.body)
+
+
+async def test_the_scale_of_a_custom_object_can_be_applied(server: EmbeddedServer) -> None:
+    """kube-apiserver fails to convert it (500)."""
+    await server.install_crds(typed_kind())
+    typed = {"metadata": {"name": "t"}, "spec": {"replicas": 1}}
+    head = {"apiVersion": "ownership.example.com/v1", "kind": "Typed"}
+    await server.create(f"{TYPED}?fieldManager=one", {**head, **typed})
+    scale = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {"name": "t"},
+        "spec": {"replicas": 2},
+    }
+    path = f"{TYPED}/t/scale?fieldManager=two"
+    refused = await server.request("PATCH", path, scale, content_type=APPLY)
+    assert refused.status == 409
+    assert 'conflict with "one" using autoscaling/v1: .spec.replicas' in refused.body["message"]
+    scaled = await server.request("PATCH", f"{path}&force=true", scale, content_type=APPLY)
+    assert (scaled.status, scaled.body["spec"]) == (200, {"replicas": 2})
+    found = await server.get(f"{TYPED}/t")
+    assert found["spec"]["replicas"] == 2
+    assert ("two", "Apply", "scale") in managers(found)
 
 
 def test_an_object_of_an_older_database_has_no_owners() -> None:

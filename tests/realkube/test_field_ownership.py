@@ -108,6 +108,15 @@ def deployment(**spec: Any) -> Json:
     }
 
 
+def scale(name: str, replicas: int) -> Json:
+    return {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas},
+    }
+
+
 SCENARIOS: dict[str, Writes] = {
     "create and update": [
         Write("POST", MAPS, config_map({"a": "1"}, labels={"x": "y"}), agent="kubectl/v1.36 (x)"),
@@ -319,7 +328,17 @@ SCENARIOS: dict[str, Writes] = {
         Write("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": 2}}, MERGE, agent="hpa"),
         apply(f"{DEPLOYMENTS}/d", "one", deployment(replicas=1)),
         apply(f"{DEPLOYMENTS}/d", "one", deployment()),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", scale("d", 3)),
         Write("GET", f"{DEPLOYMENTS}/d"),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", scale("d", 3), "&force=true"),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", scale("d", 3), "&force=true"),
+        apply(f"{DEPLOYMENTS}/d/scale", "three", scale("d", 4)),
+        apply(f"{DEPLOYMENTS}/d", "one", deployment(replicas=4)),
+        Write("GET", f"{DEPLOYMENTS}/d"),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", {**scale("d", 3), "kind": "Deployment"}),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", scale("d", -1)),
+        apply(f"{DEPLOYMENTS}/d/scale", "two", scale("e", 1)),
+        apply(f"{DEPLOYMENTS}/e/scale", "two", scale("e", 1)),
     ],
     "duplicate fields": [
         Write("PATCH", f"{A}?fieldManager=one", DUPLICATES, APPLY),

@@ -78,16 +78,30 @@ def load_entries(data: bytes) -> Entries:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+MAX_CACHED_LENGTH = 4096
+"""Bytes of encoded fields that are cached: more would be at the mercy of clients."""
+
+
 def _shared(fields: bytes) -> msgspec.Raw:
+    return _cached_raw(fields) if len(fields) <= MAX_CACHED_LENGTH else msgspec.Raw(fields)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached_raw(fields: bytes) -> msgspec.Raw:
     return msgspec.Raw(fields)
 
 
-@functools.lru_cache(maxsize=1024)
 def parsed_fields(fields: bytes) -> FieldSet:
     """Decode stored fields; equal ones are decoded once."""
+    return _parse_cached(fields) if len(fields) <= MAX_CACHED_LENGTH else _parse(fields)
+
+
+def _parse(fields: bytes) -> FieldSet:
     parsed: FieldSet = msgspec.json.decode(fields)
     return parsed
+
+
+_parse_cached = functools.lru_cache(maxsize=1024)(_parse)
 
 
 def owners_of(entries: Iterable[ManagedFieldsEntry]) -> Owners:

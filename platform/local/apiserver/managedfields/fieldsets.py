@@ -65,10 +65,14 @@ def union(one: FieldSet, other: FieldSet) -> FieldSet:
         if mine is None or mine is node:
             result[key] = node
             continue
-        merged = union(mine, node)
-        member = is_member(mine) or is_member(node)
-        result[key] = with_self(merged) if member else merged
+        result[key] = union_nodes(mine, node)
     return result
+
+
+def union_nodes(one: FieldSet, other: FieldSet) -> FieldSet:
+    """Return the union of two nodes, a member if one of them is."""
+    merged = union(one, other)
+    return with_self(merged) if is_member(one) or is_member(other) else merged
 
 
 def intersection(one: FieldSet, other: FieldSet) -> FieldSet:
@@ -210,8 +214,10 @@ def decode(fields: Any) -> FieldSet:
             continue
         node = decode(value)
         # An empty child may result from elements that were left out: it is a member, as in Go.
-        member = SELF in value or not node
-        result = union(result, {element: with_self(node) if member else node})
+        if SELF in value or not node:
+            node = with_self(node)
+        known = result.get(element)
+        result[element] = node if known is None else union_nodes(known, node)
     return result
 
 

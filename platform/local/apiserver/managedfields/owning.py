@@ -13,6 +13,7 @@ from ..kinds.info import KindInfo
 from . import fieldsets, type_checks, typed
 from .entries import (
     APPLY,
+    MAX_CACHED_LENGTH,
     UPDATE,
     Identity,
     Owner,
@@ -246,7 +247,7 @@ def _adapted(target: Target, owners: Owners) -> Owners:
 def _adapted_fields(kind: KindInfo, owner: Owner) -> FieldSet:
     if not kind.custom:
         return owner.fields  # their schemas do not change
-    if owner.encoded:
+    if owner.encoded and len(owner.encoded) <= MAX_CACHED_LENGTH:
         return _adapted_encoded(kind, owner.encoded)
     return typed.adapt(type_of_kind(kind), owner.fields)
 

@@ -1,4 +1,4 @@
-"""Whether an applied object has its type, in the words of kube-apiserver."""
+"""Whether an applied object has its type, with the messages of kube-apiserver."""
 
 from typing import Any
 

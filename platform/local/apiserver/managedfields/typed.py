@@ -10,7 +10,7 @@ from .fieldsets import (
     FieldSet,
     is_member,
     key_element,
-    union,
+    union_nodes,
     value_element,
     with_self,
 )
@@ -67,7 +67,8 @@ def _key_element(items: ListType, item: Any) -> str:
         raise ItemError("associative list with keys may not have a null element")
     if not isinstance(item, dict):
         raise ItemError("associative list with keys may not have non-map elements")
-    if len(items.keys) == 1 and type(name := item.get(items.keys[0])) is str:
+    name = item.get(items.keys[0])
+    if len(items.keys) == 1 and type(name) is str and len(name) <= _MAX_NAME_LENGTH:
         element = items.elements.get(name)
         if element is None:
             if len(items.elements) >= _MAX_SHAPES:
@@ -194,12 +195,6 @@ def _union_differences(one: _Differences, other: _Differences) -> _Differences:
     )
 
 
-def union_nodes(one: FieldSet, other: FieldSet) -> FieldSet:
-    """Return the union of two nodes, a member if one of them is."""
-    merged = union(one, other)
-    return with_self(merged) if is_member(one) or is_member(other) else merged
-
-
 def _compare_as(shape: str, type: FieldType, old: Any, new: Any) -> _Differences:  # noqa: A002
     if shape == "map" and type.map is not None:
         left = old if isinstance(old, dict) else {}
@@ -296,9 +291,10 @@ def _whole_map(type: MapType, value: dict[str, Any]) -> FieldSet:  # noqa: A002
     shape = type.shapes.get(keys)
     if shape is None:
         shape = _shape(type, keys)
-        if len(type.shapes) >= _MAX_SHAPES:
-            type.shapes.clear()
-        type.shapes[keys] = shape
+        if len(keys) <= _MAX_SHAPE_LENGTH and sum(map(len, keys)) <= _MAX_SHAPE_TEXT:
+            if len(type.shapes) >= _MAX_SHAPES:
+                type.shapes.clear()
+            type.shapes[keys] = shape
     if not shape.nested:
         return shape.leaves
     result = shape.leaves.copy()
@@ -309,6 +305,15 @@ def _whole_map(type: MapType, value: dict[str, Any]) -> FieldSet:  # noqa: A002
 
 _MAX_SHAPES = 256
 """Sets of keys to remember of one type; those of labels have no end."""
+
+_MAX_SHAPE_LENGTH = 64
+"""Keys of a set that is remembered."""
+
+_MAX_SHAPE_TEXT = 4096
+"""Length of all of them."""
+
+_MAX_NAME_LENGTH = 64
+"""Length of a name in a list whose path element is remembered."""
 
 
 def _shape(type: MapType, keys: tuple[str, ...]) -> Shape:  # noqa: A002

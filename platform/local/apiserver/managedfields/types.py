@@ -157,6 +157,11 @@ def type_of_kind(kind: KindInfo) -> FieldType:
     return _compile({**schema, _EMBEDDED: True}, unknown=False)
 
 
+def type_of_message(message: str) -> FieldType:
+    """Return the type of a built-in message."""
+    return _component(go_types.component(message))
+
+
 @functools.cache
 def _component(name: str) -> FieldType:
     """Return the type of a published schema."""

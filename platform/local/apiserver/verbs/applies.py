@@ -9,6 +9,8 @@ from ..http import offload, yaml_process
 from ..http.bodies import duplicate_fields, parse_json
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
 from ..http.requests import Json, Request
+from . import scale
+from .field_managers import check_config, check_scale
 from .options import WriteOptions
 from .write_requests import WriteRequest, check_body, check_name_kept, prepare_body
 from .writes import PlannedWrite, Writer, init_metadata, now
@@ -100,7 +102,11 @@ def plan_apply(
     entry = resource_store.latest(*write_request.key)
     if entry is None and path.subresource:
         raise not_found(kind.resource, path.name)
-    moment = now()
+    if path.subresource == "scale":
+        check_scale(config)
+        config = scale.applied_replicas(kind, config)
+    else:
+        check_config(kind, config)
     obj, managed = writer.field_managers.apply(
         kind,
         entry.managed if entry else (),
@@ -109,7 +115,7 @@ def plan_apply(
         config=config,
         manager=options.field_manager,
         force=options.force,
-        now=moment,
+        now=now(),
     )
     obj = {**obj, "metadata": dict(obj.get("metadata") or {})}
     check_name_kept(obj, path.name)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ....model.names import Resource
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, apply_conflict, bad_request
 from ..http.requests import Json
@@ -13,6 +14,9 @@ from ..managedfields import entries, fieldsets, owning, type_checks
 from ..managedfields.entries import UPDATE, Entries, Identity, MalformedEntryError, Owners
 from ..managedfields.owning import Applied, ApplyConflictError, Target
 from ..managedfields.typed import TypeMismatchError
+from ..managedfields.types import FieldType, type_of_kind, type_of_message
+
+SCALE = Resource("autoscaling", "v1", "", "Scale")
 
 _MAX_TARGETS = 256
 
@@ -119,13 +123,13 @@ class FieldManagers:
 
         Args:
             old: the present object; ``None`` creates one.
+            config: what :func:`check_config` or :func:`check_scale` has checked.
 
         Raises:
-            StatusError: 400; 409, other managers own fields that would change; 500, *config* does
-                not have the type of its kind.
+            StatusError: 409, other managers own fields that would change; 500, the present object
+                does not have the type of its kind.
         """
         target = self._target(kind, subresource)
-        _check_config(target, config)
         live = empty_object(kind) if old is None else old
         try:
             applied: Applied = owning.apply(
@@ -139,7 +143,7 @@ class FieldManagers:
                 now=now,
             )
         except ApplyConflictError as error:
-            raise _conflict(error) from error
+            raise _conflict(error, SCALE.api_version if subresource == "scale" else "") from error
         except TypeMismatchError as error:
             raise StatusError(500, "", str(error)) from error
         obj = live if applied.obj is None else applied.obj
@@ -172,8 +176,25 @@ def empty_object(kind: KindInfo) -> Json:
     return zero_object(kind.resource)
 
 
-def _check_config(target: Target, config: Json) -> None:
-    resource = target.kind.resource
+def check_config(kind: KindInfo, config: Json) -> None:
+    """Check the type of an applied object.
+
+    Raises:
+        StatusError: 400 or 500.
+    """
+    _check_config(kind.resource, type_of_kind(kind), config)
+
+
+def check_scale(config: Json) -> None:
+    """Check the type of an applied Scale.
+
+    Raises:
+        StatusError: 400 or 500.
+    """
+    _check_config(SCALE, type_of_message("autoscaling.v1.Scale"), config)
+
+
+def _check_config(resource: Resource, type_: FieldType, config: Json) -> None:
     api_version, kind = config.get("apiVersion") or "", config.get("kind") or ""
     group, _, version = str(api_version).rpartition("/")
     type_name = f"{group}/{version}, Kind={kind}"
@@ -182,7 +203,7 @@ def _check_config(target: Target, config: Json) -> None:
     metadata = config.get("metadata") or {}
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    problems = type_checks.validate(target.type, config)
+    problems = type_checks.validate(type_, config)
     if problems:
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
         space = metadata.get("namespace", "") if isinstance(metadata, dict) else ""
@@ -198,11 +219,16 @@ def _check_config(target: Target, config: Json) -> None:
         )
 
 
-def _conflict(error: ApplyConflictError) -> StatusError:
+def _conflict(error: ApplyConflictError, api_version: str) -> StatusError:
+    """Return the error of conflicts; *api_version* is shown instead of that of each."""
+
+    def shown(identity: Identity) -> str:
+        return _shown(identity._replace(api_version=api_version or identity.api_version))
+
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f"conflict with {_shown(each.identity)}",
+            "message": f"conflict with {shown(each.identity)}",
             "field": fieldsets.path_text(each.path),
         }
         for each in error.conflicts
@@ -212,7 +238,7 @@ def _conflict(error: ApplyConflictError) -> StatusError:
         return apply_conflict(text, causes)
     lines = []
     for identity in dict.fromkeys(each.identity for each in error.conflicts):
-        lines.append(f"conflicts with {_shown(identity)}:")
+        lines.append(f"conflicts with {shown(identity)}:")
         lines += [
             f"- {fieldsets.path_text(each.path)}"
             for each in error.conflicts

@@ -158,13 +158,12 @@ class Handlers:
         call = self._write_request(request, kind, request_info, PATCH)
         renderer = _renderer(request, kind)
         if media_type(request) == APPLY_PATCH:
-            return await self._apply(request, call, renderer)
+            applied = await self._apply(request, call)
+            return await _written(renderer, applied, status=201 if applied.created else 200)
         written = await self._write_patch(request, call, read_patch)
         return await _written(renderer, written)
 
-    async def _apply(
-        self, request: Request, write_request: WriteRequest, renderer: Renderer
-    ) -> Response:
+    async def _apply(self, request: Request, write_request: WriteRequest) -> WriteResult:
         def check_create() -> None:
             resource, path = write_request.kind.resource, write_request.object_path
             attributes = Attributes(
@@ -179,8 +178,7 @@ class Handlers:
             return planned
 
         await convert_large_config(request)
-        written = await self.writer.plan_and_execute(write_request, plan, size=len(request.body))
-        return await _written(renderer, written, status=201 if written.created else 200)
+        return await self.writer.plan_and_execute(write_request, plan, size=len(request.body))
 
     async def _write_patch(
         self,
@@ -284,7 +282,8 @@ class Handlers:
     async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         if request.method not in ("GET", "PUT", "PATCH"):
             raise method_not_allowed(kind.resource)
-        call = self._write_request(request, kind, request_info, UPDATE)
+        options = PATCH if request.method == "PATCH" else UPDATE
+        call = self._write_request(request, kind, request_info, options)
         if request.method == "GET":
             entry = self.writer.store.resource_store(kind).get(*call.key)
             if entry is None:
@@ -297,8 +296,11 @@ class Handlers:
             change = scale.update_scale(kind, decode_body(request))
             written = self.writer.patch(call, change)
         else:
-            check_content_type(request, kind, applies=False)
-            written = await self._write_patch(request, call, scale.patch_scale)
+            check_content_type(request, kind)
+            if media_type(request) == APPLY_PATCH:
+                written = await self._apply(request, call)
+            else:
+                written = await self._write_patch(request, call, scale.patch_scale)
         data = await written.committed()
         return Response(body=scale.get_scale(kind, msgspec.json.decode(data)))
 

@@ -11,8 +11,8 @@ from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_
 from .writes import UpdateFunc
 
 
-def check_content_type(request: Request, kind: KindInfo, *, applies: bool = True) -> str:
-    """Return the media type of a patch; *applies*: whether it may be a server-side apply.
+def check_content_type(request: Request, kind: KindInfo) -> str:
+    """Return the media type of a patch.
 
     Raises:
         StatusError: 415, the kind does not support it.
@@ -21,11 +21,9 @@ def check_content_type(request: Request, kind: KindInfo, *, applies: bool = True
     known = [JSON_PATCH, MERGE_PATCH]
     if not kind.custom:
         known.append(STRATEGIC_PATCH)
-    if applies:
-        known.append(APPLY_PATCH)
+    known.append(APPLY_PATCH)
     if media not in known:
-        why = "a scale cannot be applied" if media == APPLY_PATCH else ""
-        raise unsupported_media(known, why)
+        raise unsupported_media(known)
     return media
 
 

@@ -134,7 +134,7 @@ class Writer:
         self._check_served(write_request.kind)
         old = self.store.resource_store(write_request.kind).latest(*write_request.key)
         if size <= write_request.kind.offload_threshold and (
-            old is None or len(old.data) <= OFFLOAD_THRESHOLD
+            old is None or old.size <= OFFLOAD_THRESHOLD
         ):
             return self.execute(plan_write())
         warnings = write_request.warnings if write_request.warnings is not None else []
