@@ -108,6 +108,17 @@ def deployment(**spec: Any) -> Json:
     }
 
 
+def entry(manager: str, *keys: str) -> Json:
+    """Fields of the data that a manager has applied."""
+    return {
+        "manager": manager,
+        "operation": "Apply",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:data": {f"f:{key}": {} for key in keys}} if keys else {},
+    }
+
+
 def scale(name: str, replicas: int) -> Json:
     return {
         "apiVersion": "autoscaling/v1",
@@ -166,18 +177,17 @@ SCENARIOS: dict[str, Writes] = {
             A,
             config_map(
                 {"c": "2"},
-                managedFields=[
-                    {
-                        "manager": "x",
-                        "operation": "Apply",
-                        "apiVersion": "v1",
-                        "fieldsType": "FieldsV1",
-                        "fieldsV1": {"f:data": {"f:c": {}}},
-                    }
-                ],
+                managedFields=[entry("x", "c")],
             ),
         ),
         apply(A, "x", config_map()),
+        Write("GET", A),
+    ],
+    "entries in a new object": [
+        Write("POST", MAPS, config_map({"a": "1"}, managedFields=[entry("x"), entry("y", "b")])),
+        apply(A, "y", config_map({"b": "1"})),
+        Write("PUT", A, config_map({"a": "1", "b": "1"}, managedFields=[entry("z", "a")])),
+        Write("PUT", A, config_map({"a": "1", "b": "1"}, managedFields=[entry("z")])),
         Write("GET", A),
     ],
     "errors": [

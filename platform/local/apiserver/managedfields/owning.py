@@ -164,12 +164,12 @@ def _update(
 ) -> Owners:
     version = target.api_version
     own = target.compare(old, new, version) or _NO_CHANGES
+    owners = _adapted(target, owners)
     if own == _NO_CHANGES and all(owner.api_version == version for owner in owners.values()):
-        return owners if not target.kind.custom else _adapted(target, owners)
+        return {each: owner for each, owner in owners.items() if owner.fields}
     identity = identity_of(manager, UPDATE, version, target.subresource)
-    owners, conflicts = _resolve(
-        target, _adapted(target, owners), {version: own}, old=old, new=new, writer=identity
-    )
+    comparisons: dict[str, Changes | None] = {version: own}
+    owners, conflicts = _resolve(target, owners, comparisons, old=old, new=new, writer=identity)
     for other, fields in conflicts.items():
         owners[other] = _without(owners[other], fields)
     previous = owners.get(identity)
