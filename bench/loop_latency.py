@@ -23,7 +23,7 @@ import uvloop
 
 from batholith.local.apiserver.http.auth import APISERVER_USER
 from batholith.local.apiserver.http.requests import ObjectPath
-from batholith.local.apiserver.verbs.writes import WriteRequest
+from batholith.local.apiserver.verbs.write_requests import WriteRequest
 from batholith.local.supervisor.apiserver import GC_THRESHOLD, RunningServer, Settings, running
 
 Json = dict[str, Any]

@@ -29,7 +29,7 @@ from batholith.local.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
 from batholith.local.apiserver.storage.stored_objects import StoredObject
 from batholith.local.apiserver.verbs import render
 from batholith.local.apiserver.verbs.render import Renderer
-from batholith.local.apiserver.verbs.writes import WriteRequest
+from batholith.local.apiserver.verbs.write_requests import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"

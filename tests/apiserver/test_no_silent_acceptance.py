@@ -427,13 +427,11 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
     node = {"metadata": {"name": "n"}}
     await server.create(names.NODES.path(), node)
     await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
-    applied = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}'
-    for message, arguments, stdin in (
-        ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
-        ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
-        ("does not support server-side apply", ("apply", "--server-side", "-f-"), applied),
+    for message, arguments in (
+        ("does not offer 'exec'", ("exec", "p", "--", "true")),
+        ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i")),
     ):
-        done = await kubectl.run(*arguments, stdin=stdin)
+        done = await kubectl.run(*arguments)
         assert done.code != 0
         assert message in done.err, (arguments, done.err)
 
@@ -445,17 +443,6 @@ async def test_many_warnings_are_truncated(server: EmbeddedServer) -> None:
     assert response.status == 201
     assert 10 <= len(response.warnings) <= 50
     assert sum(map(len, response.warnings)) <= 4096
-
-
-# Rejected features.
-
-
-async def test_server_side_apply_is_rejected_with_the_reason(server: EmbeddedServer) -> None:
-    body = b"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
-    url = "/api/v1/namespaces/default/configmaps/a?fieldManager=me"
-    response = await server.request("PATCH", url, body, content_type="application/apply-patch+yaml")
-    assert (response.status, response.body["reason"]) == (415, "UnsupportedMediaType")
-    assert "server-side apply" in response.body["message"]
 
 
 # Fields; test_fields_without_effect.py has all of them.

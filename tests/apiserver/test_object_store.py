@@ -257,4 +257,4 @@ async def test_old_watches_expire_after_log_compaction(
 
 def test_an_event_is_encoded_once_for_all_watchers() -> None:
     event = WatchEvent("ADDED", with_resource_version(KIND, body("a"), 1), None)
-    assert event.line("ADDED") is event.line("ADDED")
+    assert event.line("ADDED", full=False) is event.line("ADDED", full=False)

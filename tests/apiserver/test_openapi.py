@@ -63,6 +63,7 @@ def test_patches_of_custom_kinds_do_not_support_strategic_merge() -> None:
     assert set(patch["requestBody"]["content"]) == {
         "application/json-patch+json",
         "application/merge-patch+json",
+        "application/apply-patch+yaml",
     }
 
 

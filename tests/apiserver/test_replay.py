@@ -22,12 +22,10 @@ from batholith.local.apiserver.storage import object_store
 RECORDING = Path(__file__).parents[1] / "data" / "crd-wire.jsonl"
 Json = dict[str, Any]
 
-APPLY = "server-side apply is not served yet"
 CEL = "rules in CEL are not evaluated yet"
 REPLICAS = "the wrong type of replicas is named once, not by the scale sub-resource again"
 NOT_SENT = {
     **dict.fromkeys((23, 87, 220), CEL),
-    **dict.fromkeys(range(118, 132), APPLY),
     **dict.fromkeys((247, 248, 249), "the recorded server took its time over a deletion"),
     175: "its concurrent writes cannot be separated from the initial state",
 }
@@ -44,8 +42,6 @@ NOT_YET = {
     27: "a body of another kind is reported under the name of the kind of its address",
     43: "a refusal is never written in protobuf",
     109: REPLICAS,
-    132: APPLY,
-    133: APPLY,
     187: "a watch from a version of the future is expired, as after a restored backup",
     239: REPLICAS,
     240: CEL,
@@ -128,9 +124,7 @@ def _read(body: Any) -> Any:
     """Decode a response in YAML."""
     if not isinstance(body, str) or not body.startswith("apiVersion:"):
         return body
-    read = msgspec.json.decode(msgspec.json.encode(yaml.safe_load(body)))
-    read["metadata"].pop("managedFields", None)
-    return read
+    return msgspec.json.decode(msgspec.json.encode(yaml.safe_load(body)))
 
 
 def _is_bookmark(event: Json) -> bool:

@@ -165,7 +165,6 @@ async def test_each_patch_type_sends_its_content_type(
     ("force", "query"), [(False, b"fieldManager=me"), (True, b"fieldManager=me&force=true")]
 )
 async def test_apply_sends_kind_field_manager_and_force(force: bool, query: bytes) -> None:
-    """The embedded server does not support server-side apply."""
     async with raw_http_server() as server:
         credentials = Credentials(server=f"http://127.0.0.1:{server.port}")
         async with Client(credentials, user_agent="tests") as client:

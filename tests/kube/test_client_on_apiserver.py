@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.api_servers import RealServerFactory, ServerFactory
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
 from support.polling import wait_for
 from support.realkube import free_ports
@@ -49,11 +49,10 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 async def test_apply_creates_a_missing_object_and_owns_its_fields(
-    real: RealServerFactory, tmp_path: Path
+    server: Server,
 ) -> None:
-    """On the real server only: the embedded one does not support server-side apply."""
     name = f"applied-{uuid.uuid4().hex[:8]}"
-    async with real.start(tmp_path) as server, server.client() as client:
+    async with server.client() as client:
 
         async def apply(kind: PatchType, **data: str) -> Map:
             body = config_map(name, **data)

@@ -9,7 +9,8 @@ from .authorization import bootstrap_policy
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.requests import Json, ObjectPath
-from .verbs.writes import Writer, WriteRequest, WriteResult
+from .verbs.write_requests import WriteRequest
+from .verbs.writes import Writer, WriteResult
 
 log = logging.getLogger(__name__)
 

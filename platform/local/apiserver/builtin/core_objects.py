@@ -148,10 +148,6 @@ def default_service(obj: Json) -> None:
             port["targetPort"] = port.get("port", 0)
     if kind != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
-        spec.setdefault("ipFamilies", ["IPv4"])
-        spec.setdefault("ipFamilyPolicy", "SingleStack")
-        if address := spec.get("clusterIP"):
-            spec.setdefault("clusterIPs", [address])
     if kind in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
@@ -159,8 +155,19 @@ def default_service(obj: Json) -> None:
 
 
 def prepare_service_for_create(obj: Json) -> None:
-    """Set the empty status of a new Service."""
+    """Set the empty status of a new Service, and what the server assigns."""
     obj["status"] = {"loadBalancer": {}}
+    _assign_addresses(obj["spec"])
+
+
+def _assign_addresses(spec: Json) -> None:
+    """Set the fields of addresses, which no field manager owns: they are no defaults."""
+    if spec.get("type") == "ExternalName":
+        return
+    spec.setdefault("ipFamilies", ["IPv4"])
+    spec.setdefault("ipFamilyPolicy", "SingleStack")
+    if address := spec.get("clusterIP"):
+        spec.setdefault("clusterIPs", [address])
 
 
 def prepare_service_for_update(obj: Json, old: Json) -> None:
@@ -171,6 +178,7 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
     for key in ("clusterIP", "clusterIPs", "healthCheckNodePort"):
         if key not in spec and key in before:
             spec[key] = before[key]
+    _assign_addresses(spec)
 
 
 def validate_service(obj: Json, old: Json | None) -> list[FieldError]:

@@ -19,7 +19,8 @@ from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from ..verbs.deletes import Deleter
-from ..verbs.writes import UpdateFunc, Writer, WriteRequest, WriteResult
+from ..verbs.write_requests import WriteRequest
+from ..verbs.writes import UpdateFunc, Writer, WriteResult
 
 log = logging.getLogger(__name__)
 

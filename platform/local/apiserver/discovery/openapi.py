@@ -14,7 +14,15 @@ import msgspec
 
 from ..kinds.go_types import component
 from ..kinds.info import KindInfo
-from ..media_types import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, YAML
+from ..media_types import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    PROTOBUF,
+    STRATEGIC_PATCH,
+    YAML,
+)
 from .openapi_schemas import (
     components,
     group_version_kind,
@@ -170,7 +178,7 @@ def _body(kind: KindInfo, verb: str, schema: Json) -> Json | None:
         types = [JSON, YAML] + [PROTOBUF] * (not kind.custom)
         return {"required": True, "content": _content(types, schema)}
     if verb == "patch":
-        types = [JSON_PATCH, MERGE_PATCH] + [STRATEGIC_PATCH] * (not kind.custom)
+        types = [JSON_PATCH, MERGE_PATCH, APPLY_PATCH] + [STRATEGIC_PATCH] * (not kind.custom)
         return {"required": True, "content": _content(types, {"type": "object"})}
     if verb == "delete":
         return {"content": _content((JSON,), reference(component("meta.DeleteOptions")))}

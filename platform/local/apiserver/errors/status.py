@@ -168,6 +168,11 @@ def conflict(resource: Resource, name: str, reason: str, *, kind: str = "") -> S
     return StatusError(409, "Conflict", text, details=details_of(resource, name, kind=kind))
 
 
+def apply_conflict(message: str, causes: Sequence[dict[str, str]]) -> StatusError:
+    """409: other managers own fields that an apply would change."""
+    return StatusError(409, "Conflict", message, details={"causes": list(causes)})
+
+
 def stale_write(resource: Resource, name: str) -> StatusError:
     """409: the object was modified since the client read it."""
     why = (

@@ -33,6 +33,31 @@ def to_json(body: bytes) -> bytes:
     return msgspec.json.encode(yaml.load(body, Loader=_loader))  # noqa: S506
 
 
+def duplicate_keys(body: bytes) -> list[str]:
+    """Return a line for each key that a mapping has twice, as Go's decoder reports them.
+
+    *body* must have passed :func:`to_json`.
+    """
+    found: list[str] = []
+    _find_duplicates(yaml.compose(body, Loader=_loader), found)
+    return found
+
+
+def _find_duplicates(node: Any, found: list[str]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    found.append(f'line {line}: key "{key.value}" already set in map')
+                seen.add(key.value)
+            _find_duplicates(value, found)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _find_duplicates(item, found)
+
+
 def _check(body: bytes) -> None:
     """Reject YAML that could crash the process with a few bytes.
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ....model.names import Resource
 from ..errors.fields import FieldError
+from .typed_json import decode_metadata
 
 OFFLOAD_THRESHOLD = 64 * 1024
 """Bytes from which an object is handled off the event loop, unless its kind needs a lower limit."""
@@ -192,13 +193,19 @@ class KindInfo:
         obj["apiVersion"] = self.resource.api_version
         return obj
 
-    def prepare(self, obj: dict[str, Any]) -> list[str]:
+    def prepare(self, obj: dict[str, Any], *, applied: bool = False) -> list[str]:
         """Prune and default *obj* in place; return the paths of unknown fields.
+
+        As kube-apiserver: a custom object that results from an apply keeps its nulls, which
+        validation then rejects; it has no unknown fields.
 
         Raises:
             MalformedError: the object cannot be decoded as this kind.
         """
-        unknown = self.strategy.prune(obj)
+        if applied and self.custom:
+            unknown = decode_metadata(obj.get("metadata"), self.resource)
+        else:
+            unknown = self.strategy.prune(obj)
         self.strategy.default(obj)
         return unknown
 
@@ -264,6 +271,8 @@ class KindInfo:
         else:
             _keep_metadata(metadata, old["metadata"])
             _restore(metadata, old["metadata"], "ownerReferences")
+            if (self.resource.group, self.resource.plural) == ("apps", "deployments"):
+                _restore(metadata, old["metadata"], "labels")
         self.strategy.prepare_for_update(obj, old)
 
     def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:

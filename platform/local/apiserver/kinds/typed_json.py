@@ -85,6 +85,13 @@ def add_zero_values(obj: dict[str, Any], resource: Resource) -> None:
         _fill(obj["status"], _shown(status.type))
 
 
+def zero_object(resource: Resource) -> dict[str, Any]:
+    """Return the encoding of an empty object of a built-in kind."""
+    obj: dict[str, Any] = {}
+    _fill(obj, _shown(go_types.message_name(resource.api_version, resource.kind)))
+    return obj
+
+
 def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:
     unknown: Unknown = []
     try:

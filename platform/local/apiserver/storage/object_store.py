@@ -24,6 +24,7 @@ from ..errors.status import (
     version_too_large,
 )
 from ..kinds.info import KindInfo
+from ..managedfields.entries import Entries
 from .resource_store import ResourceStore
 from .sqlite import DiskFullError, LogEntry, OutcomeUnknownError, SqliteStore
 from .stored_objects import (
@@ -176,9 +177,15 @@ class ObjectStore:
                 resource_store.append_history(WatchEvent(change.type, entry, previous))
 
     def put(
-        self, resource_store: ResourceStore, obj: dict[str, Any], old: StoredObject | None
+        self,
+        resource_store: ResourceStore,
+        obj: dict[str, Any],
+        old: StoredObject | None,
+        managed: Entries | None = None,
     ) -> PendingWrite:
         """Queue a write of *obj*, which replaces *old* (the latest state).
+
+        Its field managers are *managed*, by default those of *old*.
 
         Raises:
             StatusError: 413, it exceeds the size limit and grows; 507, the disk has space for
@@ -186,8 +193,10 @@ class ObjectStore:
         """
         if self._store.full and "deletionTimestamp" not in obj["metadata"]:
             raise disk_full()
-        entry = with_resource_version(resource_store.kind, obj, self._rv + 1)
-        if len(entry.data) > MAX_OBJECT_SIZE and (old is None or len(entry.data) > len(old.data)):
+        if managed is None:
+            managed = old.managed if old else ()
+        entry = with_resource_version(resource_store.kind, obj, self._rv + 1, managed)
+        if entry.size > MAX_OBJECT_SIZE and (old is None or entry.size > old.size):
             raise too_large(MAX_OBJECT_SIZE)
         self._rv += 1
         return self._enqueue(resource_store, WatchEvent(MODIFIED if old else ADDED, entry, old))
@@ -197,10 +206,8 @@ class ObjectStore:
     ) -> PendingWrite:
         """Queue the removal of *old*; *obj* is its last state, for watchers."""
         self._rv += 1
-        return self._enqueue(
-            resource_store,
-            WatchEvent(DELETED, with_resource_version(resource_store.kind, obj, self._rv), old),
-        )
+        entry = with_resource_version(resource_store.kind, obj, self._rv, old.managed)
+        return self._enqueue(resource_store, WatchEvent(DELETED, entry, old))
 
     def pending_commit(
         self, resource_store: ResourceStore, entry: StoredObject
@@ -277,7 +284,7 @@ class ObjectStore:
     def _next_group(self) -> list[_QueuedWrite]:
         size = 0
         for count, write in enumerate(self._queued_writes[:MAX_GROUP_COMMIT]):
-            size += len(write.event.entry.data)
+            size += write.event.entry.size
             if count and size > MAX_GROUP_SIZE:
                 return self._queued_writes[:count]
         return self._queued_writes[:MAX_GROUP_COMMIT]
@@ -371,7 +378,7 @@ class ObjectStore:
                     entry.namespace,
                     entry.name,
                     event.type,
-                    entry.data,
+                    entry.row(),
                 )
             )
         self._store.commit(changes, durable=durable, deletions=all(map(_frees_space, group)))

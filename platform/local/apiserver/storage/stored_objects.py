@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..kinds.info import KindInfo
+from ..managedfields.entries import Entries, encode_entries, load_entries
 
+_SEPARATOR = b"\n"
+_KIND, _METADATA = b',"kind":"', b',"metadata":{'
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NONE: Mapping[str, str] = {}
@@ -42,6 +45,7 @@ class StoredObject:
         "deleting",
         "has_finalizers",
         "labels",
+        "managed",
         "name",
         "namespace",
         "node",
@@ -50,9 +54,14 @@ class StoredObject:
         "uid",
     )
 
-    def __init__(self, kind: KindInfo, obj: dict[str, Any], data: bytes) -> None:
+    def __init__(
+        self, kind: KindInfo, obj: dict[str, Any], data: bytes, managed: Entries = ()
+    ) -> None:
         metadata = obj["metadata"]
         self.data = data
+        """The object as JSON, without ``managedFields``."""
+        self.managed = managed
+        """Its ``managedFields``: apart, since our components never need them."""
         self.rv = int(metadata["resourceVersion"])
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -69,9 +78,29 @@ class StoredObject:
         self._shared: dict[str, Any] | None = None
 
     @classmethod
-    def load(cls, kind: KindInfo, data: bytes) -> "StoredObject":
-        """Load an object from its stored bytes."""
-        return cls(kind, _decoder.decode(data), data)
+    def load(cls, kind: KindInfo, row: bytes) -> "StoredObject":
+        """Load an object from its bytes on disk."""
+        # JSON as encoded here contains no line break.
+        data, _, managed = row.partition(_SEPARATOR)
+        obj = _decoder.decode(data)
+        if not data.startswith(_METADATA, data.index(_KIND) + len(_KIND) + len(obj["kind"]) + 1):
+            data = encode(obj)  # of an older version, which did not order the fields
+        return cls(kind, obj, data, load_entries(managed) if managed else ())
+
+    @property
+    def size(self) -> int:
+        """Bytes that count towards the limit."""
+        return len(self.data) + sum(len(entry.fields) for entry in self.managed)
+
+    def row(self) -> bytes:
+        """Return the bytes on disk."""
+        if not self.managed:
+            return self.data
+        return self.data + _SEPARATOR + encode_entries(self.managed)
+
+    def full(self) -> bytes:
+        """Return the object as JSON with ``managedFields``."""
+        return with_managed_fields(self.data, self.managed)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -105,18 +134,37 @@ class StoredObject:
         return self._fields.get(label, "")
 
 
-def with_resource_version(kind: KindInfo, obj: dict[str, Any], rv: int) -> StoredObject:
+def with_resource_version(
+    kind: KindInfo, obj: dict[str, Any], rv: int, managed: Entries = ()
+) -> StoredObject:
     """Set the resource version of *obj* and encode it."""
     obj["metadata"]["resourceVersion"] = str(rv)
-    return StoredObject(kind, obj, encode(obj))
+    return StoredObject(kind, obj, encode(obj), managed)
 
 
 def encode(obj: dict[str, Any]) -> bytes:
-    """Encode as JSON with apiVersion and kind first, as :func:`in_version` requires."""
+    """Encode as JSON with apiVersion, kind and metadata first.
+
+    :func:`in_version` and :func:`with_managed_fields` require it.
+    """
     order = iter(obj)
-    if next(order, "") != "apiVersion" or next(order, "") != "kind":
-        obj = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], **obj}
+    if (
+        next(order, "") != "apiVersion"
+        or next(order, "") != "kind"
+        or next(order, "") != "metadata"
+    ):
+        head = {key: obj[key] for key in ("apiVersion", "kind", "metadata")}
+        obj = {**head, **obj}
     return _encoder.encode(obj)
+
+
+def with_managed_fields(data: bytes, managed: Entries) -> bytes:
+    """Return an encoded object with these ``managedFields``."""
+    if not managed:
+        return data
+    start = data.index(_METADATA) + len(_METADATA)
+    fields = b'"managedFields":%b,' % encode_entries(managed)
+    return data[:start] + fields + data[start:]
 
 
 def in_version(data: bytes, api_version: str) -> bytes:
@@ -151,31 +199,33 @@ class WatchEvent:
         self.type = type
         self.entry = entry
         self.previous = previous
-        self._lines: dict[str, bytes] = {}
+        self._lines: dict[tuple[str, bool], bytes] = {}
 
     @property
     def rv(self) -> int:
         """Resource version of the change."""
         return self.entry.rv
 
-    def object_for(self, event_type: str) -> bytes:
+    def object_for(self, event_type: str, *, full: bool) -> bytes:
         """Return the object for a watcher that sees the change as *event_type*.
+
+        *full*: with ``managedFields``.
 
         A watcher whose selector no longer matches sees a deletion: the previous content, at the
         version of the change.
         """
         if event_type != DELETED or self.type == DELETED or self.previous is None:
-            return self.entry.data
+            return self.entry.full() if full else self.entry.data
         obj = self.previous.parse()
         obj["metadata"]["resourceVersion"] = str(self.entry.rv)
-        return encode(obj)
+        return with_managed_fields(encode(obj), self.previous.managed if full else ())
 
-    def line(self, event_type: str) -> bytes:
+    def line(self, event_type: str, *, full: bool) -> bytes:
         """Return the line of a watch stream, encoded once for all watchers."""
-        line = self._lines.get(event_type)
+        line = self._lines.get((event_type, full))
         if line is None:
-            line = watch_line(event_type, self.object_for(event_type))
-            self._lines[event_type] = line
+            line = watch_line(event_type, self.object_for(event_type, full=full))
+            self._lines[event_type, full] = line
         return line
 
 

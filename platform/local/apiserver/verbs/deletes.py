@@ -17,7 +17,8 @@ from ..storage.stored_objects import StoredObject, encode
 from ..storage.watch import SelectionPredicate
 from .admission import AdmissionAttributes
 from .options import DeleteOptions
-from .writes import FOREGROUND, ORPHAN, Writer, WriteRequest, WriteResult, is_deletion_complete, now
+from .write_requests import FOREGROUND, ORPHAN, WriteRequest
+from .writes import Writer, WriteResult, is_deletion_complete, now
 
 _PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 _FINALIZER_OF = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
@@ -59,7 +60,12 @@ class Deleter:
         _set_propagation_finalizer(obj, options.propagation_policy, kind)
         _set_deletion_timestamp(write_request, obj, options.grace_period)
         if options.dry_run:
-            return WriteResult(encode(obj), removed=is_deletion_complete(obj), uid=entry.uid)
+            return WriteResult(
+                encode(obj),
+                removed=is_deletion_complete(obj),
+                uid=entry.uid,
+                managed=entry.managed,
+            )
         return self._write_deletion(write_request, resource_store, entry, old=old, obj=obj)
 
     def _write_deletion(
@@ -83,7 +89,7 @@ class Deleter:
             return WriteResult.from_pending(removed, removed=True)
         if obj == old:
             committed = store.pending_commit(resource_store, entry)
-            return WriteResult(entry.data, committed, uid=entry.uid)
+            return WriteResult(entry.data, committed, uid=entry.uid, managed=entry.managed)
         return WriteResult.from_pending(store.put(resource_store, obj, entry))
 
     async def delete_collection(

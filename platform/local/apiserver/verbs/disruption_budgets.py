@@ -12,7 +12,8 @@ from ..errors.status import StatusError
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
 from ..storage.stored_objects import StoredObject
-from .writes import Writer, WriteRequest, now
+from .write_requests import WriteRequest
+from .writes import Writer, now
 
 _UNGUARDED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases of pods that may be evicted regardless of their budget."""

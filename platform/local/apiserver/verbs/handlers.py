@@ -7,6 +7,7 @@ import msgspec
 
 from ..authorization.authorizer import Authorizer
 from ..authorization.reviews import review
+from ..authorization.rules import Attributes
 from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
@@ -29,16 +30,24 @@ from ..http.offload import YAML_OFFLOAD_THRESHOLD
 from ..http.requests import ObjectPath, Request, Response
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
-from ..media_types import JSON
+from ..media_types import APPLY_PATCH, JSON
+from ..storage.stored_objects import with_managed_fields
 from . import deletes, scale
+from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
 from .deletes import Deleter
 from .options import check_timeout, delete_options, read_options, write_options
-from .patch_bodies import check_content_type, patch_size, read_patch
+from .patch_bodies import (
+    check_content_type,
+    mentions_managed_fields,
+    patch_size,
+    read_patch,
+)
 from .pod_subresources import PodSubresources
 from .reads import Reader
-from .render import Renderer
+from .render import Renderer, renderer_for
 from .token_requests import TokenRequests
-from .writes import UpdateFunc, Writer, WriteRequest, WriteResult, check_body, prepare_body
+from .write_requests import WriteRequest, check_body, prepare_body
+from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
@@ -131,7 +140,7 @@ class Handlers:
             lambda: self.writer.plan_create(call, _body(request, call)),
             size=len(request.body),
         )
-        return renderer.render_object(await written.committed(), status=201)
+        return await _written(renderer, written, status=201)
 
     async def _update(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -143,14 +152,34 @@ class Handlers:
             lambda: self.writer.plan_update(call, _body(request, call)),
             size=len(request.body),
         )
-        return renderer.render_object(await written.committed())
+        return await _written(renderer, written)
 
     async def _patch(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         check_content_type(request, kind)
         call = self._write_request(request, kind, request_info, PATCH)
         renderer = _renderer(request, kind)
+        if media_type(request) == APPLY_PATCH:
+            applied = await self._apply(request, call)
+            return await _written(renderer, applied, status=201 if applied.created else 200)
         written = await self._write_patch(request, call, read_patch)
-        return renderer.render_object(await written.committed())
+        return await _written(renderer, written)
+
+    async def _apply(self, request: Request, write_request: WriteRequest) -> WriteResult:
+        def check_create() -> None:
+            resource, path = write_request.kind.resource, write_request.object_path
+            attributes = Attributes(
+                "create", resource.group, resource.plural, "", path.name, path.namespace
+            )
+            self.authorizer.check(request.user, attributes)
+
+        def plan() -> PlannedWrite:
+            config = decode_config(request.body)
+            planned = plan_apply(self.writer, write_request, config, check_create)
+            check_duplicates(request, write_request.options)
+            return planned
+
+        await convert_large_config(request)
+        return await self.writer.plan_and_execute(write_request, plan, size=len(request.body))
 
     async def _write_patch(
         self,
@@ -160,7 +189,11 @@ class Handlers:
     ) -> WriteResult:
         return await self.writer.plan_and_execute(
             write_request,
-            lambda: self.writer.plan_patch(write_request, read_body(request, write_request.kind)),
+            lambda: self.writer.plan_patch(
+                write_request,
+                read_body(request, write_request.kind),
+                full=mentions_managed_fields(request),
+            ),
             size=patch_size(request),
         )
 
@@ -177,13 +210,13 @@ class Handlers:
         )
         renderer = _renderer(request, kind)
         written = self.deleter.delete(call, options)
-        data = await written.committed()
         if written.removed and not kind.delete_returns_object:
+            await written.committed()
             status = deletes.deletion_status(call, written)
             return Response(body=msgspec.json.encode(status) + b"\n")
         # As kube-apiserver: 202 for the older form of the policy alone.
         pending = options.orphan_dependents is False and not written.removed
-        return renderer.render_object(data, status=202 if pending else 200)
+        return await _written(renderer, written, status=202 if pending else 200)
 
     async def _delete_collection(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -199,7 +232,7 @@ class Handlers:
             call, reading.selection, options, limit=reading.limit
         )
         metadata = {"resourceVersion": str(self.writer.store.committed_rv)}
-        return renderer.render_list([entry.data for entry in entries], metadata)
+        return renderer.render_list(entries, metadata)
 
     async def _post_to_object(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -253,7 +286,8 @@ class Handlers:
     async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         if request.method not in ("GET", "PUT", "PATCH"):
             raise method_not_allowed(kind.resource)
-        call = self._write_request(request, kind, request_info, UPDATE)
+        options = PATCH if request.method == "PATCH" else UPDATE
+        call = self._write_request(request, kind, request_info, options)
         if request.method == "GET":
             entry = self.writer.store.resource_store(kind).get(*call.key)
             if entry is None:
@@ -267,7 +301,10 @@ class Handlers:
             written = self.writer.patch(call, change)
         else:
             check_content_type(request, kind)
-            written = await self._write_patch(request, call, scale.patch_scale)
+            if media_type(request) == APPLY_PATCH:
+                written = await self._apply(request, call)
+            else:
+                written = await self._write_patch(request, call, scale.patch_scale)
         data = await written.committed()
         return Response(body=scale.get_scale(kind, msgspec.json.decode(data)))
 
@@ -280,7 +317,7 @@ class Handlers:
             return {**namespace, "spec": {"finalizers": wanted}}
 
         written = self.writer.update_unchecked(write_request, change)
-        return Renderer(kind=write_request.kind).render_object(await written.committed())
+        return await _written(_renderer(request, write_request.kind), written)
 
     def _review(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         call = self._write_request(request, kind, request_info, CREATE)
@@ -320,12 +357,18 @@ async def _decode_large_body(request: Request, kind: KindInfo, object_path: Obje
         await decode_ahead(request)
 
 
+async def _written(renderer: Renderer, written: WriteResult, *, status: int = 200) -> Response:
+    """Return the response to a write, once it is on disk."""
+    data = await written.committed()
+    if renderer.managed_fields:
+        data = with_managed_fields(data, written.managed)
+    return renderer.render_object(data, status=status)
+
+
 def _renderer(request: Request, kind: KindInfo) -> Renderer:
     """Negotiate the response format; an unsupported one is rejected before the write."""
     form = negotiate(request.headers.get("accept", ""))
-    renderer = Renderer(
-        kind=kind, output_format=form, include=request.query.get("includeObject", "")
-    )
+    renderer = renderer_for(request, kind, form)
     renderer.check()
     return renderer
 

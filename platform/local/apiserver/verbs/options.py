@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,11 +11,19 @@ import msgspec
 from ....model import durations
 from ....model.base import ApiStruct
 from ....model.selectors import SelectorError, parse_field_selector, parse_label_selector
-from ..errors.fields import FieldError, forbidden, invalid, not_supported, too_long
+from ..errors.fields import (
+    FieldError,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+)
 from ..errors.status import StatusError, bad_request, invalid_options
-from ..http.bodies import decode_body
+from ..http.bodies import decode_body, media_type
 from ..http.requests import Json, ObjectPath, Request
 from ..kinds.info import KindInfo
+from ..media_types import APPLY_PATCH
 from ..storage.watch import SelectionPredicate
 
 EXACT, NOT_OLDER = "Exact", "NotOlderThan"
@@ -177,12 +186,28 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     warn: bool = False
     """Warn of them."""
 
+    field_manager: str = "unknown"
+    """Who owns the changed fields."""
 
-INTERNAL = WriteOptions()
+    force: bool = False
+    """Whether an apply may change fields of other managers."""
+
+
+INTERNAL = WriteOptions(field_manager="batholith-apiserver")
 """Options of the server's own controllers."""
 
 
-_PLAIN = WriteOptions(warn=True)
+@functools.lru_cache(maxsize=256)
+def _default_options(user_agent: str) -> WriteOptions:
+    return WriteOptions(warn=True, field_manager=_manager_of(user_agent))
+
+
+def _manager_of(user_agent: str) -> str:
+    """Return the manager of a client that names none: the first part of its User-Agent."""
+    name = user_agent.partition("/")[0]
+    # Of the characters that fit, the printable ones.
+    name = name.encode()[:_MAX_MANAGER_LENGTH].decode(errors="ignore")
+    return "".join(filter(str.isprintable, name)) or "unknown"
 
 
 def write_options(request: Request, kind: str) -> WriteOptions:
@@ -192,8 +217,11 @@ def write_options(request: Request, kind: str) -> WriteOptions:
         StatusError: 422.
     """
     query = request.query
-    if not query:
-        return _PLAIN
+    applies = kind == "PatchOptions" and media_type(request) == APPLY_PATCH
+    default = _default_options(request.headers.get("user-agent", ""))
+    if not query and not applies:
+        return default
+    manager = query.get("fieldManager", "")
     errors = []
     dry_run = query.get("dryRun")
     if dry_run not in (None, "All"):
@@ -202,18 +230,24 @@ def write_options(request: Request, kind: str) -> WriteOptions:
     if validation not in ("", "Ignore", "Strict", "Warn"):
         allowed = ("", "Ignore", "Strict", "Warn")
         errors.append(not_supported("fieldValidation", validation, allowed))
-    if kind == "PatchOptions" and "force" in query:
+    if applies and not manager:
+        errors.append(required("fieldManager", "is required for apply patch"))
+    if kind == "PatchOptions" and "force" in query and not applies:
         errors.append(forbidden("force", "may not be specified for non-apply patch"))
-    errors += _check_manager(query.get("fieldManager", ""))
+    errors += _check_manager(manager)
     if errors:
         raise invalid_options(kind, errors)
     return WriteOptions(
-        dry_run=dry_run == "All", strict=validation == "Strict", warn=validation != "Ignore"
+        dry_run=dry_run == "All",
+        strict=validation == "Strict",
+        warn=validation != "Ignore",
+        field_manager=manager or default.field_manager,
+        force=applies and request.bool_param("force"),
     )
 
 
 def _check_manager(name: str) -> list[FieldError]:
-    """Validate the field manager, which is not stored."""
+    """Validate the name of a field manager."""
     where = "fieldManager"
     errors = (
         [too_long(where, _MAX_MANAGER_LENGTH)] if len(name.encode()) > _MAX_MANAGER_LENGTH else []

@@ -6,11 +6,9 @@ from ..errors.status import StatusError, bad_request, unsupported_media
 from ..http.bodies import check_depth_and_size, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
-from ..media_types import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from ..media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from .writes import UpdateFunc
-
-_APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
 def check_content_type(request: Request, kind: KindInfo) -> str:
@@ -23,12 +21,17 @@ def check_content_type(request: Request, kind: KindInfo) -> str:
     known = [JSON_PATCH, MERGE_PATCH]
     if not kind.custom:
         known.append(STRATEGIC_PATCH)
+    known.append(APPLY_PATCH)
     if media not in known:
-        why = ""
-        if media in _APPLY_PATCHES:
-            why = "the embedded cluster does not support server-side apply"
-        raise unsupported_media(known, why)
+        raise unsupported_media(known)
     return media
+
+
+def mentions_managed_fields(request: Request) -> bool:
+    """Whether a patch may read or write ``managedFields``."""
+    body = request.body
+    # A letter can be hidden by an escape only.
+    return b"managedFields" in body or b"\\u" in body
 
 
 def patch_size(request: Request) -> int:

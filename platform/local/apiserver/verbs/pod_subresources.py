@@ -16,7 +16,8 @@ from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_proxy import LogProxy, LogSource
 from .options import parse_delete_options
-from .writes import Writer, WriteRequest, now
+from .write_requests import WriteRequest
+from .writes import Writer, now
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _BINDING = replace(names.PODS, plural="pods/binding")

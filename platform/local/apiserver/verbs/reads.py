@@ -15,7 +15,7 @@ from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import ADDED, StoredObject, WatchEvent, watch_line
 from ..storage.watch import Watcher
 from .options import EXACT, ReadOptions, encode_continue, read_options
-from .render import Renderer
+from .render import Renderer, renderer_for
 
 BOOKMARK_INTERVAL = 60.0
 """Seconds between bookmarks on an idle watch."""
@@ -58,7 +58,7 @@ class Reader:
         entry = self._store.resource_store(kind).get(object_path.namespace, object_path.name)
         if entry is None:
             raise not_found(kind.resource, object_path.name)
-        return renderer.render_object(entry.data)
+        return renderer.render_object(renderer.content(entry))
 
     async def list_objects(
         self, request: Request, kind: KindInfo, object_path: ObjectPath
@@ -88,7 +88,7 @@ class Reader:
             resource_store.keep_snapshot(version, selection.namespace, state)
             if not selection.has_selectors:
                 metadata["remainingItemCount"] = rest
-        return renderer.render_list([entry.data for entry in entries], metadata)
+        return renderer.render_list(entries, metadata)
 
     def _snapshot(
         self, resource_store: ResourceStore, options: ReadOptions
@@ -136,9 +136,7 @@ class Reader:
             StatusError: 400, 406, 422.
         """
         form = negotiate(request.headers.get("accept", ""), streaming=True)
-        renderer = Renderer(
-            kind=kind, output_format=form, include=request.query.get("includeObject", "")
-        )
+        renderer = renderer_for(request, kind, form)
         renderer.check()
         options = read_options(request, kind, object_path, watch=True)
         stream = _WatchStream(self._store, self._store.resource_store(kind), renderer, options)
@@ -146,9 +144,7 @@ class Reader:
 
     def _renderer(self, request: Request, kind: KindInfo) -> Renderer:
         form = negotiate(request.headers.get("accept", ""))
-        return Renderer(
-            kind=kind, output_format=form, include=request.query.get("includeObject", "")
-        )
+        return renderer_for(request, kind, form)
 
 
 def _page_start(state: list[StoredObject], options: ReadOptions) -> int:
@@ -252,7 +248,8 @@ class _WatchStream:
         )
 
     def _added_line(self, entry: StoredObject) -> bytes:
-        line = watch_line(ADDED, self._renderer.object(entry.data, first=self._first))
+        data = self._renderer.content(entry)
+        line = watch_line(ADDED, self._renderer.object(data, first=self._first))
         self._first = False
         return line
 
@@ -302,7 +299,8 @@ class _WatchStream:
 
     def _event_line(self, event_type: str, event: WatchEvent) -> bytes:
         if self._as_stored:
-            return event.line(event_type)  # encoded once for all watchers
+            # Encoded once for all watchers.
+            return event.line(event_type, full=self._renderer.managed_fields)
         line = self._renderer.line(event_type, event, first=self._first)
         self._first = False
         return line

@@ -11,13 +11,14 @@ import msgspec
 
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
+from ..http.auth import COMPONENTS_GROUP
 from ..http.negotiation import PLAIN_JSON, OutputFormat
-from ..http.requests import Json, Response
+from ..http.requests import Json, Request, Response
 from ..kinds.info import KindInfo
 from ..media_types import YAML
 from ..printing import tables
 from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
-from ..storage.stored_objects import WatchEvent, in_version, watch_line
+from ..storage.stored_objects import StoredObject, WatchEvent, in_version, watch_line
 
 _META = "meta.k8s.io/v1"
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
@@ -30,6 +31,13 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
     output_format: OutputFormat = PLAIN_JSON
     include: str = ""
     """``includeObject`` of table rows: Metadata (also ``""``), Object or None."""
+
+    managed_fields: bool = True
+    """Whether objects have ``managedFields``."""
+
+    def content(self, entry: StoredObject) -> bytes:
+        """Return the stored bytes to render."""
+        return entry.full() if self.managed_fields else entry.data
 
     def check(self) -> None:
         """Reject unsupported options.
@@ -57,7 +65,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             return _yaml_response(body, status=status)
         return Response(status=status, body=body + b"\n")
 
-    def render_list(self, objects: Sequence[bytes], metadata: Json) -> Response:
+    def render_list(self, objects: Sequence[StoredObject], metadata: Json) -> Response:
         """Return a response with a list of objects, chunked if it is long."""
         self.check()
         plain = self.output_format.as_kind == "" and not self.output_format.yaml
@@ -69,7 +77,9 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         body = self._list_head(metadata) + b",".join(map(self.item, objects)) + b"]}"
         return _yaml_response(body) if self.output_format.yaml else Response(body=body + b"\n")
 
-    async def _list_chunks(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+    async def _list_chunks(
+        self, objects: Sequence[StoredObject], metadata: Json
+    ) -> AsyncGenerator[bytes]:
         yield self._list_head(metadata)
         between = b""
         async for batch in slices(
@@ -80,7 +90,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         yield b"]}\n"
 
     async def _yaml_list_chunks(
-        self, objects: Sequence[bytes], metadata: Json
+        self, objects: Sequence[StoredObject], metadata: Json
     ) -> AsyncGenerator[bytes]:
         """Yield the same in YAML: its keys sorted, the list among them as a stream."""
         whole = msgspec.json.decode(self._list_head(metadata) + b"]}")
@@ -94,11 +104,12 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         if after:
             yield yaml_process.from_json(msgspec.json.encode(after))
 
-    def _item_line(self, data: bytes) -> bytes:
-        return self.item(data) + b"\n"
+    def _item_line(self, entry: StoredObject) -> bytes:
+        return self.item(entry) + b"\n"
 
-    def item(self, data: bytes) -> bytes:
+    def item(self, entry: StoredObject) -> bytes:
         """Encode one item of a list."""
+        data = self.content(entry)
         if self.output_format.as_kind == "Table":
             return msgspec.json.encode(self._row(data))
         if self.output_format.as_kind:
@@ -115,7 +126,8 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
         """Encode the line of a watch for *event*; the *first* table has column definitions."""
-        return watch_line(event_type, self.object(event.object_for(event_type), first=first))
+        data = event.object_for(event_type, full=self.managed_fields)
+        return watch_line(event_type, self.object(data, first=first))
 
     def object(self, data: bytes, *, first: bool = False) -> bytes:
         """Encode one object of a watch."""
@@ -183,6 +195,19 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             head = {"kind": self.kind.list_kind, "apiVersion": resource.api_version}
             empty = {**head, "metadata": metadata, "items": []}
         return msgspec.json.encode(empty).removesuffix(b"]}")
+
+
+def renderer_for(request: Request, kind: KindInfo, output_format: OutputFormat) -> Renderer:
+    """Return the renderer of the response to *request*.
+
+    Our components get no ``managedFields``: they ignore them, and need not pay for them.
+    """
+    return Renderer(
+        kind=kind,
+        output_format=output_format,
+        include=request.query.get("includeObject", ""),
+        managed_fields=COMPONENTS_GROUP not in request.user.groups,
+    )
 
 
 def _yaml_response(data: bytes, *, status: int = 200) -> Response:

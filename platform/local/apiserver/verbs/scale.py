@@ -55,6 +55,21 @@ def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
     return change
 
 
+def applied_replicas(kind: KindInfo, config: Json) -> Json:
+    """Return the part of an object of *kind* that an applied Scale describes.
+
+    Raises:
+        StatusError: 422, the replicas are invalid.
+    """
+    sent = get_object(config, "metadata")
+    metadata = {k: sent[k] for k in ("name", "namespace", "resourceVersion", "uid") if k in sent}
+    head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
+    applied = {**head, "metadata": metadata}
+    if get_object(config, "spec").get("replicas") is None:
+        return applied
+    return _with_replicas(kind, {**applied, "metadata": {"name": "", **metadata}}, config)
+
+
 def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
     """Return the change that applies a patch of the Scale.
 

@@ -16,7 +16,8 @@ from ..http.requests import Json, Request, Response
 from ..kinds.groups import AUTHENTICATION
 from ..service_accounts.tokens import BoundClaims, Lookup, ServiceAccountTokens, bound_claims
 from ..storage.stored_objects import StoredObject
-from .writes import Writer, WriteRequest, now
+from .write_requests import WriteRequest
+from .writes import Writer, now
 
 _KIND = Resource(AUTHENTICATION, "v1", "tokenrequests", "TokenRequest")
 _MIN_SECONDS, _DEFAULT_SECONDS, _MAX_SECONDS = 600, 3600, 2**32

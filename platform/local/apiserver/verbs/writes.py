@@ -8,14 +8,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ....model import names, times
-from ....model.names import Resource
 from ..discovery.catalog import Catalog
-from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
     StatusError,
@@ -30,22 +28,33 @@ from ..errors.status import (
     too_busy,
 )
 from ..http import offload
-from ..http.auth import APISERVER_USER, COMPONENTS_GROUP, User
-from ..http.requests import Json, ObjectPath
+from ..http.auth import COMPONENTS_GROUP
+from ..http.requests import Json
 from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
 from ..kinds.metadata import TYPE_META
+from ..managedfields.entries import Entries, without_times
 from ..storage.object_store import ObjectStore, PendingWrite
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import StoredObject, encode, new_uid
 from .admission import Admission, AdmissionAttributes
-from .options import INTERNAL, WriteOptions
+from .field_managers import FieldManagers, SentEntries, take_sent_entries
+from .write_requests import (
+    WriteRequest,
+    check_body,
+    check_name_kept,
+    prepare_body,
+    warn_unqualified_finalizers,
+)
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
 _MAX_ATTEMPTS = 5
 TERMINATING = "NamespaceTerminating"
-ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-"""Finalizers by which a deletion asks the garbage collector to run first."""
+
+_BINDING = "binding"
+"""Subresource whose writes have no field manager, as on kube-apiserver."""
+
+_NOTHING_SENT = SentEntries(False, None)
 
 UpdateFunc = Callable[[Json], Json]
 """Returns the updated object for the current one, both in the caller's API version."""
@@ -58,12 +67,16 @@ class WriteResult(NamedTuple):
     done: "asyncio.Future[None] | None" = None
     removed: bool = False
     uid: str = ""
+    managed: Entries = ()
+    """The ``managedFields`` of the object, which are not in the data."""
+
+    created: bool = False
 
     @classmethod
     def from_pending(cls, pending: PendingWrite, *, removed: bool = False) -> "WriteResult":
         """Return the result of a queued write."""
         entry = pending.entry
-        return cls(entry.data, pending.done, removed, entry.uid)
+        return cls(entry.data, pending.done, removed, entry.uid, entry.managed)
 
     async def committed(self) -> bytes:
         """Return the object once it is on disk.
@@ -93,21 +106,8 @@ class PlannedWrite(NamedTuple):
     response: bytes | None = None
     """Response if nothing is stored: a dry run, or no change."""
 
-
-class WriteRequest(msgspec.Struct, kw_only=True):
-    """User, target and options of a write."""
-
-    kind: KindInfo
-    object_path: ObjectPath
-    user: User = APISERVER_USER
-    options: WriteOptions = INTERNAL
-    warnings: list[str] | None = None
-    """Receives the texts of warnings."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name."""
-        return self.object_path.namespace, self.object_path.name
+    managed: Entries = ()
+    """The ``managedFields`` of the object."""
 
 
 class Writer:
@@ -117,6 +117,7 @@ class Writer:
         self.store = store
         self.admission = admission
         self._catalog = catalog
+        self.field_managers = FieldManagers(catalog)
         self._namespaces = store.resource_store(catalog.require(names.NAMESPACES))
 
     async def plan_and_execute(
@@ -133,7 +134,7 @@ class Writer:
         self._check_served(write_request.kind)
         old = self.store.resource_store(write_request.kind).latest(*write_request.key)
         if size <= write_request.kind.offload_threshold and (
-            old is None or len(old.data) <= OFFLOAD_THRESHOLD
+            old is None or old.size <= OFFLOAD_THRESHOLD
         ):
             return self.execute(plan_write())
         warnings = write_request.warnings if write_request.warnings is not None else []
@@ -171,14 +172,14 @@ class Writer:
         """
         resource_store, old = plan.resource_store, plan.old
         if plan.response is not None:
-            return WriteResult(
-                plan.response, self.store.pending_commit(resource_store, old) if old else None
-            )
+            committed = self.store.pending_commit(resource_store, old) if old else None
+            return WriteResult(plan.response, committed, managed=plan.managed, created=old is None)
         if plan.removed and old is not None:
             return WriteResult.from_pending(
                 self.store.remove(resource_store, plan.obj, old), removed=True
             )
-        return WriteResult.from_pending(self.store.put(resource_store, plan.obj, old))
+        pending = self.store.put(resource_store, plan.obj, old, plan.managed)
+        return WriteResult.from_pending(pending)._replace(created=old is None)
 
     def create(self, write_request: WriteRequest, obj: Json) -> WriteResult:
         """Create an object from *obj*, which the writer may modify.
@@ -201,11 +202,30 @@ class Writer:
             raise StatusError(500, "", text)
         resource_store = self.store.resource_store(kind)
         self._check_namespace(write_request, metadata)
-        _init_metadata(metadata)
+        init_metadata(metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = _generate_name(resource_store, metadata)
+        sent = metadata.get("managedFields")
         prepare_body(write_request, obj)
-        _warn_unqualified_finalizers(write_request, metadata)
+        managed = self.field_managers.created(
+            kind,
+            obj,
+            take_sent_entries(sent, metadata),
+            manager=write_request.options.field_manager,
+            now=metadata["creationTimestamp"],
+        )
+        return self.plan_new(write_request, resource_store, obj, managed)
+
+    def plan_new(
+        self,
+        write_request: WriteRequest,
+        resource_store: ResourceStore,
+        obj: Json,
+        managed: Entries,
+    ) -> PlannedWrite:
+        """Plan to store *obj*, which is prepared and has a name, as a new object."""
+        kind = write_request.kind
+        warn_unqualified_finalizers(write_request, obj["metadata"])
         kind.before_create(obj)
         attempt = self._admission_attributes(write_request, "CREATE", obj, None)
         obj = self._admit(write_request, attempt, obj)
@@ -213,7 +233,8 @@ class Writer:
         if resource_store.latest(write_request.object_path.namespace, name) is not None:
             raise already_exists(kind.resource, name)
         response = encode(obj) if write_request.options.dry_run else None
-        return PlannedWrite(resource_store, None, kind.to_stored(obj), name, response=response)
+        obj = kind.to_stored(obj)
+        return PlannedWrite(resource_store, None, obj, name, response=response, managed=managed)
 
     def _check_namespace(self, write_request: WriteRequest, metadata: Json) -> None:
         namespace = write_request.object_path.namespace
@@ -262,7 +283,7 @@ class Writer:
                 f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
             )
             raise conflict(resource, entry.name, why)
-        return self._replace(write_request, resource_store, entry, obj)
+        return self.plan_replacement(write_request, resource_store, entry, obj)
 
     def patch(self, write_request: WriteRequest, change: UpdateFunc) -> WriteResult:
         """Change the object of the request.
@@ -272,19 +293,22 @@ class Writer:
         """
         return self.execute(self.plan_patch(write_request, change))
 
-    def plan_patch(self, write_request: WriteRequest, change: UpdateFunc) -> PlannedWrite:
-        """Plan :meth:`patch`.
+    def plan_patch(
+        self, write_request: WriteRequest, change: UpdateFunc, *, full: bool = False
+    ) -> PlannedWrite:
+        """Plan :meth:`patch`; *full*: *change* gets the object with ``managedFields``.
 
         Raises:
             StatusError: 400, 403, 404, 409, 422, and the errors of *change*.
         """
         resource_store, entry = self.get_latest(write_request)
-        obj = change(write_request.kind.from_stored(entry.parse()))
-        _check_name_kept(obj)
+        current = msgspec.json.decode(entry.full()) if full else entry.parse()
+        obj = change(write_request.kind.from_stored(current))
+        check_name_kept(obj, entry.name)
         metadata = check_body(write_request, obj)
         if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
             raise stale_write(write_request.kind.resource, entry.name)
-        return self._replace(write_request, resource_store, entry, obj, patched=True)
+        return self.plan_replacement(write_request, resource_store, entry, obj, patched=True)
 
     def update_unchecked(self, write_request: WriteRequest, change: UpdateFunc) -> WriteResult:
         """Change the stored object without the checks of users' writes.
@@ -296,8 +320,47 @@ class Writer:
         changed = change(entry.parse())
         metadata = {**changed["metadata"], "resourceVersion": str(entry.rv)}
         changed = {**changed, "metadata": metadata}
+        old = entry.parse()
+        managed = entry.managed
+        subresource = write_request.object_path.subresource
+        if subresource != _BINDING:
+            # A controller's change of the status is no write of the subresource here.
+            of_status = write_request.kind.has_status and old.get("status") != changed.get("status")
+            managed = self._managed_after(
+                write_request,
+                entry,
+                old=old,
+                new=changed,
+                subresource="status" if of_status else subresource,
+            )
         return self.execute(
-            _plan_replace(write_request, resource_store, entry, old=entry.parse(), obj=changed)
+            _plan_replace(
+                write_request, resource_store, entry, old=old, obj=changed, managed=managed
+            )
+        )
+
+    def _managed_after(
+        self,
+        write_request: WriteRequest,
+        entry: StoredObject,
+        *,
+        old: Json,
+        new: Json,
+        sent: SentEntries = _NOTHING_SENT,
+        subresource: str | None = None,
+    ) -> Entries:
+        """Return the ``managedFields`` after an update; *subresource*: not that of the request."""
+        if subresource is None:
+            subresource = write_request.object_path.subresource
+        return self.field_managers.updated(
+            write_request.kind,
+            entry.managed,
+            sent,
+            subresource=subresource,
+            old=old,
+            new=new,
+            manager=write_request.options.field_manager,
+            now=now(),
         )
 
     def get_latest(self, write_request: WriteRequest) -> tuple[ResourceStore, StoredObject]:
@@ -312,7 +375,7 @@ class Writer:
             raise not_found(write_request.kind.resource, write_request.object_path.name)
         return resource_store, entry
 
-    def _replace(
+    def plan_replacement(
         self,
         write_request: WriteRequest,
         resource_store: ResourceStore,
@@ -320,27 +383,36 @@ class Writer:
         obj: Json,
         *,
         patched: bool = False,
+        managed: Entries | None = None,
     ) -> PlannedWrite:
-        kind = write_request.kind
+        """Plan to replace *entry* by *obj*; *managed* are the ``managedFields`` after an apply.
+
+        Raises:
+            StatusError: 400, 403, 422.
+        """
+        kind, subresource = write_request.kind, write_request.object_path.subresource
         old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
-        if write_request.object_path.subresource == "status":
+        sent = obj["metadata"].get("managedFields")
+        applied = managed is not None
+        if subresource == "status":
             # Unchanged fields are pruned and defaulted already, and they are most of the object.
             known, obj = _split_unchanged(obj, old)
-            prepare_body(write_request, obj, patched=patched)
+            prepare_body(write_request, obj, patched=patched, applied=applied)
             obj = {**obj, **known}  # unchanged fields hold no empty values to drop
             obj["metadata"] = dict(obj["metadata"])
+        else:
+            prepare_body(write_request, obj, patched=patched, applied=applied)
+            kind.normalize_stored(old)
+        taken = take_sent_entries(sent, obj["metadata"])
+        if managed is None:
+            managed = self._managed_after(write_request, entry, old=old, new=obj, sent=taken)
+        if subresource == "status":
             kind.before_status_update(obj, old)
         else:
-            prepare_body(write_request, obj, patched=patched)
-            kind.normalize_stored(old)
             kind.before_update(obj, old)
-        if write_request.object_path.subresource:
-            validate = (
-                kind.validate_status
-                if write_request.object_path.subresource == "status"
-                else kind.validate
-            )
+        if subresource:
+            validate = kind.validate_status if subresource == "status" else kind.validate
             errors = validate(obj, old)
             if errors:
                 raise invalid(kind.resource, entry.name, errors)
@@ -348,7 +420,9 @@ class Writer:
             obj = self._admit(
                 write_request, self._admission_attributes(write_request, "UPDATE", obj, old), obj
             )
-        return _plan_replace(write_request, resource_store, entry, old=old, obj=obj)
+        return _plan_replace(
+            write_request, resource_store, entry, old=old, obj=obj, managed=managed
+        )
 
     def _admission_attributes(
         self, write_request: WriteRequest, operation: str, obj: Json, old: Json | None
@@ -376,9 +450,9 @@ class Writer:
             write_request.kind.prepare(mutated)
             if attributes.old_object is None:
                 write_request.kind.before_create(mutated)  # initial values may depend on it
-            else:
-                # Defaults that were set again are no change.
-                write_request.kind.update_generation(mutated, attributes.old_object)
+        if attributes.old_object is not None:
+            # Defaults that were set again are no change.
+            write_request.kind.update_generation(mutated, attributes.old_object)
         errors = write_request.kind.validate(mutated, attributes.old_object)
         if errors:
             raise invalid(
@@ -397,75 +471,26 @@ def _plan_replace(
     *,
     old: Json,
     obj: Json,
+    managed: Entries,
 ) -> PlannedWrite:
     """Plan to replace *entry*, whose content is *old*, by the validated *obj*."""
-    if obj == old:
-        return PlannedWrite(resource_store, entry, obj, entry.name, response=entry.data)
+    if obj == old and (
+        managed is entry.managed or without_times(managed) == without_times(entry.managed)
+    ):
+        return PlannedWrite(
+            resource_store, entry, obj, entry.name, response=entry.data, managed=entry.managed
+        )
     response = encode(obj) if write_request.options.dry_run else None
     obj = write_request.kind.to_stored(obj)
     return PlannedWrite(
-        resource_store, entry, obj, entry.name, removed=is_deletion_complete(obj), response=response
+        resource_store,
+        entry,
+        obj,
+        entry.name,
+        removed=is_deletion_complete(obj),
+        response=response,
+        managed=managed,
     )
-
-
-def check_body(write_request: WriteRequest, obj: Any) -> Json:
-    """Check the type, kind, namespace and name of a body; return its metadata.
-
-    Raises:
-        StatusError: 400.
-    """
-    resource, target = write_request.kind.resource, write_request.object_path
-    if not isinstance(obj, dict):
-        raise bad_request("the body is no object")
-    if write_request.kind.custom and not obj.get("kind"):
-        text = (
-            f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' "
-            "is missing"
-        )
-        raise bad_request(text)
-    api_version = obj.setdefault("apiVersion", resource.api_version) or resource.api_version
-    if api_version != resource.api_version:
-        text = (
-            f"the API version in the data ({api_version}) does not match the expected API version "
-            f"({resource.api_version})"
-        )
-        raise bad_request(text)
-    # For a custom object, a wrong kind is one of the errors of its validation.
-    body_kind = obj.setdefault("kind", resource.kind) or resource.kind
-    if body_kind != resource.kind and not write_request.kind.custom:
-        text = (
-            f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
-        )
-        raise bad_request(text)
-    metadata = obj.setdefault("metadata", {})
-    if metadata is None:
-        metadata = obj["metadata"] = {}
-    if not isinstance(metadata, dict):
-        raise bad_request("metadata is no object")
-    _check_namespace_and_name(write_request, metadata, target)
-    return metadata
-
-
-def _check_namespace_and_name(
-    write_request: WriteRequest, metadata: Json, object_path: ObjectPath
-) -> None:
-    if write_request.kind.resource.namespaced:
-        if metadata.setdefault("namespace", object_path.namespace) != object_path.namespace:
-            if metadata["namespace"]:
-                text = (
-                    "the namespace of the provided object does not match the namespace sent on "
-                    "the request"
-                )
-                raise bad_request(text)
-            metadata["namespace"] = object_path.namespace
-    elif not metadata.get("namespace", True):
-        del metadata["namespace"]
-    if object_path.name and metadata.setdefault("name", object_path.name) != object_path.name:
-        text = (
-            f"the name of the object ({metadata['name']}) does not match the name on the URL "
-            f"({object_path.name})"
-        )
-        raise bad_request(text)
 
 
 def _split_unchanged(obj: Json, old: Json) -> tuple[Json, Json]:
@@ -490,7 +515,8 @@ def now() -> str:
     return times.format(datetime.now(UTC))
 
 
-def _init_metadata(metadata: Json) -> None:
+def init_metadata(metadata: Json) -> None:
+    """Set the metadata of a new object that the server decides."""
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
         metadata.pop(key, None)
     metadata.pop("resourceVersion", None)
@@ -504,59 +530,3 @@ def _generate_name(resource_store: ResourceStore, metadata: Json) -> str:
         name = prefix + "".join(random.choices(_SUFFIX, k=5))
         if resource_store.latest(metadata.get("namespace", ""), name) is None:
             return name
-
-
-def prepare_body(write_request: WriteRequest, obj: Json, *, patched: bool = False) -> None:
-    """Prune and default *obj*; reject, warn of or ignore unknown fields.
-
-    Raises:
-        StatusError: 400, or for patches 422.
-    """
-    resource = write_request.kind.resource
-    try:
-        unknown = write_request.kind.prepare(obj)
-    except MalformedError as error:
-        raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
-    if not unknown:
-        return
-    texts = [f'unknown field "{path}"' for path in unknown]
-    if write_request.options.strict and patched:
-        raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
-    if write_request.options.strict:
-        text = (
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f"{resource.kind}: strict decoding error: {', '.join(texts)}"
-        )
-        raise bad_request(text)
-    if write_request.options.warn and write_request.warnings is not None:
-        write_request.warnings.extend(texts)
-
-
-def _check_name_kept(patched: Json) -> None:
-    """Reject a patch that removes the object's name or its metadata."""
-    metadata = patched.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise _bad_patch(patched, "metadata is no object")
-    if not (metadata or {}).get("name"):
-        raise bad_request("the name of the object must be provided")
-
-
-def _bad_patch(patched: Json, reason: str) -> StatusError:
-    """422: the result of a patch is not a valid object."""
-    problem = invalid_field("patch", encode(patched).decode(), reason)
-    return invalid(Resource("", "", "", ""), "", [problem])
-
-
-def _warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) -> None:
-    if not write_request.kind.custom:
-        return  # those of built-in kinds are rejected
-    for name in metadata.get("finalizers") or ():
-        if (
-            write_request.warnings is not None
-            and "/" not in name
-            and name not in (ORPHAN, FOREGROUND)
-        ):
-            write_request.warnings.append(
-                f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
-                "avoid accidental conflicts with other finalizer writers"
-            )
