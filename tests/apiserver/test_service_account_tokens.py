@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
@@ -201,9 +202,9 @@ class Objects:
     def add(self, resource: Resource, name: str, uid: str, **metadata: str) -> StoredObject:
         """Add an object, or replace it."""
         obj = {"metadata": {"name": name, "namespace": "ns", "uid": uid, **metadata}}
-        data = json.dumps({**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}})
+        data = msgspec.json.encode({"metadata": {**obj["metadata"], "resourceVersion": "1"}})
         kind = next(each for each in BUILT_IN if each.resource == resource)
-        entry = self.found[resource, name] = StoredObject.load(kind, data.encode())
+        entry = self.found[resource, name] = StoredObject.load(kind, data)
         return entry
 
     def lookup(self, resource: Resource, _: str, name: str) -> StoredObject | None:
