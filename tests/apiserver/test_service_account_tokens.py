@@ -202,7 +202,8 @@ class Objects:
     def add(self, resource: Resource, name: str, uid: str, **metadata: str) -> StoredObject:
         """Add an object, or replace it."""
         obj = {"metadata": {"name": name, "namespace": "ns", "uid": uid, **metadata}}
-        data = msgspec.json.encode({"metadata": {**obj["metadata"], "resourceVersion": "1"}})
+        obj["metadata"]["resourceVersion"] = "1"
+        data = msgspec.json.encode({"kind": resource.kind, "apiVersion": "v1", **obj})
         kind = next(each for each in BUILT_IN if each.resource == resource)
         entry = self.found[resource, name] = StoredObject.load(kind, data)
         return entry
