@@ -202,6 +202,17 @@ async def test_the_scale_of_a_custom_object_can_be_applied(server: EmbeddedServe
     assert ("two", "Apply", "scale") in managers(found)
 
 
+async def test_a_review_cannot_be_created_by_an_apply(either: Server) -> None:
+    path = "/apis/authentication.k8s.io/v1/tokenreviews/r?fieldManager=me"
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "metadata": {"name": "r"},
+        "spec": {"token": "t"},
+    }
+    assert (await either.request("PATCH", path, body, content_type=APPLY)).status == 404
+
+
 def test_an_object_of_an_older_database_has_no_owners() -> None:
     kind = Catalog().require(CONFIGMAPS)
     metadata = b'{"name":"a","namespace":"n","resourceVersion":"1"}'

@@ -183,6 +183,9 @@ SCENARIOS: dict[str, Writes] = {
         apply(A, "x", config_map()),
         Write("GET", A),
     ],
+    "a namespace that does not exist": [
+        apply(A.replace("default", "none"), "one", config_map({"a": "1"}, namespace="none")),
+    ],
     "entries in a new object": [
         Write("POST", MAPS, config_map({"a": "1"}, managedFields=[entry("x"), entry("y", "b")])),
         apply(A, "y", config_map({"b": "1"})),

@@ -76,10 +76,12 @@ def check_duplicates(request: Request, options: WriteOptions) -> None:
     """
     if not (options.strict or options.warn):
         return
-    if len(request.body) > YAML_OFFLOAD_THRESHOLD:
-        found = [f'key "{each}" already set in map' for each in duplicate_fields(request.body)]
-    else:
-        found = yaml_process.duplicate_keys(request.body)
+    body = request.body
+    found = duplicate_fields(body) if _is_json(body) else []
+    if len(body) > YAML_OFFLOAD_THRESHOLD:
+        found = [f'key "{each}" already set in map' for each in found]
+    elif found or not _is_json(body):
+        found = yaml_process.duplicate_keys(body)
     if not found:
         return
     lines = "".join(f"\n  {each}" for each in found)
@@ -107,11 +109,15 @@ def plan_apply(
         config = scale.applied_replicas(kind, config)
     else:
         check_config(kind, config)
+    old = None
+    if entry is not None:
+        old = kind.from_stored(entry.parse())
+        kind.normalize_stored(old)
     obj, managed = writer.field_managers.apply(
         kind,
         entry.managed if entry else (),
         subresource=path.subresource,
-        old=kind.from_stored(entry.parse()) if entry else None,
+        old=old,
         config=config,
         manager=options.field_manager,
         force=options.force,
@@ -132,6 +138,7 @@ def plan_apply(
             "found"
         )
         raise conflict(kind.resource, path.name, why)
+    writer.check_namespace(write_request, metadata)
     check_create()
     init_metadata(metadata)
     prepare_body(write_request, obj, patched=True, applied=True)

@@ -155,6 +155,8 @@ class Handlers:
         return await _written(renderer, written)
 
     async def _patch(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        if "patch" not in kind.verbs:
+            raise path_not_found()
         check_content_type(request, kind)
         call = self._write_request(request, kind, request_info, PATCH)
         renderer = _renderer(request, kind)

@@ -159,7 +159,7 @@ class Writer:
 
     def _is_still_valid(self, write_request: WriteRequest, plan: PlannedWrite) -> bool:
         if plan.old is None:
-            self._check_namespace(write_request, plan.obj["metadata"])
+            self.check_namespace(write_request, plan.obj["metadata"])
         return (
             plan.resource_store.latest(write_request.object_path.namespace, plan.name) is plan.old
         )
@@ -201,7 +201,7 @@ class Writer:
             text = "resourceVersion should not be set on objects to be created"
             raise StatusError(500, "", text)
         resource_store = self.store.resource_store(kind)
-        self._check_namespace(write_request, metadata)
+        self.check_namespace(write_request, metadata)
         init_metadata(metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = _generate_name(resource_store, metadata)
@@ -236,7 +236,12 @@ class Writer:
         obj = kind.to_stored(obj)
         return PlannedWrite(resource_store, None, obj, name, response=response, managed=managed)
 
-    def _check_namespace(self, write_request: WriteRequest, metadata: Json) -> None:
+    def check_namespace(self, write_request: WriteRequest, metadata: Json) -> None:
+        """Check that the namespace of a new object exists and may have new objects.
+
+        Raises:
+            StatusError: 403 or 404.
+        """
         namespace = write_request.object_path.namespace
         resource = write_request.kind.resource
         if write_request.kind.custom and qualified(resource) in self._catalog.terminating_crds:
