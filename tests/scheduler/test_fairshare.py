@@ -230,6 +230,23 @@ def test_metric_has_the_usage_of_queues_as_of_the_scrape() -> None:
     assert hours("nvidia.com/gpu") is None
 
 
+def test_order_stays_if_a_user_overtakes_one_of_another_queue() -> None:
+    world = FairWorld()
+    world.upsert(queue("other"))
+    world.submit("g", "ann")
+    world.submit("h", "bob", queue="other")
+    world.cycle()
+    world.advance(10)
+    world.end(["g"])
+    world.run()
+    (plugin,) = (p for p in world.core._framework.plugins if isinstance(p, FairSharePlugin))
+    before = plugin.order_generation
+    world.advance(60)
+    world.run()
+    assert world.used()["other", "bob"] > world.used()["default", "ann"]
+    assert plugin.order_generation == before
+
+
 # -- restarts ------------------------------------------------------------------------------------
 
 
