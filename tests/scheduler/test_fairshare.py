@@ -194,6 +194,25 @@ def test_plugin_that_is_added_and_removed_while_gangs_run_counts_from_then_on() 
     assert world.used()["default", "ann"] == pytest.approx(used_for(100) / 2)
 
 
+def test_what_was_used_before_another_configuration_was_loaded_counts() -> None:
+    world = FairWorld()
+    world.submit("g", "ann")
+    world.cycle()
+    world.advance(1000)
+    world.reload(CONFIGURATION.replace("interval: 1s", "interval: 2s"))
+    world.run()
+    assert world.used()["default", "ann"] == pytest.approx(used_for(1000))
+
+
+def test_name_of_a_user_that_is_too_long_counts_as_none() -> None:
+    world = FairWorld()
+    world.submit("g", "x" * 257)
+    world.submit("h", "y" * 256)
+    world.cycle()
+    users = {user for _, user in world.used()}
+    assert users == {"", "ns", "y" * 256}
+
+
 def test_gang_counts_for_another_parent_once_its_queue_has_moved() -> None:
     world = FairWorld()
     world.upsert(annotated_queue("one"), annotated_queue("two"))
@@ -372,6 +391,8 @@ async def test_use_that_grows_is_written_although_there_is_no_cycle() -> None:
     world.run()
     version = entry.version
     await clock.advance(60)
+    world.advance(60)
+    world.run()
     assert entry.version == version, "nothing is used, so what is written stays true"
 
 
