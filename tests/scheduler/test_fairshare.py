@@ -468,6 +468,40 @@ def test_equal_demand_leads_to_equal_usage(
     assert max(used) - min(used) <= used_for(seconds, cpus) * 1.01
 
 
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 10]), st.sampled_from([0, 7, 8, 900]), st.integers(1, 9)),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_gangs_start_by_priority_then_usage_then_age(gangs: list[tuple[int, int, int]]) -> None:
+    world = FairWorld(cpus=1)
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    world.cluster.update_priority_class(None, high)
+    usage = [["default", f"u{n}", [1000.0 * used]] for n, (_, used, _) in enumerate(gangs) if used]
+    world.cluster.past_usage.restore(
+        json.dumps({"at": START, "resources": ["cpu"], "usage": usage})
+    )
+    world.submit("first", "other")
+    (current,) = world.cycle()
+    for number, (priority, _, day) in enumerate(gangs):
+        world.submit(
+            f"g{number}",
+            f"u{number}",
+            priority_class="high" if priority else "",
+            created=f"2026-01-0{day}T00:00:00Z",
+        )
+    started = []
+    for _ in gangs:
+        world.end([current])
+        (current,) = world.cycle()
+        started.append(int(current[1:]))
+    numbers = range(len(gangs))
+    assert started == sorted(numbers, key=lambda n: (-gangs[n][0], gangs[n][1], gangs[n][2], n))
+
+
 Step = tuple[str, str, float]
 
 
