@@ -266,6 +266,52 @@ def changed_queues(count: int) -> list[str]:
     return _row(f"a change of each of {count:,} queues", cluster.cycle_seconds, "")
 
 
+def fair_share() -> list[str]:
+    """A gang ends in a full cluster, for which 10,000 of 200 queues and ten users wait."""
+    text = conf.DEFAULT.replace("  - name: proportion\n", "")
+    fair = text.replace("  - name: conformance\n", "  - name: conformance\n  - name: fairshare\n")
+    with_plugin, seconds = _ends_of_gangs(fair)
+    without, _ = _ends_of_gangs(text)
+    counts = f"{with_plugin:,} calls of functions, {without:,} without fairshare"
+    return _row("one finished gang, 200 queues, 10,000 gangs waiting", seconds, counts)
+
+
+def _ends_of_gangs(text: str) -> tuple[int, float]:
+    """Return how many calls of Python functions, and seconds, the end of one gang costs."""
+    queues = 200
+    cluster = Cluster(queues=queues, text=text)
+    running = []
+    for number in range(NODES):
+        name = f"running-{number}"
+        running.append(pod(f"{name}-0", name, "32", node_name=f"node-{number:05d}"))
+        cluster.gang(name, running[-1:], 1, queue_number=number % queues, phase="Running")
+    for number in range(10_000):
+        name = f"waiting-{number}"
+        group = podgroup(name, 1, number % queues, "Inqueue")
+        annotations = {names.SUBMITTED_BY: f"user-{number // queues % 10}"}
+        metadata = msgspec.structs.replace(group.metadata, annotations=annotations)
+        cluster.cache.update_podgroup(None, msgspec.structs.replace(group, metadata=metadata))
+        cluster.cache.update_pod(None, pod(f"{name}-0", name, "32"))
+    _until_settled(cluster)
+    gc.collect()
+    gc.freeze()
+    times, calls = [], 0
+
+    def count_call(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for number in range(2 * _REPEATS):
+        cluster.cache.update_pod(running[number], None)
+        if number < _REPEATS:
+            times.append(_until_settled(cluster)[1])
+        else:
+            sys.setprofile(count_call)
+            _until_settled(cluster)
+            sys.setprofile(None)
+    return calls // _REPEATS, statistics.median(times)
+
+
 def sizes(count: int) -> list[str]:
     """A pod ends for which *count* gangs of as many sizes wait, of which few fit its node."""
     cluster = Cluster()
@@ -363,6 +409,7 @@ CASES: Mapping[str, Callable[[], list[str]]] = {
     "finished-pod": lambda: waiting("finished"),
     "1000-queues": lambda: queues(1_000),
     "2000-changed-queues": lambda: changed_queues(2_000),
+    "fair-share": fair_share,
     "3000-sizes": lambda: sizes(3_000),
     "exhausted-budget": evictions,
     "simulation": simulation,

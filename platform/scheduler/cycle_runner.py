@@ -84,7 +84,6 @@ class CycleRunner:
         self._declare(framework)
         self._caches = SessionCaches(self._cache, framework)
         self._set_actions(actions)
-        self._cache.past_usage.stop()  # unless a plugin records it
         self._cache.changes.try_all()
 
     def has_plugin(self, name: str) -> bool:

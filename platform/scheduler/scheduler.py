@@ -79,9 +79,9 @@ from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .writers.binder import Binder
 from .writers.evictor import Evictor
-from .writers.gang_events import record_delay, record_incomplete
 from .writers.kept_entries import kept_entries
 from .writers.nominator import Nominator
+from .writers.object_events import record_delay, record_ignored_budget, record_incomplete
 from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
 from .writers.pre_binder import PreBinder
@@ -480,8 +480,10 @@ class Scheduler:
                     self._pod_versions.forget(pod.metadata.uid)
             case PodGroupEvent():
                 self._change_rate.observe()
-            case QueueEvent(_, Queue() as queue):
+            case QueueEvent(former, Queue() as queue):
                 self._status_updater.observe_queue(queue)
+                if not self._cycle_runner.has_plugin("fairshare"):
+                    record_ignored_budget(self._recorder, former, queue)
             case QueueEvent(Queue() as deleted, None):
                 self._status_updater.forget_queue(deleted.metadata.name)
 

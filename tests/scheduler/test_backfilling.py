@@ -27,7 +27,7 @@ from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
 from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
-from batholith.scheduler.writers.gang_events import record_delay
+from batholith.scheduler.writers.object_events import record_delay
 
 
 def backfilling(mode: str = "easy", **more: object) -> str:

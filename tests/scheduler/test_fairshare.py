@@ -194,6 +194,25 @@ def test_plugin_that_is_added_and_removed_while_gangs_run_counts_from_then_on() 
     assert world.used()["default", "ann"] == pytest.approx(used_for(100) / 2)
 
 
+def test_what_was_used_before_another_configuration_was_loaded_counts() -> None:
+    world = FairWorld()
+    world.submit("g", "ann")
+    world.cycle()
+    world.advance(1000)
+    world.reload(CONFIGURATION.replace("interval: 1s", "interval: 2s"))
+    world.run()
+    assert world.used()["default", "ann"] == pytest.approx(used_for(1000))
+
+
+def test_name_of_a_user_that_is_too_long_counts_as_none() -> None:
+    world = FairWorld()
+    world.submit("g", "x" * 257)
+    world.submit("h", "y" * 256)
+    world.cycle()
+    users = {user for _, user in world.used()}
+    assert users == {"", "ns", "y" * 256}
+
+
 def test_gang_counts_for_another_parent_once_its_queue_has_moved() -> None:
     world = FairWorld()
     world.upsert(annotated_queue("one"), annotated_queue("two"))
@@ -228,6 +247,23 @@ def test_metric_has_the_usage_of_queues_as_of_the_scrape() -> None:
 
     assert hours("cpu") == pytest.approx(used_for(7200, 2) / 3600 / 1000)
     assert hours("nvidia.com/gpu") is None
+
+
+def test_order_stays_if_a_user_overtakes_one_of_another_queue() -> None:
+    world = FairWorld()
+    world.upsert(queue("other"))
+    world.submit("g", "ann")
+    world.submit("h", "bob", queue="other")
+    world.cycle()
+    world.advance(10)
+    world.end(["g"])
+    world.run()
+    (plugin,) = (p for p in world.core._framework.plugins if isinstance(p, FairSharePlugin))
+    before = plugin.order_generation
+    world.advance(60)
+    world.run()
+    assert world.used()["other", "bob"] > world.used()["default", "ann"]
+    assert plugin.order_generation == before
 
 
 # -- restarts ------------------------------------------------------------------------------------
@@ -355,6 +391,8 @@ async def test_use_that_grows_is_written_although_there_is_no_cycle() -> None:
     world.run()
     version = entry.version
     await clock.advance(60)
+    world.advance(60)
+    world.run()
     assert entry.version == version, "nothing is used, so what is written stays true"
 
 
@@ -428,6 +466,40 @@ def test_equal_demand_leads_to_equal_usage(
     world.run()
     used = [world.used()[key] for key in zip(queues, names, strict=True)]
     assert max(used) - min(used) <= used_for(seconds, cpus) * 1.01
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 10]), st.sampled_from([0, 7, 8, 900]), st.integers(1, 9)),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_gangs_start_by_priority_then_usage_then_age(gangs: list[tuple[int, int, int]]) -> None:
+    world = FairWorld(cpus=1)
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    world.cluster.update_priority_class(None, high)
+    usage = [["default", f"u{n}", [1000.0 * used]] for n, (_, used, _) in enumerate(gangs) if used]
+    world.cluster.past_usage.restore(
+        json.dumps({"at": START, "resources": ["cpu"], "usage": usage})
+    )
+    world.submit("first", "other")
+    (current,) = world.cycle()
+    for number, (priority, _, day) in enumerate(gangs):
+        world.submit(
+            f"g{number}",
+            f"u{number}",
+            priority_class="high" if priority else "",
+            created=f"2026-01-0{day}T00:00:00Z",
+        )
+    started = []
+    for _ in gangs:
+        world.end([current])
+        (current,) = world.cycle()
+        started.append(int(current[1:]))
+    numbers = range(len(gangs))
+    assert started == sorted(numbers, key=lambda n: (-gangs[n][0], gangs[n][1], gangs[n][2], n))
 
 
 Step = tuple[str, str, float]

@@ -77,6 +77,22 @@ async def test_first_cycle_waits_for_past_usage_if_that_is_configured(
             await wait_for(lambda: cycles)
 
 
+@pytest.mark.parametrize(("conf", "events"), [(DEFAULT, ["BudgetIgnored"]), (FAIR_SHARE, [])])
+async def test_budget_without_the_plugin_that_evaluates_it_causes_an_event(
+    conf: str, events: list[str]
+) -> None:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        api.put(QUEUES, "q", metadata={"annotations": {"batholith.io/budget": "cpu=1"}})
+        recorder = FakeRecorder()
+        scheduler = Scheduler(client, settings=SchedulerSettings(conf=conf), recorder=recorder)
+        async with running(scheduler):
+            await wait_for(lambda: "q" in scheduler._scheduler_cache.queues.by_name)
+            api.put(QUEUES, "q", metadata={"annotations": {"batholith.io/budget": "cpu=1"}})
+            api.put(QUEUES, "last")
+            await wait_for(lambda: "last" in scheduler._scheduler_cache.queues.by_name)
+    assert [reason for kind, name, _, reason, _ in recorder.events if name == "q"] == events
+
+
 class BlockingAction:
     """An action that blocks, in its thread, once the cycle has scheduled a pod."""
 

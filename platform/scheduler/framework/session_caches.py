@@ -33,7 +33,8 @@ class SessionCaches:
         """How many statements of this session :attr:`capacity` includes."""
         self._cache = cache
         self._plugins = framework.plugins
-        self._generations = self._current_generations()
+        self._generations = self._current_generations("generation")
+        self._orders = self._current_generations("order_generation")
         self._total_version = cache.node_matrix.total_version
         self._checked = self._node_versions()
         """Versions of the nodes for which :meth:`_activate_exceeding` was called last."""
@@ -42,13 +43,13 @@ class SessionCaches:
     def order_version(self) -> object:
         """Differs from before if the order of gangs may have changed although the gangs have
         not."""
-        orders = tuple(int(getattr(each, "order_generation", 0)) for each in self._plugins)
-        return id(self), self._cache.node_matrix.total_version, self._generations, orders
+        return id(self), self._cache.node_matrix.total_version, self._generations, self._orders
 
     def check_generations(self) -> None:
         """Drop everything if a plugin returns other results although nothing in the scheduler cache
-        has changed."""
-        generations = self._current_generations()
+        has changed; if only orders differ, let gangs be sorted again."""
+        self._orders = self._current_generations("order_generation")
+        generations = self._current_generations("generation")
         if generations != self._generations:
             self._generations = generations
             self.feasibility.clear()
@@ -128,5 +129,5 @@ class SessionCaches:
     def _feasible(self, eq_class: EquivalenceClass, columns: IntVector) -> BoolVector:
         return self.feasibility.get(eq_class).feasible[columns]
 
-    def _current_generations(self) -> tuple[int, ...]:
-        return tuple(int(getattr(each, "generation", 0)) for each in self._plugins)
+    def _current_generations(self, name: str) -> tuple[int, ...]:
+        return tuple(int(getattr(each, name, 0)) for each in self._plugins)

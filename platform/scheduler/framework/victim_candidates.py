@@ -15,7 +15,7 @@ from .session import Session
 from .victim_plan import Candidates
 from .victims import Reach
 
-_NEVER = np.iinfo(np.int64).max // 4
+_NEVER = np.iinfo(np.int64).max
 
 _MOST = 0.9
 """A gang that has run for more of its limit is evicted after all others of its priority."""
@@ -182,25 +182,26 @@ class VictimCandidates:
             return slots
         table, now = self._cache.task_table, self._cache.cycle_time
         started = self._gang_starts()[table.gang[slots]]
-        protected = np.zeros(len(slots), np.bool_)
-        for number in np.unique(table.gang[slots[started + longest > now]]).tolist():
-            is_member = table.gang[slots] == number
-            until = float(started[is_member][0]) + self._cache.min_runtimes.of(
-                table.gang_of(number)
-            )
-            if until > now:
-                protected |= is_member
-                self._retry_after(until)
+        young = (started > 0) & (started + longest > now)
+        numbers, inverse = np.unique(table.gang[slots[young]], return_inverse=True)
+        gangs = [table.gang_of(number) for number in numbers.tolist()]
+        runtimes = np.array([self._cache.min_runtimes.of(gang) for gang in gangs])
+        until = np.zeros(len(slots))
+        until[young] = started[young] + runtimes[inverse]
+        protected = until > now
+        if protected.any():
+            self._retry_after(float(until[protected].min()))
         return slots[~protected]
 
     def _gang_starts(self) -> IntVector:
         """Return by number of the gang when the first of its tasks that are on nodes was started,
-        as Unix time."""
+        as Unix time; 0 if that is not known."""
         table = self._cache.task_table
         on_node = np.flatnonzero(table.node >= 0)
         starts: IntVector = np.full(int(table.gang.max(initial=-1)) + 1, _NEVER, np.int64)
         started = STARTED.values(table, on_node)
         np.minimum.at(starts, table.gang[on_node[started > 0]], started[started > 0])
+        starts[starts == _NEVER] = 0
         return starts
 
     def _ends_soon(self, slots: IntVector) -> IntVector:
@@ -210,7 +211,8 @@ class VictimCandidates:
         if not limits.any():
             return np.zeros(len(slots), np.int64)
         started = self._gang_starts()[table.gang[slots]]
-        ends = (limits > 0) & (started + limits * _MOST <= self._cache.cycle_time)
+        ends = (limits > 0) & (started > 0)
+        ends &= started + limits * _MOST <= self._cache.cycle_time
         return ends.astype(np.int64)
 
     def _lost_work(self, slots: IntVector) -> FloatVector:

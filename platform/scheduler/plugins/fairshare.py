@@ -9,7 +9,7 @@ Orders are computed once in an interval, and gangs by ranks of users, so that th
 that wait changes only when one user overtakes another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -111,14 +111,12 @@ class FairSharePlugin:
         self._keys.clear()
         largest = float(shares.max(initial=0.0))
         steps = np.round(shares / (largest * _RESOLUTION)) if largest > 0 else shares
-        _, ranks = np.unique(np.append(steps, 0.0), return_inverse=True)
-        by_user: dict[Key, int] = {}
-        self._usage = {}
-        for key, share, rank in zip(keys, shares.tolist(), ranks[:-1].tolist(), strict=True):
-            if not key[1]:
-                self._usage[key[0]] = share
-            elif rank:
-                by_user[key] = rank
+        self._usage = {
+            queue: share
+            for (queue, user), share in zip(keys, shares.tolist(), strict=True)
+            if not user
+        }
+        by_user = _ranks(zip(keys, steps.tolist(), strict=True))
         if by_user != self._ranks:
             self._ranks = by_user
             self.order_generation += 1
@@ -152,6 +150,20 @@ class FairSharePlugin:
             priority, weight = (spec.priority, max(spec.weight, 1)) if spec else (0, 1)
             key += (float(is_over), -priority, self._usage.get(each, 0.0) / weight)
         return tuple(key)
+
+
+def _ranks(usage: Iterable[tuple[Key, float]]) -> dict[Key, int]:
+    """Return the rank of each user with *usage* in its queue, from 1; equal usage has one rank."""
+    ranks: dict[Key, int] = {}
+    queue, before, rank = None, 0.0, 0
+    for key, used in sorted(usage, key=lambda each: (each[0][0], each[1])):
+        if key[0] != queue:
+            queue, before, rank = key[0], 0.0, 0
+        if key[1] and used > 0:
+            rank += used > before
+            before = used
+            ranks[key] = rank
+    return ranks
 
 
 def _message(use: BudgetUse) -> str:

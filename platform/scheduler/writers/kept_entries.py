@@ -29,7 +29,7 @@ class KeptPastUsage:
         snapshot = self.usage.snapshot
         if snapshot is None:
             return 0
-        at = self.clock.monotonic() if snapshot.is_growing else snapshot.at
+        at = self.clock.monotonic() if snapshot.is_growing else snapshot.changed_at
         return snapshot.version + int(at)
 
     def encode(self) -> str:

@@ -497,7 +497,8 @@ class SchedulerCache:
         for gang in self.changes.pop_stale():
             self.queues.update_sums(gang)
             self.run_times.observe(gang, self.cycle_time)
-            self.past_usage.observe(gang)
+            if self.past_usage.is_recorded:
+                self.past_usage.observe(gang)
             is_new = gang.is_pending and gang.podgroup is not None
             queue_name = self.queues.of(gang).name if is_new else None
             self.admission_rounds.observe(gang, queue_name)

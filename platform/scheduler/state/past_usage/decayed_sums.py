@@ -41,6 +41,9 @@ class Snapshot:
     version: int = 0
     """Grows with each change of rates."""
 
+    changed_at: float = 0.0
+    """Monotonic time of the last one."""
+
     @property
     def is_growing(self) -> bool:
         """Whether anything is used now."""
@@ -64,7 +67,8 @@ class DecayedSums:
         self._is_shared = False
         """Whether a snapshot has the arrays, so that they are not to be changed in place."""
 
-        self._version = 0
+        self._version = self._seen_version = 0
+        self._changed_at = 0.0
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -109,6 +113,8 @@ class DecayedSums:
         """Return the sums at monotonic time *now*, up to which they have been advanced."""
         if self._keys is None:
             self._keys = tuple(self._rows)
+        if self._version != self._seen_version:
+            self._seen_version, self._changed_at = self._version, now
         self._is_shared = True
         count = len(self._keys)
         return Snapshot(
@@ -119,6 +125,7 @@ class DecayedSums:
             now,
             half_life,
             self._version,
+            self._changed_at,
         )
 
     def forget_idle(self) -> None:

@@ -87,7 +87,7 @@ class PastUsage:
 
     def __init__(self, path_of: Callable[[Gang], tuple[str, ...]]) -> None:
         """Record nothing yet; *path_of* returns the queue of a gang and those above it."""
-        self.is_recorded = False
+        self.is_recorded = self._is_wanted = False
         self.half_life = DEFAULT_HALF_LIFE
         """Seconds after which usage counts half."""
 
@@ -136,11 +136,11 @@ class PastUsage:
         """Record from now on what *gangs*, which are all that exist, use, with *half_life* in
         seconds, and restore what was kept of the last process.
 
-        To be called at the start of each session. *queues* are all queues, and *queues_version*
-        grows when one may have another parent or budget. Returns the names of those that have
-        another budget.
+        To be called at the start of each session, else the recording ends. *queues* are all
+        queues, and *queues_version* grows when one may have another parent or budget. Returns the
+        names of those that have another budget.
         """
-        self.half_life = half_life
+        self.half_life, self._is_wanted = half_life, True
         is_new = queues_version != self._queues_version or not self.is_recorded
         changed = self.budgets.update(queues) if is_new else []
         if not self.is_recorded:
@@ -158,15 +158,6 @@ class PastUsage:
             self.epoch += 1
         self._sums.forget_idle()
         return changed
-
-    def stop(self) -> None:
-        """Record nothing from now on; what was recorded decays."""
-        if self.is_recorded:
-            self.is_recorded = False
-            self._charged.clear()
-            self._sums.stop()
-            self.budgets.stop()
-            self.end_cycle()
 
     def observe(self, gang: Gang) -> None:
         """Count what *gang* uses from now on, which may have changed since it was observed last."""
@@ -186,7 +177,16 @@ class PastUsage:
             self._add_rate(charged, 1)
 
     def end_cycle(self) -> None:
-        """Publish the sums as of this cycle."""
+        """Publish the sums as of this cycle.
+
+        If no plugin has recorded usage in it, nothing is recorded any more; what was decays.
+        """
+        if self.is_recorded and not self._is_wanted:
+            self.is_recorded = False
+            self._charged.clear()
+            self._sums.stop()
+            self.budgets.stop()
+        self._is_wanted = False
         if self.is_recorded or self.snapshot is not None:
             self.snapshot = self._sums.snapshot(self._now, self.half_life)
 

@@ -1,4 +1,4 @@
-"""Events of gangs: what has become of one, for people."""
+"""Events of PodGroups and queues, for people."""
 
 import math
 from datetime import UTC, datetime
@@ -6,11 +6,13 @@ from typing import Literal
 
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model import names, times
+from ...model.queue import Queue
 from ..framework.decision import IncompleteEviction, StartDelay
 from ..framework.stranded_gangs import GANG_INCOMPLETE
 from ..plugins.placement import GangRef
 
 START_DELAYED = "StartDelayed"
+BUDGET_IGNORED = "BudgetIgnored"
 
 
 def record_incomplete(recorder: Recorder | None, eviction: IncompleteEviction) -> None:
@@ -23,6 +25,20 @@ def record_delay(recorder: Recorder | None, delay: StartDelay) -> None:
     until = "an unknown time" if math.isinf(delay.later) else _time(delay.later)
     message = f"planned start delayed from {_time(delay.earlier)} to {until}: {delay.cause}"
     _record(recorder, delay.gang, "Normal", START_DELAYED, message)
+
+
+def record_ignored_budget(recorder: Recorder | None, old: Queue | None, new: Queue) -> None:
+    """Record that the budget of *new*, which *old* did not have, has no effect without the plugin
+    that evaluates budgets."""
+    budget = new.metadata.annotations.get(names.BUDGET)
+    is_known = old is not None and old.metadata.annotations.get(names.BUDGET) == budget
+    if recorder is not None and budget is not None and not is_known:
+        recorder.record(
+            object_reference(names.QUEUES, new.metadata),
+            type="Warning",
+            reason=BUDGET_IGNORED,
+            message=f"{names.BUDGET} has no effect: the plugin fairshare is not configured",
+        )
 
 
 def _record(
