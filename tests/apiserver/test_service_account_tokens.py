@@ -203,7 +203,7 @@ class Objects:
         """Add an object, or replace it."""
         obj = {"metadata": {"name": name, "namespace": "ns", "uid": uid, **metadata}}
         obj["metadata"]["resourceVersion"] = "1"
-        data = msgspec.json.encode({"kind": resource.kind, "apiVersion": "v1", **obj})
+        data = msgspec.json.encode({"apiVersion": "v1", "kind": resource.kind, **obj})
         kind = next(each for each in BUILT_IN if each.resource == resource)
         entry = self.found[resource, name] = StoredObject.load(kind, data)
         return entry

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...client import Client
 
 MAX_LINES, MAX_ITEMS = 1_000, 200
-"""Of logs, and of jobs, in one answer."""
+"""Of logs, and of jobs, in one result."""
 
 _INSTRUCTIONS = (
     "Jobs of a Kubernetes batch cluster. Names are NAME or KIND/NAME, as list_jobs returns them. "
