@@ -127,6 +127,10 @@ def up(
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
+    scheduler_conf: Annotated[
+        Path | None,
+        typer.Option(help="Configuration of the scheduler; changes take effect at once."),
+    ] = None,
     controllers: Annotated[
         str,
         typer.Option(
@@ -155,11 +159,24 @@ def up(
             http_limits=http_limits,
             max_pods_per_job=max_pods_per_job,
             podgroups=podgroups,
+            scheduler_conf=None if scheduler_conf is None else _checked_conf(scheduler_conf),
             controllers=enabled,
             pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
         )
     _up(context, data, options, detach=detach)
+
+
+def _checked_conf(path: Path) -> Path:
+    """Return the absolute path of a configuration of the scheduler.
+
+    Raises:
+        ValueError: it cannot be read, or is malformed.
+    """
+    from ..scheduler import conf, conf_reload
+
+    conf.load(conf_reload.read(path), strict=False)
+    return path.resolve()
 
 
 def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bool) -> None:

@@ -79,6 +79,8 @@ class Options:
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
     max_pods_per_job: int = MAX_PODS
+    scheduler_conf: Path | None = None
+    """Configuration of the scheduler; ``None``: the default one."""
     pages: bool = True
     """Whether the REST API serves its pages."""
     controllers: Collection[str] = controller_selection.CONTROLLERS
@@ -260,6 +262,8 @@ class EmbeddedCluster:
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
+        file = options.scheduler_conf
+        scheduler_conf = [] if file is None else ["--scheduler-conf", str(file)]
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
@@ -293,7 +297,9 @@ class EmbeddedCluster:
             ),
             ComponentSpec(
                 name="scheduler",
-                arguments=self._client_arguments("scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS),
+                arguments=self._client_arguments(
+                    "scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS, *scheduler_conf
+                ),
                 environment=environment,
             ),
             ComponentSpec(

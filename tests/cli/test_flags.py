@@ -485,3 +485,23 @@ def test_the_limit_of_pods_per_job_is_given_to_admission_and_controllers(tmp_pat
         components = {each.name: each.arguments for each in up._components()}
     given = {name for name, arguments in components.items() if "--max-pods-per-job=7" in arguments}
     assert given == {"apiserver", "controllers"}
+
+
+@pytest.mark.process
+def test_the_configuration_of_the_scheduler_is_checked_before_a_cluster_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory, file = tmp_path / "data", Path("conf.yaml")
+    arguments = ["up", "--data-dir", str(directory), "--scheduler-conf", str(file)]
+    outcome = CliRunner().invoke(app, arguments)
+    assert (outcome.exit_code, "cannot read" in outcome.output) == (1, True)
+    file.write_text("actions: allocate, dance")
+    outcome = CliRunner().invoke(app, arguments)
+    assert (outcome.exit_code, "dance" in outcome.output) == (1, True)
+    assert not directory.exists()
+    data = DataDir(directory)
+    data.lock()
+    with EmbeddedCluster(data, Options(port=0, api_port=0, scheduler_conf=file)) as up:
+        components = {each.name: each.arguments for each in up._components()}
+    assert components["scheduler"][-2:] == ["--scheduler-conf", str(file)]
