@@ -387,6 +387,7 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
                 },
             },
             "start": None,
+            "budget": None,
         },
     }
     await rest.set_job_phase("Completed")

@@ -54,7 +54,8 @@ def test_new_ca_reissues_all_certificates(tmp_path: Path) -> None:
     (tmp_path / "ca.key").unlink()
     pki.ensure(tmp_path)
     after = contents(tmp_path)
-    assert all(before[name] != after[name] for name in before)
+    # Tokens of pods that run stay valid.
+    assert {name for name in before if before[name] == after[name]} == {"sa.key"}
 
 
 def test_each_user_has_its_own_permanent_token(tmp_path: Path) -> None:
