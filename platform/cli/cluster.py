@@ -101,6 +101,15 @@ def demo(context: typer.Context) -> None:
     run(_entry(context))
 
 
+Controllers = Annotated[
+    str,
+    typer.Option(
+        help="Controllers to run: '*' for all, 'name' for one, '-name' for all but one; for "
+        "example '*,-training-controller' if another operator runs the training jobs."
+    ),
+]
+
+
 def up(
     context: typer.Context,
     data_dir: DataDirOption = None,
@@ -131,13 +140,7 @@ def up(
         Path | None,
         typer.Option(help="Configuration of the scheduler; changes take effect at once."),
     ] = None,
-    controllers: Annotated[
-        str,
-        typer.Option(
-            help="Controllers to run: '*' for all, 'name' for one, '-name' for all but one; for "
-            "example '*,-training-controller' if another operator runs the training jobs."
-        ),
-    ] = "*",
+    controllers: Controllers = "*",
     mount: MountOption = None,
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")

@@ -251,13 +251,6 @@ class EmbeddedCluster:
     def _components(self) -> list[ComponentSpec]:
         data, options = str(self._data.root), self._options
         api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
-        agent = ["--data-dir", data, "--pki-dir", str(self._data.pki), "--end-pods"]
-        if options.simulate:
-            agent += ["--simulate", str(options.simulate)]
-        if options.cpus is not None:
-            agent += ["--cpus", str(options.cpus)]
-        for directory in options.host_dirs:
-            agent += ["--mount", str(directory)]
         store = f"sqlite:///{self._data.api_db}"
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
@@ -280,7 +273,7 @@ class EmbeddedCluster:
             ),
             ComponentSpec(
                 name="agent",
-                arguments=self._client_arguments("agent", *agent, *limits),
+                arguments=self._client_arguments("agent", *self._agent_arguments(), *limits),
                 environment=environment,
                 stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),
@@ -311,6 +304,17 @@ class EmbeddedCluster:
                 environment=environment,
             ),
         ]
+
+    def _agent_arguments(self) -> list[str]:
+        data, options = self._data, self._options
+        arguments = ["--data-dir", str(data.root), "--pki-dir", str(data.pki), "--end-pods"]
+        if options.simulate:
+            arguments += ["--simulate", str(options.simulate)]
+        if options.cpus is not None:
+            arguments += ["--cpus", str(options.cpus)]
+        for directory in options.host_dirs:
+            arguments += ["--mount", str(directory)]
+        return arguments
 
     def _controllers_arguments(self) -> list[str]:
         enabled = self._options.controllers
