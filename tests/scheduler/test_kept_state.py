@@ -49,12 +49,13 @@ async def api() -> AsyncIterator[ControllerApi]:
 
 
 @asynccontextmanager
-async def keeping(api: ControllerApi, clock: FakeClock, **numbers: Number) -> AsyncIterator[None]:
+async def keeping(
+    api: ControllerApi, clock: CountingClock, **numbers: Number
+) -> AsyncIterator[None]:
     """Keep *numbers* until the block ends, as a process does that is shut down."""
     async with api.client() as client:
         running = asyncio.create_task(_kept(client, clock, **numbers).run())
-        await wait_for(lambda: api.count("GET") > 0)
-        await clock.advance(0)
+        await wait_for(lambda: clock.sleeps == 1)  # all is restored
         try:
             yield
         finally:
@@ -62,7 +63,7 @@ async def keeping(api: ControllerApi, clock: FakeClock, **numbers: Number) -> As
             await asyncio.wait((running,))
 
 
-def _kept(client: Client, clock: FakeClock, **numbers: Number) -> KeptState:
+def _kept(client: Client, clock: CountingClock, **numbers: Number) -> KeptState:
     return KeptState(client, clock, NAMESPACE, "kept", numbers)
 
 
@@ -73,11 +74,11 @@ def stored(api: ControllerApi) -> dict[str, str]:
 
 async def test_what_was_kept_is_restored_after_a_restart(api: ControllerApi) -> None:
     one, other = Number(), Number()
-    async with keeping(api, FakeClock(), one=one, other=other):
+    async with keeping(api, CountingClock(), one=one, other=other):
         one.set(5)
     assert stored(api) == {"one": "5"}
     one, other = Number(), Number(7)
-    async with keeping(api, FakeClock(), one=one, other=other):
+    async with keeping(api, CountingClock(), one=one, other=other):
         await wait_for(lambda: one.value == 5)
         assert other.value == 7
 
@@ -105,20 +106,20 @@ async def test_malformed_part_is_ignored_and_others_are_restored(
 ) -> None:
     api.put(CONFIGMAPS, "kept", data={"one": "x", "other": "3", "unknown": "y"})
     one, other = Number(1), Number()
-    async with keeping(api, FakeClock(), one=one, other=other):
+    async with keeping(api, CountingClock(), one=one, other=other):
         await wait_for(lambda: other.value == 3)
     assert one.value == 1
     assert "cannot use what was kept of one" in caplog.text
 
 
 async def test_failed_write_is_repeated(api: ControllerApi) -> None:
-    number, clock = Number(), FakeClock()
+    number, clock = Number(), CountingClock()
     async with keeping(api, clock, number=number):
         api.fail(403, "PATCH", count=1)
         number.set(1)
         await clock.advance(WRITE_INTERVAL)
-        await wait_for(lambda: api.count("PATCH") == 1)
-        assert stored(api) == {}
+        await wait_for(lambda: clock.sleeps == 2)
+        assert (api.count("PATCH"), stored(api)) == (1, {})
         await clock.advance(WRITE_INTERVAL)
         await wait_for(lambda: stored(api) == {"number": "1"})
 
@@ -128,7 +129,7 @@ async def test_too_much_is_not_written_and_other_entries_are(
 ) -> None:
     large, small = Number(), Number()
     monkeypatch.setattr(large, "encode", lambda: "x" * (MAX_CHARACTERS + 1))
-    async with keeping(api, FakeClock(), large=large, small=small):
+    async with keeping(api, CountingClock(), large=large, small=small):
         large.set(1)
         small.set(2)
     assert stored(api) == {"small": "2"}
@@ -139,7 +140,7 @@ async def test_entries_are_not_written_that_are_too_large_together(api: Controll
     api.put(CONFIGMAPS, "kept", data={"one": "1" * (MAX_CHARACTERS - 10), "other": "2"})
     one, other = Number(), Number()
     one.restore = lambda text: None  # type: ignore[method-assign]  # an integer has fewer digits
-    async with keeping(api, FakeClock(), one=one, other=other):
+    async with keeping(api, CountingClock(), one=one, other=other):
         await wait_for(lambda: other.value == 2)
         other.set(10**11)
     assert stored(api)["other"] == "2"
@@ -150,7 +151,7 @@ async def test_waiting_for_what_is_restored_ends_even_if_it_cannot_be_read(
 ) -> None:
     api.fail(403, "GET", count=1)
     async with api.client() as client:
-        kept = _kept(client, FakeClock(), number=Number())
+        kept = _kept(client, CountingClock(), number=Number())
         running = asyncio.create_task(kept.run())
         await asyncio.wait_for(kept.restored.wait(), 60)
         running.cancel()
