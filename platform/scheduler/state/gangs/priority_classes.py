@@ -42,5 +42,5 @@ class PriorityClasses:
         """Return the priority of *gang*: that of its class, or of its pod if it is a single one."""
         if gang.single:
             return max((task.priority for task in gang.tasks.values()), default=0)
-        found = self.of(gang)
+        found = self.of(gang) if self._classes else None
         return 0 if found is None else found.value
