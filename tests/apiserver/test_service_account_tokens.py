@@ -125,6 +125,27 @@ async def test_wrong_token_request_is_rejected_as_by_kubernetes(
         assert missing.body["message"] == 'serviceaccounts "unknown" not found'
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"audiences": "vault"},
+        {"audiences": [1]},
+        {"expirationSeconds": "600"},
+        {"boundObjectRef": "p"},
+        {"boundObjectRef": {"kind": ["Pod"], "apiVersion": "v1", "name": "p"}},
+        {"boundObjectRef": {"kind": "Pod", "apiVersion": 1, "name": "p"}},
+        {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": {}}},
+    ],
+)
+async def test_fields_of_wrong_types_are_rejected(
+    servers: ServerFactory, tmp_path: Path, spec: Json
+) -> None:
+    async with servers.start(tmp_path) as server:
+        await create_account(server)
+        response = await server.request("POST", f"{ACCOUNTS}/robot/token", {"spec": spec})
+        assert (response.status, response.body["reason"]) == (400, "BadRequest"), response.body
+
+
 async def test_token_is_that_of_its_account_until_the_account_is_deleted(
     servers: ServerFactory, tmp_path: Path
 ) -> None:

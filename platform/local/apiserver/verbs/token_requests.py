@@ -1,7 +1,6 @@
 """The subresource ``token`` of service accounts: TokenRequests."""
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -29,6 +28,23 @@ _BINDABLE = {
 """Kinds of the objects that a token can be bound to, by version and kind."""
 
 
+class _Reference(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What a token is bound to."""
+
+    kind: str = ""
+    api_version: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    """The spec of a TokenRequest."""
+
+    audiences: list[str] | None = None
+    expiration_seconds: int | None = None
+    bound_object_ref: _Reference | None = None
+
+
 class TokenRequests:
     """Handles TokenRequests."""
 
@@ -52,16 +68,14 @@ class TokenRequests:
                 text = f"must match the service account {field} if specified"
                 error = invalid_field(f"metadata.{field}", metadata[field], text)
                 raise invalid(_KIND, path.name, [error])
-        spec = get_object(body, "spec")
-        audiences, seconds = _audiences(spec), _seconds(spec)
-        if errors := _check(spec, seconds):
+        spec = _decode(get_object(body, "spec"))
+        audiences = spec.audiences or [AUDIENCE]
+        seconds = _DEFAULT_SECONDS if spec.expiration_seconds is None else spec.expiration_seconds
+        if errors := _check(seconds):
             raise invalid(_KIND, "", errors)
         _, account = self._writer.get_latest(write_request)
-        reference = get_object(spec, "boundObjectRef") if spec.get("boundObjectRef") else {}
-        bound = self._bound(account, reference)
+        bound = self._bound(account, spec.bound_object_ref)
         issued = self._tokens.issue(account, audiences=audiences, seconds=seconds, bound=bound)
-        answered = {"audiences": audiences, "expirationSeconds": seconds}
-        answered["boundObjectRef"] = reference or None
         response = {
             "kind": _KIND.kind,
             "apiVersion": _KIND.api_version,
@@ -70,7 +84,7 @@ class TokenRequests:
                 "namespace": path.namespace,
                 "creationTimestamp": now(),
             },
-            "spec": answered,
+            "spec": _Spec(audiences, seconds, spec.bound_object_ref),
             "status": {
                 "token": issued.token,
                 "expirationTimestamp": times.format(issued.expires),
@@ -78,17 +92,17 @@ class TokenRequests:
         }
         return Response(status=201, body=msgspec.json.encode(response) + b"\n")
 
-    def _bound(self, account: StoredObject, reference: Json) -> BoundClaims:
+    def _bound(self, account: StoredObject, reference: _Reference | None) -> BoundClaims:
         """Return the claims of a token that is bound to the object of *reference*, if any."""
-        if not reference:
+        if reference is None:
             return bound_claims(account)
-        version, kind = reference.get("apiVersion") or "", reference.get("kind") or ""
+        version, kind = reference.api_version, reference.kind
         resource = _BINDABLE.get((version, kind))
         if resource is None:
             group, _, short = version.rpartition("/")
             raise bad_request(f"cannot bind token to object of type {group}/{short}, Kind={kind}")
         namespace = account.namespace if resource.namespaced else ""
-        name, uid = reference.get("name") or "", reference.get("uid") or ""
+        name, uid = reference.name, reference.uid
         found = self._lookup(resource, namespace, name)
         if found is None:
             raise not_found(resource, name)
@@ -119,23 +133,14 @@ def _check_type(body: Json) -> None:
         raise bad_request(f"{given[1]} of {given[0]} cannot be handled as a TokenRequest")
 
 
-def _audiences(spec: Json) -> list[str]:
-    given = spec.get("audiences") or [AUDIENCE]
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise bad_request("spec.audiences is no list of texts")
-    return given
+def _decode(spec: Json) -> _Spec:
+    try:
+        return msgspec.convert(spec, _Spec)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"spec of a TokenRequest: {error}") from None
 
 
-def _seconds(spec: Json) -> int:
-    given: Any = spec.get("expirationSeconds")
-    if given is None:
-        return _DEFAULT_SECONDS
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise bad_request("spec.expirationSeconds is no integer")
-    return given
-
-
-def _check(spec: Json, seconds: int) -> list[FieldError]:
+def _check(seconds: int) -> list[FieldError]:
     field = "spec.expirationSeconds"
     if seconds < _MIN_SECONDS:
         return [invalid_field(field, seconds, "may not specify a duration less than 10 minutes")]
