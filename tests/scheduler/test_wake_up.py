@@ -367,6 +367,22 @@ def test_queue_limit_that_grows_wakes_the_gangs_of_the_queue() -> None:
     assert dict(decision.retries) == {"queue": 1, "queues": 1}
 
 
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+def test_end_of_a_pod_wakes_only_gangs_that_its_queue_limits(plugin: str) -> None:
+    world = SchedulerWorld(conf.DEFAULT.replace("name: proportion", f"name: {plugin}"))
+    world.upsert(node("a"), *(queue(name, capability={"cpu": 1}) for name in _QUEUES[1:]))
+    for name in _QUEUES[1:]:
+        world.upsert(podgroup(f"{name}-running", 1, queue=name, phase="Running"))
+        world.upsert(pod(f"{name}-running-0", f"{name}-running", node_name="a", phase="Running"))
+        world.upsert(podgroup(f"{name}-waiting", 1, queue=name, phase="Inqueue"))
+        world.upsert(pod(f"{name}-waiting-0", f"{name}-waiting"))
+    assert world.schedule() == {}
+    world.remove(pod("q1-running-0", "q1-running", node_name="a", phase="Running"))
+    decision = world.decision()
+    assert [each.name for each in decision.placements] == ["q1-waiting-0"]
+    assert dict(decision.retries) == {"queue": 1}
+
+
 def test_woken_gang_with_lost_pods_precedes_the_others() -> None:
     """It waited for its queue, so that nothing is reserved for it."""
     world = SchedulerWorld()

@@ -193,13 +193,14 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
     events = session.limit_events(queue)
     for gang in gangs:
         eq_class = session.tasks(gang)[0].eq_class
-        hints = limit_hints(gang, queue.name, events)
         try:
             rejection = session.queue_rejection(queue, eq_class)
         except PluginError as error:
             session.reject_failed(gang, error)
             continue
         message = rejection.message if rejection else f'queue "{queue.name}" is overused'
+        wake_on = rejection.wake_on if rejection else None
+        hints = limit_hints(gang, queue.name, events if wake_on is None else wake_on)
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), hints)
 
 

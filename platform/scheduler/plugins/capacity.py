@@ -127,7 +127,8 @@ class CapacityPlugin:
         for level in self.levels(queue):
             limit, of = level.limits.real_capability, _name_of(level, queue)
             if rejection := over_limit(eq_class.request, level.allocated, limit, of=of):
-                return rejection
+                wake_on = frozenset({queue_gained(level.name), QUEUES, TOTAL})
+                return replace(rejection, wake_on=wake_on)
         return Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
     # -- eviction ------------------------------------------------------------------------------

@@ -94,6 +94,9 @@ class ProportionPlugin:
         rejection = queue_state_rejection(queue)
         if rejection is None and deserved is not None:
             rejection = over_limit(eq_class.request, queue.allocated, deserved)
+            if rejection is not None:
+                wake_on = frozenset({queue_gained(queue.name), QUEUES, TOTAL})
+                rejection = replace(rejection, wake_on=wake_on)
         return rejection or Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
     def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:

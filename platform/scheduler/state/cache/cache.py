@@ -654,7 +654,8 @@ class SchedulerCache:
             self.changes.mark_stale(pod.gang)
 
     def _on_reservation_end(self, gang: Gang) -> None:
-        self.scheduling_queue.publish(queue_gained(self.queues.of(gang).name))
+        for name in self.queues.with_ancestors(self.queues.of(gang).name):
+            self.scheduling_queue.publish(queue_gained(name))
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
