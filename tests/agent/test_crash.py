@@ -349,7 +349,7 @@ async def test_pod_of_an_agent_without_id_ranges_gets_one_on_restart(
         for path in (pod_dir.path / "volumes" / "v", *(pod_dir.path / "volumes" / "v").iterdir()):
             os.chown(path, 0, 0)
         (pod_dir.path / "volumes" / "v" / "go").touch()
-        w.kill_leftover_pods()  # the next agent restarts the container
+        w.kill_orphaned_pods()  # the next agent restarts the container
         async with w.agent(sandbox=IsolationLevel.UNSHARE):
             done = await w.phase("p", "Succeeded", "Failed")
             assert done["status"]["phase"] == "Succeeded"

@@ -36,7 +36,7 @@ PROGRAM = Path(escapes.__file__)
 KEY = "batholith-test"
 BASIC_GUARANTEES = frozenset(
     {
-        "core_pattern_is_written", "system_requests_are_made", "other_controls_in_proc_are_written",
+        "core_pattern_is_written", "system_requests_are_sent", "other_controls_in_proc_are_written",
         "the_machine_s_passwords_are_read", "its_private_keys_are_read",
         "the_machine_s_files_are_written", "a_disk_is_opened", "a_kernel_module_is_loaded",
         "the_clock_is_set", "a_file_is_opened_by_its_number", "a_control_group_runs_a_program",

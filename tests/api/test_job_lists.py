@@ -257,10 +257,10 @@ async def test_kinds_that_the_cluster_lacks_are_not_found_until_they_are_install
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org",
         )
 
-        async def is_gone() -> bool:
+        async def is_absent() -> bool:
             return (await api.send("GET", "pytorchjobs")).status == 404
 
-        await wait_until_true(is_gone)
+        await wait_until_true(is_absent)
 
 
 async def test_jobs_of_other_kinds_do_not_mix(api: JobsApi) -> None:

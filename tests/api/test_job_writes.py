@@ -102,10 +102,10 @@ async def test_foreground_deletion_waits_for_what_the_job_owns(api: JobsApi) -> 
         content_type="application/merge-patch+json",
     )
 
-    async def is_gone() -> bool:
+    async def is_absent() -> bool:
         return (await api.send("GET", path)).status == 404
 
-    await wait_until_true(is_gone)
+    await wait_until_true(is_absent)
 
 
 async def test_orphans_stay(api: JobsApi) -> None:

@@ -137,7 +137,7 @@ CASES: Mapping[str, tuple[Action, Sequence[str], str]] = {
 """By name: the action, what happens before the Command is deleted, and its outcome."""
 
 
-async def run_case(commands: Commands, name: str, job: str) -> CommandRecord:
+async def run_commands(commands: Commands, name: str, job: str) -> CommandRecord:
     action, steps, _ = CASES[name]
     record, command = await commands.issue(job, action)
     for step in steps:
@@ -161,7 +161,7 @@ async def test_outcome_is_right_with_a_delayed_watch(
     async with delayed_watch(commands.api, delay):
         names = [name for name in CASES for _ in range(count)]
         records = await asyncio.gather(
-            *(run_case(commands, name, f"{name}-{n}") for n, name in enumerate(names))
+            *(run_commands(commands, name, f"{name}-{n}") for n, name in enumerate(names))
         )
         found = await asyncio.gather(*map(commands.outcome, records))
     assert found == [CASES[name][2] for name in names]

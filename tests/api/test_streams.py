@@ -392,11 +392,11 @@ async def test_streams_end_at_the_stop_even_if_a_client_does_not_read(
     is_full = asyncio.Event()
     pause_writing = BufferingConnection.pause_writing
 
-    def note_pause(connection: BufferingConnection) -> None:
+    def record_backpressure(connection: BufferingConnection) -> None:
         pause_writing(connection)
         is_full.set()
 
-    monkeypatch.setattr(BufferingConnection, "pause_writing", note_pause)
+    monkeypatch.setattr(BufferingConnection, "pause_writing", record_backpressure)
     async with (
         cluster(tmp_path) as (server, client),
         starting_api(client, sqlite(tmp_path), send_buffer=4096) as (url, ready, serving),

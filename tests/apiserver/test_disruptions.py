@@ -237,10 +237,10 @@ async def test_a_drain_proceeds_as_the_budget_allows(server: Server, drained: Ku
     await wait_counted(server, disruptionsAllowed=1)
     draining = await drained.start("drain", "n1", "--timeout=150s")
 
-    async def one_gone() -> bool:
+    async def one_deleted() -> bool:
         return len((await server.get(PODS))["items"]) < 3
 
-    await wait_until_true(one_gone)
+    await wait_until_true(one_deleted)
     await wait_counted(server, disruptionsAllowed=0, currentHealthy=2)
     for number in range(3):  # as their controller would, elsewhere
         await running(server, f"new-{number}", owner=owner, node="n2")

@@ -249,7 +249,7 @@ async def test_every_kind_and_subresource_has_a_row(server: EmbeddedServer) -> N
 async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> None:
     for kind in await discovered(server):
         row = ROWS[kind.path]
-        if "list" not in kind.entry["verbs"] or kind.path in _MADE_ELSEWHERE:
+        if "list" not in kind.entry["verbs"] or kind.path in _WRITTEN_BY_COMPONENTS:
             continue
         body = {"metadata": {"name": "row"}, **row.body}
         if kind.path.endswith(
@@ -271,7 +271,7 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
         assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in warnings)
 
 
-_MADE_ELSEWHERE = {
+_WRITTEN_BY_COMPONENTS = {
     "v1/events", "events.k8s.io/v1/events", "batch.volcano.sh/v1alpha1/jobs",
 }  # fmt: skip
 """Kinds whose objects need more than a row; other tests create them."""

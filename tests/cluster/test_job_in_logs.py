@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 from support.polling import DEFAULT_TIMEOUT
-from support.polling import wait_for as said_in_time
+from support.polling import wait_for as logged_in_time
 
 from batholith.model.job import Job
 from batholith.model.names import JOBS, SECRETS
@@ -106,7 +106,7 @@ async def test_the_way_of_a_job_can_be_read_by_its_key(tmp_path: Path) -> None:
         await until(cluster, "Completed")
         secrets = (await cluster.client.list(SECRETS, view=dict)).items
         with contextlib.suppress(AssertionError):  # missing lines are shown below
-            await said_in_time(lambda: not missing_lines(lines(cluster)))
+            await logged_in_time(lambda: not missing_lines(lines(cluster)))
         found = lines(cluster)
     mine = [line for line in found if KEY in line]
     assert missing_lines(found) == [], "\n".join(mine)

@@ -396,10 +396,10 @@ async def test_quirk_g7_what_svc_made_comes_back_when_somebody_deletes_it(
     await harness.report_pods("Succeeded")
     await harness.wait_phase("Completed")
 
-    async def all_gone() -> bool:
+    async def all_deleted() -> bool:
         return not await harness.names(NETWORKPOLICIES) and "j" not in await harness.names(SERVICES)
 
-    await wait_until_true(all_gone)
+    await wait_until_true(all_deleted)
 
 
 async def test_a_finished_job_goes_when_its_time_is_over(harness: JobHarness) -> None:

@@ -130,21 +130,21 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
 
         await wait_until_equal(completed, 1)
 
-        async def missing_and_made() -> tuple[set[str], bool]:
+        async def missing_and_created() -> tuple[set[str], bool]:
             names, values = await families(controllers)
             created = "volcano_controller_job_to_pod_creation_latency_milliseconds_count"
             return (COMMON_METRICS | CONTROLLER_METRICS) - names, values.get((created, ()), 0) >= 2
 
-        await wait_until_equal(missing_and_made, (set(), True))
+        await wait_until_equal(missing_and_created, (set(), True))
 
-        async def missing_and_told() -> tuple[set[str], bool, float | None]:
+        async def missing_and_reported() -> tuple[set[str], bool, float | None]:
             names, values = await families(scheduler)
             tried = values.get(("volcano_schedule_attempts_total", (("result", "scheduled"),)), 0)
             of = (("queue_name", "default"),)
             allocated = values.get(("volcano_queue_allocated_milli_cpu", of))
             return (COMMON_METRICS | SCHEDULER_METRICS) - names, tried >= 1, allocated
 
-        await wait_until_equal(missing_and_told, (set(), True, 0))
+        await wait_until_equal(missing_and_reported, (set(), True, 0))
         for one in (controllers, scheduler):
             assert (await one.get("health", "/healthz")) == (200, "ok")
             assert (await one.get("health", "/readyz")) == (200, "ok")

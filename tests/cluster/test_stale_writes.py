@@ -79,12 +79,12 @@ class DelayedWrite:
 
 @asynccontextmanager
 async def delayed_leader(
-    server: Server, new_controller: Callable[[Client], Controller], *, method: str, path_part: str
+    server: Server, new_controller: Callable[[Client], Controller], *, method: str, in_path: str
 ) -> AsyncIterator[DelayedWrite]:
-    """A leader whose first *method* request to a path with *path_part* is delayed."""
+    """A leader whose first *method* request to a path with *in_path* is delayed."""
     credentials = server.credentials_of("controllers")
     async with (
-        DelayedWriteClient(credentials, method, path_part) as client,
+        DelayedWriteClient(credentials, method, in_path) as client,
         running(new_controller(client)),
     ):
         yield DelayedWrite(client)
@@ -147,7 +147,7 @@ async def command(server: Server, action: str) -> None:
 
 
 async def test_a_job_status(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", path_part="/jobs/j/status") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", in_path="/jobs/j/status") as delayed:
         path = JOBS.path("default", "j")
         await submit(server)
         async with delayed.rejected_after():
@@ -158,7 +158,7 @@ async def test_a_job_status(server: Server) -> None:
 
 
 async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="DELETE", path_part="/pods/") as delayed:
+    async with delayed_leader(server, jobs, method="DELETE", in_path="/pods/") as delayed:
         await run_job(server)
         await command(server, "AbortJob")
         async with delayed.rejected_after():
@@ -171,7 +171,7 @@ async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server)
 
 
 async def test_the_size_of_a_gang(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", path_part="/podgroups/") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", in_path="/podgroups/") as delayed:
         await run_job(server)
         group = await group_of_job(server)
         await merge_patch(server, JOBS.path("default", "j"), {"spec": {"minAvailable": 1}})
@@ -181,7 +181,7 @@ async def test_the_size_of_a_gang(server: Server) -> None:
 
 
 async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", path_part="/configmaps/") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", in_path="/configmaps/") as delayed:
         await run_job(server, plugins={"svc": []})
         job = await server.get(JOBS.path("default", "j"))
         (task,) = job["spec"]["tasks"]
@@ -195,7 +195,7 @@ async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
 
 async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
     async with delayed_leader(
-        server, PodGroupController, method="DELETE", path_part="/podgroups/"
+        server, PodGroupController, method="DELETE", in_path="/podgroups/"
     ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         labels = {"app": "s"}
@@ -226,7 +226,7 @@ async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
 async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server) -> None:
     path = PODS.path("default", "p")
     async with delayed_leader(
-        server, PodGroupController, method="PATCH", path_part="/pods/p"
+        server, PodGroupController, method="PATCH", in_path="/pods/p"
     ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         spec = {"schedulerName": "volcano", "containers": [container]}
@@ -241,7 +241,7 @@ async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server
 async def test_the_state_of_a_queue(server: Server) -> None:
     path = QUEUES.path("", "default")
     async with delayed_leader(
-        server, QueueController, method="PATCH", path_part="/queues/q/status"
+        server, QueueController, method="PATCH", in_path="/queues/q/status"
     ) as delayed:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "q"}}
         await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
@@ -280,7 +280,7 @@ async def bind(server: Server, node: str) -> None:
 async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None:
     await add_node(server, "a")
     async with delayed_leader(
-        server, scheduling, method="PATCH", path_part="/pods/p/status"
+        server, scheduling, method="PATCH", in_path="/pods/p/status"
     ) as delayed:
         await add_gang(server, cpu="100")
         async with delayed.rejected_after():
@@ -292,7 +292,7 @@ async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None
 
 async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Server) -> None:
     await add_node(server, "a")
-    async with delayed_leader(server, scheduling, method="POST", path_part="/binding") as delayed:
+    async with delayed_leader(server, scheduling, method="POST", in_path="/binding") as delayed:
         await add_gang(server, cpu="1")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         async with delayed.rejected_after():
@@ -304,7 +304,7 @@ async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Se
 async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
     group = PODGROUPS.path("default", "g")
     async with delayed_leader(
-        server, scheduling, method="PATCH", path_part="/podgroups/g"
+        server, scheduling, method="PATCH", in_path="/podgroups/g"
     ) as delayed:
         await add_gang(server, cpu="1")
         async with delayed.rejected_after():
@@ -316,7 +316,7 @@ async def test_what_a_queue_has_allocated(server: Server) -> None:
     await add_node(server, "a")
     path = QUEUES.path("", "default")
     async with delayed_leader(
-        server, scheduling, method="PATCH", path_part="/queues/default"
+        server, scheduling, method="PATCH", in_path="/queues/default"
     ) as delayed:
         await add_gang(server, cpu="1")
         async with delayed.rejected_after():

@@ -234,14 +234,14 @@ async def test_the_history_of_a_name_has_a_job_that_is_deleted_while_it_is_read(
             _, page = await rest.call("GET", path)
             return bool(page["items"])
 
-        async def is_gone() -> bool:
+        async def is_absent() -> bool:
             return not await is_cached()
 
         async def delete_and_read(
             self: HistoryStore, which: JobFilter, *, limit: int, after: Cursor | None = None
         ) -> tuple[Sequence[RecordedJob], Cursor | None]:
             await client.delete(JOBS, "train", namespace="default")
-            await wait_until_true(is_gone)
+            await wait_until_true(is_absent)
             return await read(self, which, limit=limit, after=after)
 
         read = HistoryStore.jobs

@@ -90,11 +90,11 @@ def failed_in(phase: JobPhase, action: Action) -> JobView:
 @pytest.mark.parametrize("action", Action)
 def test_policy_in_each_phase_follows_the_table(phase: JobPhase, action: Action) -> None:
     seen = failed_in(phase, action)
-    by_itself = job_view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
+    independent = job_view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
                      pod_info("t-0", PodPhase.FAILED), pod_info("t-1"),
                      podgroup="Running" if seen.podgroup else None)  # fmt: skip
     then = TABLE.get((phase, action))
-    expected = then[0] if then else written_phase(decide(by_itself))
+    expected = then[0] if then else written_phase(decide(independent))
     assert written_phase(decide(seen)) == expected
 
 

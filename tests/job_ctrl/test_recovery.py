@@ -84,14 +84,14 @@ def test_event_while_no_controller_ran_matches_policies(
         assert world.transitions.phases[before:] == []
         world.run(world.pass_time(35))
     pass_time(world)
-    gone_through = world.transitions.phases[before:]
+    new_phases = world.transitions.phases[before:]
     if (action, event, timed) == ("RestartPod", "PodEvicted", True):
-        assert gone_through == []  # it was replaced in the meantime
+        assert new_phases == []  # it was replaced in the meantime
     elif action.startswith("Restart"):
-        assert gone_through[0] == "Restarting"
+        assert new_phases[0] == "Restarting"
         assert world.status["retryCount"] == 1
     else:
-        assert gone_through[-1] == ENDS[action]
+        assert new_phases[-1] == ENDS[action]
 
 
 @pytest.mark.parametrize("timed", [False, True])

@@ -203,7 +203,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(self.world.objects_by_key(kind) for kind in CREATED_RESOURCES))
     @rule(which=WHICH, kind=st.sampled_from([SERVICES, CONFIGMAPS]), pace=PACE)
-    def delete_what_a_plugin_made(self, which: int, kind: Any, pace: int | None) -> None:
+    def delete_object_of_a_plugin(self, which: int, kind: Any, pace: int | None) -> None:
         if name := _pick_by_index(which, list(self.world.objects_by_key(kind))):
             self.world.api.force_delete(kind, name)
         self._settle_or_advance(pace)
@@ -341,7 +341,7 @@ class JobMachine(RuleBasedStateMachine):
         self.world.api.hold_watches(resource)
 
     @rule(lag=st.sampled_from([1, 4, 15]))
-    def answers_are_slow(self, lag: int) -> None:
+    def responses_are_slow(self, lag: int) -> None:
         self.world.api.response_lag = lag
 
     @rule(forget=st.booleans(), pace=PACE)

@@ -28,7 +28,7 @@ def limited(limit: str = "10m", replicas: int = 2, *, warning: str = "") -> JobS
     return world
 
 
-def let_pass(world: JobSimulator, seconds: float) -> None:
+def advance(world: JobSimulator, seconds: float) -> None:
     world.now += timedelta(seconds=seconds)
     world.monotonic_now += seconds
     world.run_until_stable()
@@ -41,10 +41,10 @@ def state(world: JobSimulator) -> tuple[str, str]:
 def test_job_fails_with_the_reason_once_its_pods_have_ended() -> None:
     world = limited()
     assert world.requeue_after == [600]
-    let_pass(world, 599)
+    advance(world, 599)
     assert state(world) == (JobPhase.RUNNING, "")
     assert world.requeue_after == [1]
-    let_pass(world, 1)
+    advance(world, 1)
     assert state(world) == (JobPhase.TERMINATING, "DeadlineExceeded")
     assert all(pod.terminating for pod in world.pods.values())
     world.crash()
@@ -59,17 +59,17 @@ def test_job_whose_pods_have_all_succeeded_is_completed_however_late_that_is_see
     world = limited()
     for name in ("t-0", "t-1"):
         world.report_pod(name, PodPhase.SUCCEEDED)
-    let_pass(world, 900)
+    advance(world, 900)
     assert state(world)[0] == JobPhase.COMPLETED
 
 
 def test_time_in_which_the_job_is_stopped_does_not_count() -> None:
     world = limited()
-    let_pass(world, 400)
+    advance(world, 400)
     world.suspend()
     world.run_until_stable()
     world.finish_deletions()
-    let_pass(world, 5000)
+    advance(world, 5000)
     assert state(world)[0] == JobPhase.ABORTED
     world.suspend(False)
     world.run_until_stable()
@@ -77,15 +77,15 @@ def test_time_in_which_the_job_is_stopped_does_not_count() -> None:
     world.run_until_stable()
     world.admit()
     world.run_all_pods()
-    let_pass(world, 199)
+    advance(world, 199)
     assert state(world)[0] == JobPhase.RUNNING
-    let_pass(world, 1)
+    advance(world, 1)
     assert state(world)[0] == JobPhase.TERMINATING
 
 
 def test_attempts_count_together() -> None:
     world = limited()
-    let_pass(world, 400)
+    advance(world, 400)
     world.send_command("RestartJob")
     world.run_until_stable()
     world.finish_deletions()
@@ -100,7 +100,7 @@ def test_attempts_count_together() -> None:
 @pytest.mark.parametrize("limit", ["", "soon", "-1s"])
 def test_malformed_limit_has_no_effect(limit: str) -> None:
     world = limited(limit)
-    let_pass(world, 1e6)
+    advance(world, 1e6)
     assert state(world)[0] == JobPhase.RUNNING
     assert "batholith-seconds-run" not in world.status.controlled_resources
 
@@ -113,32 +113,32 @@ def test_job_runs_for_its_limit_and_no_longer_whenever_it_is_suspended(
     for running, stopped in suspensions:
         if ran + running >= 600:
             break
-        let_pass(world, running)
+        advance(world, running)
         ran += running
         world.suspend()
         world.run_until_stable()
         world.finish_deletions()
-        let_pass(world, stopped)
+        advance(world, stopped)
         world.suspend(False)
         world.run_until_stable()
         world.admit()
         world.run_all_pods()
-    let_pass(world, 599 - ran)
+    advance(world, 599 - ran)
     assert state(world)[0] == JobPhase.RUNNING
-    let_pass(world, 1)
+    advance(world, 1)
     assert state(world) == (JobPhase.TERMINATING, "DeadlineExceeded")
 
 
 def test_warned_job_is_ended_earlier_and_its_pods_get_the_rest_of_the_time() -> None:
     world = limited("10m", warning="2m")
     assert world.requeue_after == [480]
-    let_pass(world, 479)
+    advance(world, 479)
     assert state(world)[0] == JobPhase.RUNNING
-    let_pass(world, 1)
+    advance(world, 1)
     assert state(world) == (JobPhase.TERMINATING, "DeadlineExceeded")
     assert world.extra_grace == [120]
     assert all(pod.terminating for pod in world.pods.values())
-    let_pass(world, 60)
+    advance(world, 60)
     world.crash()
     world.run_until_stable()
     assert world.extra_grace == [120], "deleted pods get no other grace period"
@@ -163,7 +163,7 @@ def test_pods_get_what_is_left_of_the_warning(late: int, deleted_after: int) -> 
 
 def test_pods_that_a_suspension_deletes_get_their_grace_period_only() -> None:
     world = limited("10m", warning="2m")
-    let_pass(world, 300)
+    advance(world, 300)
     world.suspend()
     world.run_until_stable()
     assert world.extra_grace == [0]

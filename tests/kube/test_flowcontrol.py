@@ -158,9 +158,9 @@ def test_cancelled_waiters_leak_no_slot(
                 task.cancel()
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with AsyncExitStack() as all_places:
+        async with AsyncExitStack() as all_slots:
             for _ in range(limit):
-                await all_places.enter_async_context(flow.slot())
+                await all_slots.enter_async_context(flow.slot())
         assert len(log) >= cancelled.count(False)
 
     asyncio.run(run())

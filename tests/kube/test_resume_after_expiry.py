@@ -100,16 +100,16 @@ def three(api: PodsApi) -> None:
         api.put(PODS, name)
 
 
-@pytest.mark.parametrize("says_oldest", [True, False])
+@pytest.mark.parametrize("reports_oldest", [True, False])
 @pytest.mark.parametrize("streams_lists", [True, False])
 async def test_new_changes_are_delivered_during_a_relist(
-    api: PodsApi, streams_lists: bool, says_oldest: bool
+    api: PodsApi, streams_lists: bool, reports_oldest: bool
 ) -> None:
     three(api)
     if not streams_lists:
         api.faults.reject_watch_lists()
     async with running_informer(api) as follower:
-        if not says_oldest:
+        if not reports_oldest:
             refused = RequestMatcher("watch", PODS, where=lambda seen: _version_of(seen) != "")
             api.faults.error(refused, 410, message="too old resource version")
         held = await expire_resource_version(api)

@@ -33,7 +33,7 @@ class PodGroupMachine(ControllerMachine[PodGroupWorld]):
     @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]),
           size=st.integers(0, 3),
           pace=PACE)  # fmt: skip
-    def make_or_change_a_set(self, space: str, kind: Resource, size: int, pace: int | None) -> None:
+    def create_or_change_set(self, space: str, kind: Resource, size: int, pace: int | None) -> None:
         notes = {SIZE: str(size), "volcano.sh/preemptable": "true"}
         self.world.put(kind, f"{space}/w", metadata={"annotations": notes}, spec={"replicas": 2})
         self._settle_or_advance(pace)
@@ -61,7 +61,7 @@ class PodGroupMachine(ControllerMachine[PodGroupWorld]):
         self._settle_or_advance(pace)
 
     @rule(key=KEYS, kind=st.sampled_from([None, STATEFULSETS, STATEFULSETS, DAEMONSETS]), pace=PACE)
-    def make_a_pod(self, key: str, kind: Resource, pace: int | None) -> None:
+    def create_a_pod(self, key: str, kind: Resource, pace: int | None) -> None:
         if key not in self.world.objects_by_key(PODS):
             self.world.pod(key, kind)
         self._settle_or_advance(pace)

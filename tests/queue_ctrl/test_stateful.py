@@ -39,7 +39,7 @@ class QueueMachine(ControllerMachine[QueueWorld]):
     # Users.
 
     @rule(name=st.sampled_from(NAMES), which=WHICH, pace=PACE)
-    def make_or_move(self, name: str, which: int, pace: int | None) -> None:
+    def create_or_move(self, name: str, which: int, pace: int | None) -> None:
         above = [
             "absent",
             *(one for one in self.world.queues if name not in self.world.ancestors(one)),

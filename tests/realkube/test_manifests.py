@@ -253,12 +253,12 @@ async def _check_user_roles(site: InstallSite) -> None:
         ("eve", "create", jobs, "no"),
     ):
 
-        async def as_told(who: str = who, verb: str = verb, what: str = what) -> str:
+        async def as_expected(who: str = who, verb: str = verb, what: str = what) -> str:
             """By a server that observes roles and bindings with a delay."""
             result = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
             return result.out.split(maxsplit=1)[0]
 
-        await wait_until_equal(as_told, response)
+        await wait_until_equal(as_expected, response)
     await site.kubectl("delete", "clusterrolebinding", "eve")
 
 

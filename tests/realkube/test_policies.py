@@ -551,7 +551,7 @@ def random_job(dice: Random) -> Json:
         for index, each in enumerate(tasks):
             each["name"] = f"t{index}"
     spec: Json = {}
-    for field, choices in JOB_PARTS.items():
+    for field, choices in JOB_FIELDS.items():
         if dice.random() < 0.1:
             spec[field] = dice.choice(choices)
     name = "j" if dice.random() < 0.8 else dice.choice(("1j", "j.k", "j" * 60, "j" * 64))
@@ -560,7 +560,7 @@ def random_job(dice: Random) -> Json:
 
 def random_task(dice: Random) -> Json:
     created = task("t", dice.choice((0, 1, 4, 6, 11)))
-    for field, choices in TASK_PARTS.items():
+    for field, choices in TASK_FIELDS.items():
         if dice.random() < 0.07:
             created[field] = dice.choice(choices)
     if dice.random() < 0.1:
@@ -581,7 +581,7 @@ SOME_POLICIES: list[list[Json]] = [
     [{"event": "OutOfSync", "action": "AbortJob"}],
     [POLICY | {"timeout": "1"}],
 ]
-JOB_PARTS: dict[str, list[Any]] = {
+JOB_FIELDS: dict[str, list[Any]] = {
     "minAvailable": [0, 1, 2, 7],
     "plugins": [
         {"env": [], "svc": []},
@@ -605,7 +605,7 @@ JOB_PARTS: dict[str, list[Any]] = {
     "minSuccess": [1],
     "ttlSecondsAfterFinished": [0],
 }
-TASK_PARTS: dict[str, list[Any]] = {
+TASK_FIELDS: dict[str, list[Any]] = {
     "minAvailable": [0, 1, 4, 5],
     "policies": SOME_POLICIES,
     "topologyPolicy": ["none", "restricted"],

@@ -148,7 +148,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
 
     @precondition(lambda self: self.world.objects(NODES))
     @rule(which=WHICH, number=st.integers(0, 2), cpu=st.integers(1, 3), pace=PACE)
-    def another_scheduler_places_its_pod(
+    def another_scheduler_binds_its_pod(
         self, which: int, number: int, cpu: int, pace: int | None
     ) -> None:
         node = self._pick(list(self.world.objects(NODES)), which)
@@ -266,7 +266,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         self.world.api.hold_watches(resource)
 
     @rule()
-    def nothing_is_charged_a_minute_after_the_controller_is_gone(self) -> None:
+    def nothing_is_charged_a_minute_after_the_controller_has_ended(self) -> None:
         """What a plan holds for pods that never arrive is free within 60 seconds."""
         self.world.run(self._lose_controller())
 

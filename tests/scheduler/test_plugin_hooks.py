@@ -262,11 +262,11 @@ async def test_further_pods_of_a_gang_wait_for_its_first_ones_and_fail_with_them
     preparing: type[Preparing],
 ) -> None:
     """Else they might run without the minimum of the gang."""
-    goes_on = threading.Event()
+    continues = threading.Event()
 
     async def prepare(placements: Sequence[Placement]) -> None:
-        if not goes_on.is_set():
-            await asyncio.to_thread(goes_on.wait, 60)
+        if not continues.is_set():
+            await asyncio.to_thread(continues.wait, 60)
             raise OSError("no route")
 
     preparing.prepare = staticmethod(prepare)
@@ -279,7 +279,7 @@ async def test_further_pods_of_a_gang_wait_for_its_first_ones_and_fail_with_them
             await wait_for(lambda: ("pre_bind", first) in preparing.calls)
             server.member("g", 1)
             await wait_for(lambda: ("reserve", second) in preparing.calls)
-            goes_on.set()
+            continues.set()
             await server.wait_bound("g", 2)
     calls = preparing.calls
     assert calls[:3] == [("reserve", first), ("pre_bind", first), ("reserve", second)]
@@ -362,11 +362,11 @@ async def test_a_plugin_that_takes_too_long_fails(
 
 
 async def test_nothing_is_released_while_it_is_prepared(preparing: type[Preparing]) -> None:
-    started, goes_on = threading.Event(), threading.Event()
+    started, continues = threading.Event(), threading.Event()
 
     async def prepare(placements: Sequence[Placement]) -> None:
         started.set()
-        await asyncio.to_thread(goes_on.wait, 60)
+        await asyncio.to_thread(continues.wait, 60)
         preparing.calls.append(("end", tuple(each.name for each in placements)))
 
     preparing.prepare = staticmethod(prepare)
@@ -379,7 +379,7 @@ async def test_nothing_is_released_while_it_is_prepared(preparing: type[Preparin
             server.remove(PODS, "g-0")
             server.gang("other", 1)
             await wait_for(lambda: ("reserve", ("other-0",)) in preparing.calls)
-            goes_on.set()
+            continues.set()
             await wait_for(lambda: ("unreserve", ("g-0",)) in preparing.calls)
     names = [name for name, pods in preparing.calls if pods == ("g-0",)]
     assert names == ["reserve", "pre_bind", "end", "unreserve"]

@@ -172,7 +172,7 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
 
     @precondition(lambda self: self.world.objects(NODES) and len(self.world.pods) < MAX_PODS)
     @rule(which=WHICH, number=st.integers(0, 4), cpu=st.integers(1, 3), pace=PACE)
-    def another_scheduler_places_its_pod(
+    def another_scheduler_binds_its_pod(
         self, which: int, number: int, cpu: int, pace: int | None
     ) -> None:
         node = self._pick(list(self.world.objects(NODES)), which)

@@ -89,7 +89,7 @@ async def test_a_commit_with_a_lost_response_writes_one_row(
     commit = dialect.do_commit
     lost: list[bool] = []
 
-    def loses_the_first_answer(connection: sa.PoolProxiedConnection) -> None:
+    def loses_the_first_response(connection: sa.PoolProxiedConnection) -> None:
         commit(connection)
         if not lost:
             lost.append(True)
@@ -97,7 +97,7 @@ async def test_a_commit_with_a_lost_response_writes_one_row(
             connection.driver_connection.close()
             raise psycopg.OperationalError("the connection is lost")
 
-    monkeypatch.setattr(dialect, "do_commit", loses_the_first_answer)
+    monkeypatch.setattr(dialect, "do_commit", loses_the_first_response)
     await CommandStore(database).add(record("lost"))
     assert lost
     assert await CommandStore(database).get("lost") == record("lost")

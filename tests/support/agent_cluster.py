@@ -155,7 +155,7 @@ class AgentCluster:
                     task.cancel()
                 await asyncio.gather(waiting, *tasks, return_exceptions=True)
 
-    def kill_leftover_pods(self) -> None:
+    def kill_orphaned_pods(self) -> None:
         """Kill everything that pods of this test left running."""
         for _, record in PodDir.all(self.settings.data_dir):
             while kill_tagged(record.uid):
@@ -179,7 +179,7 @@ async def agent_cluster(
         try:
             yield created
         finally:
-            created.kill_leftover_pods()
+            created.kill_orphaned_pods()
 
 
 async def bind_pvc(cluster: AgentCluster, name: str) -> None:

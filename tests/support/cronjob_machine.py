@@ -79,7 +79,7 @@ class CronJobMachine(ControllerMachine[CronJobWorld]):
 
     @precondition(lambda self: self.world.cronjobs)
     @rule(which=WHICH, pace=PACE)
-    def create_a_job_by_hand(self, which: int, pace: int | None) -> None:
+    def create_a_job_manually(self, which: int, pace: int | None) -> None:
         names = sorted(self.world.cronjobs)
         self.world.put_manual_job(f"manual-{which}", names[which % len(names)])
         self._settle_or_advance(pace)

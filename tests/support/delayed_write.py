@@ -9,16 +9,16 @@ from batholith.kube.errors import ConnectionLostError
 
 
 class DelayedWriteClient(Client):
-    """Holds the first *method* request whose path contains *path_part*; later requests fail."""
+    """Holds the first *method* request whose path contains *in_path*; later requests fail."""
 
-    def __init__(self, credentials: Credentials, method: str, path_part: str) -> None:
+    def __init__(self, credentials: Credentials, method: str, in_path: str) -> None:
         super().__init__(credentials, user_agent="test")
         self.held = asyncio.Event()
         """The write is on its way."""
         self.arrived = asyncio.Event()
         """The server has had it."""
         self.error: Exception | None = None
-        self._method, self._path_part = method, path_part
+        self._method, self._in_path = method, in_path
         self._released = asyncio.Event()
 
     async def deliver(self) -> None:
@@ -29,7 +29,7 @@ class DelayedWriteClient(Client):
     async def _send(self, method: str, path: str, *rest: Any) -> bytes:
         if self.held.is_set():
             raise ConnectionLostError("dead")
-        if method != self._method or self._path_part not in path:
+        if method != self._method or self._in_path not in path:
             return await super()._send(method, path, *rest)
         self.held.set()
         await self._released.wait()

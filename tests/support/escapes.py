@@ -113,7 +113,7 @@ def core_pattern_is_written() -> str:
 
 
 @register_attempt
-def system_requests_are_made() -> str:
+def system_requests_are_sent() -> str:
     return opened("/proc/sysrq-trigger", os.O_WRONLY)
 
 
@@ -138,12 +138,12 @@ def its_private_keys_are_read() -> str:
 
 
 @register_attempt
-def the_data_folder_is_read() -> str:
+def the_data_directory_is_read() -> str:
     return host_secret()
 
 
 @register_attempt
-def the_data_folder_is_listed() -> str:
+def the_data_directory_is_listed() -> str:
     return ",".join(os.listdir(DATA))
 
 
@@ -162,7 +162,7 @@ def the_machine_s_files_are_written() -> str:
 
 
 @register_attempt
-def a_read_only_mount_is_made_writable() -> str:
+def a_read_only_mount_becomes_writable() -> str:
     mount(None, "/usr", None, BIND | REMOUNT)
     return "/usr"
 
@@ -174,7 +174,7 @@ def a_cover_is_taken_off() -> str:
 
 
 @register_attempt
-def a_cover_is_taken_off_in_a_user_namespace_of_its_own() -> str:
+def a_cover_is_unmounted_in_a_new_user_namespace() -> str:
     def work() -> str:
         as_namespace_root()
         for path in (DATA, "/proc/sys", "/proc", "/tmp", "/"):

@@ -407,8 +407,8 @@ class Replay:
         name = body["metadata"]["name"]
         self._record_apply(kind, name, status=response.status, body=response.body)
 
-    async def _command(self, action: str, resource_word: str, name: str) -> None:
-        target = await self.cluster.server.get(self._path(COMMAND_RESOURCES[resource_word], name))
+    async def _command(self, action: str, resource_name: str, name: str) -> None:
+        target = await self.cluster.server.get(self._path(COMMAND_RESOURCES[resource_name], name))
         owner = {key: target[key] for key in ("apiVersion", "kind")}
         owner |= {"name": name, "uid": target["metadata"]["uid"], "controller": True}
         meta = {"generateName": f"{name}-", "ownerReferences": [owner]}
@@ -421,19 +421,19 @@ class Replay:
         }
         await self.cluster.server.create(self._path(names.COMMANDS), body)
 
-    async def _patch(self, resource_word: str, name: str, change: Any, *, form: str) -> None:
-        path = self._path(COMMAND_RESOURCES[resource_word], name)
+    async def _patch(self, resource_name: str, name: str, change: Any, *, form: str) -> None:
+        path = self._path(COMMAND_RESOURCES[resource_name], name)
         response = await self.cluster.server.request("PATCH", path, change, content_type=form)
         if response.status >= 300:
             self._record_apply("patch", name, status=response.status, body=response.body)
 
-    async def _delete(self, resource_word: str, name: str) -> None:
-        resource = COMMAND_RESOURCES[resource_word]
+    async def _delete(self, resource_name: str, name: str) -> None:
+        resource = COMMAND_RESOURCES[resource_name]
         content = "" if name == "--all" else name
         old_uids = self.cluster.uids(self.namespace, resource.kind, content)
         response = await self.cluster.server.request("DELETE", self._path(resource, content))
         assert response.status < 300, response.body
         await self.cluster.time.until(
             lambda: not old_uids & self.cluster.uids(self.namespace, resource.kind),
-            f"{self.namespace}: {resource_word} {name} deleted",
+            f"{self.namespace}: {resource_name} {name} deleted",
         )

@@ -80,7 +80,7 @@ class ControllerMachine(RuleBasedStateMachine, Generic[World]):
         self._settle_or_advance(pace)
 
     @rule(lag=st.sampled_from([1, 4, 15]))
-    def answers_are_slow(self, lag: int) -> None:
+    def responses_are_slow(self, lag: int) -> None:
         self.world.api.response_lag = lag
 
     @rule(forget=st.booleans(), pace=PACE)

@@ -3,11 +3,12 @@
 Usage: python tests/tools/terminology.py [--count] [PATH ...]
 
 The list is the last fenced block of docs/glossary.md: one pattern per line, then ``#`` and what to
-use instead. In the code of platform/ and bench/, names of several words are checked word by word. A
-hit is allowed if a phrase of ``docs/glossary-allowed.txt`` covers it, or is the whole name: one
-regular expression per line, after ``PATH-GLOB:`` if it holds for those files alone. Prints the hits
-that are not allowed as ``path:line: word (use …): text``; exit status 1 if there are any. A check
-of the whole repository also reports the phrases that allow nothing.
+use instead. In Python code, names of several words are checked word by word, except those of test
+functions, which are sentences. A hit is allowed if a phrase of ``docs/glossary-allowed.txt`` covers
+it, or is the whole name: one regular expression per line, after ``PATH-GLOB:`` if it holds for
+those files alone. Prints the hits that are not allowed as ``path:line: word (use …): text``; exit
+status 1 if there are any. A check of the whole repository also reports the phrases that allow
+nothing.
 """
 
 import re
@@ -32,10 +33,10 @@ EXCLUDED = (
     "*.min.js",
 )  # fmt: skip
 """The list and its checker; recordings and generated tables."""
-NAMES_CHECKED = ("platform/*.py", "bench/*.py")
+NAMES_CHECKED = ("platform/*.py", "bench/*.py", "tests/*.py")
 """Files in which names are split into words."""
 
-_NAME = re.compile(r"\w*[a-zA-Z]\w*")
+_NAME = re.compile(r"(?!test_)\b\w*[a-zA-Z]\w*")
 _BETWEEN_WORDS = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
