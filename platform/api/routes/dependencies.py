@@ -17,6 +17,7 @@ from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
+from ..history.destinations import NotificationRules
 from ..http.idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from ..http.metrics import ApiMetrics
 from ..identity.audit import note_operation
@@ -55,6 +56,7 @@ class AppState:
     streams: Streams
     metrics: ApiMetrics
     simulations: SchedulerSimulations
+    notifications: NotificationRules
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 

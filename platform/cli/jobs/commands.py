@@ -1,11 +1,13 @@
 """The commands: ``jobs``, ``job``, ``why``, ``logs``, ``cancel`` and so on."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
 from .connection import (
     FAILED,
@@ -18,6 +20,7 @@ from .connection import (
     on_cluster,
     parse_since,
 )
+from .hooks import CommandHook
 from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
 from .past_jobs import rerun, usage
@@ -306,12 +309,20 @@ def wait(
         list[Phase] | None, typer.Option("--for", help="Default: until it has finished.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for each job.")] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this at start, end and failure of each job."),
+    ] = None,
 ) -> None:
     """Wait until jobs have finished; exit with 1 if one has not completed."""
     phases = [str(each) for each in phase or ()] or None
+    arguments = None if notify is None else shlex.split(notify)
+    if arguments == []:
+        raise ValueError("--notify: the command is empty")
 
     def act(found: "JobHandle") -> str:
-        found.wait(phases, timeout=timeout)
+        hook = None if arguments is None else CommandHook(arguments, frozenset(NotifyEvent))
+        found.wait(phases, timeout=timeout, on_change=None if hook is None else hook.observe)
         if phases is None and not found.info.succeeded_finally:
             raise CommandFailedError(f"{key(found)}: {found.phase} {found.info.message}", FAILED)
         return f"{key(found)}: {found.phase}"
