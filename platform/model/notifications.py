@@ -15,7 +15,7 @@ NONE = "none"
 """Value of the annotation of a job that is not to have the notifications of its queue."""
 MAX_URL = 2048
 DEFAULT_WARNING = 0.1
-"""Part of the time limit that is left when a job without a warning of its own is notified of it."""
+"""Fraction of the time limit that is left when a job without a warning is notified of it."""
 
 _URL = re.compile(
     r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-\"$-\[\]-~]*)?"
@@ -95,8 +95,8 @@ def url_error(url: str) -> str:
     if len(url) > MAX_URL or not _URL.fullmatch(url):
         return text
     try:
-        parts = urlsplit(url)
-        return "" if parts.hostname and parts.port != 0 else text
+        split = urlsplit(url)
+        return "" if split.hostname and split.port != 0 else text
     except ValueError:
         return text
 

@@ -43,6 +43,19 @@ class JobKindName(StrEnum):
     JAXJOBS = "jaxjobs"
 
 
+KINDS = {
+    ("batch.volcano.sh/v1alpha1", "Job"): JobKindName.JOBS,
+    ("batch/v1", "Job"): JobKindName.BATCHJOBS,
+    ("kubeflow.org/v1", "PyTorchJob"): JobKindName.PYTORCHJOBS,
+    ("kubeflow.org/v1", "TFJob"): JobKindName.TFJOBS,
+    ("kubeflow.org/v1", "MPIJob"): JobKindName.MPIJOBS,
+    ("kubeflow.org/v1", "XGBoostJob"): JobKindName.XGBOOSTJOBS,
+    ("kubeflow.org/v1", "PaddleJob"): JobKindName.PADDLEJOBS,
+    ("kubeflow.org/v1", "JAXJob"): JobKindName.JAXJOBS,
+}
+"""Kinds of jobs in paths, by ``apiVersion`` and ``kind`` of their manifests."""
+
+
 class TaskSummary(Record, frozen=True):
     """One task of a job: a task of Volcano, a replica type of a training job, all pods else."""
 

@@ -2,7 +2,7 @@
 
 A URL is written by a user, and requested from inside the cluster: without limits it would reach
 what the network hides from that user. So a name is resolved once, all its addresses must be
-permitted, and the connection is made to one of these, whatever the name resolves to by then.
+permitted, and one of these is connected to, even if the name resolves to others by then.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class DestinationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Which hosts are permitted beside those with public addresses, and with HTTP."""
+    """Which hosts are permitted in addition to those with public addresses, and with HTTP."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -55,21 +55,21 @@ class Destinations:
         empty if nothing is known."""
         if text := url_error(url):
             return text
-        parts = urlsplit(url)
-        host = str(parts.hostname)
+        split = urlsplit(url)
+        host = str(split.hostname)
         try:
             address = ip_address(host)
         except ValueError:
             known = not self.networks and host.rstrip(".") not in self.hosts
-            return "must be a URL of https" if known and parts.scheme != "https" else ""
-        return self._error_of_address(address, parts.scheme)
+            return "must be a URL of https" if known and split.scheme != "https" else ""
+        return self._error_of_address(address, split.scheme)
 
     def error_of_resolved(self, url: str, addresses: Sequence[Address]) -> str:
         """Return why *url* must not be requested at *addresses*; empty if it may be."""
-        parts = urlsplit(url)
-        if str(parts.hostname).rstrip(".") in self.hosts:
+        split = urlsplit(url)
+        if str(split.hostname).rstrip(".") in self.hosts:
             return ""
-        errors = (self._error_of_address(each, parts.scheme) for each in addresses)
+        errors = (self._error_of_address(each, split.scheme) for each in addresses)
         return next(filter(None, errors), "")
 
     def _error_of_address(self, address: Address, scheme: str) -> str:

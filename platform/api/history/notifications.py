@@ -30,7 +30,7 @@ INTERVAL = 1.0
 MAX_HOSTS = 16
 """Hosts that are sent to at a time."""
 PER_HOST = 20
-"""Notifications that are sent to a host before others have their turn."""
+"""Notifications that are sent to a host before those to others."""
 BATCH = 200
 INITIAL_BACKOFF, MAX_BACKOFF = 5.0, 1800.0
 """Seconds before the second attempt, and between the last ones."""
@@ -164,10 +164,10 @@ class NotificationSender:
         destinations = self._settings.destinations
         if text := destinations.error_of(each.url):
             raise DestinationError(text)
-        parts = urlsplit(each.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        split = urlsplit(each.url)
+        port = split.port or (443 if split.scheme == "https" else 80)
         async with asyncio.timeout(TIMEOUT):
-            addresses = await self._resolve(str(parts.hostname), port)
+            addresses = await self._resolve(str(split.hostname), port)
             if text := destinations.error_of_resolved(each.url, addresses):
                 raise DestinationError(text)
             body = each.body.encode()

@@ -26,6 +26,7 @@ from ..identity.caller import AuthenticatedCaller
 from ..identity.reviewer import AccessReviewer
 from ..jobs.kinds import KINDS, JobKind
 from ..logs.containers import LogStreams
+from ..past_usage import PastUsages
 from ..problems import ProblemError
 from ..simulation import SchedulerSimulations
 from ..streams.feeds import Streams
@@ -56,6 +57,7 @@ class AppState:
     streams: Streams
     metrics: ApiMetrics
     simulations: SchedulerSimulations
+    past_usages: PastUsages
     notifications: NotificationRules
     log_streams: LogStreams = field(default_factory=LogStreams)
 

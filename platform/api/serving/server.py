@@ -38,6 +38,7 @@ from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
 from ..pages.app import Pages, PagesSettings
+from ..past_usage import PastUsages
 from ..routes.dependencies import AppState
 from ..schemas.queues import queue_of
 from ..simulation import SchedulerSimulations
@@ -175,6 +176,7 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         history=HistoryStore(database),
         usage=UsageStore(database),
         simulations=SchedulerSimulations(client, settings.scheduler_namespace),
+        past_usages=PastUsages(client, settings.scheduler_namespace, clock=clock),
         notifications=NotificationRules(
             destinations=None
             if settings.history.notifications is None

@@ -28,8 +28,8 @@ from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
+    explanations,
     job_columns,
-    queue_positions,
     record_columns,
     show_job,
     show_queue,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from ...client import Client, JobHandle
     from ...wire.commands import CommandResult
+    from ...wire.jobs import Explanation
 
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="NAME or KIND/NAME.", autocompletion=complete_jobs)
@@ -103,18 +104,18 @@ def jobs(
         _watch_jobs(client, kinds, filters, user, output)
         return
     found = list_jobs(client, kinds, user=user, sort=sort, **filters)
-    positions = _positions(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
-    show(found, job_columns(positions, all_namespaces=all_namespaces), output, name=key)
+    waits = _waits(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
+    show(found, job_columns(waits, all_namespaces=all_namespaces), output, name=key)
 
 
-def _positions(client: "Client", all_namespaces: bool) -> dict[str, str]:
-    """Return the positions of the jobs in their queues; none if PodGroups may not be read."""
+def _waits(client: "Client", all_namespaces: bool) -> "dict[str, Explanation]":
+    """Return why jobs wait, by uid; nothing if PodGroups may not be read."""
     from ...client.errors import ForbiddenError
 
     try:
-        return queue_positions(client.podgroups.list(all_namespaces=all_namespaces))
+        return explanations(client.podgroups.list(all_namespaces=all_namespaces))
     except ForbiddenError as error:
-        typer.echo(f"batholith: no positions: {error.detail}", err=True)
+        typer.echo(f"batholith: no positions and starts: {error.detail}", err=True)
         return {}
 
 
@@ -127,8 +128,8 @@ def _watch_jobs(
     if output in (Output.YAML, Output.CSV):
         raise ValueError(f"--watch has no output {output}: choose table, wide, json or name")
     columns = job_columns({}, all_namespaces=filters["all_namespaces"])
-    # The position in the queue is not part of the stream.
-    shown = [each for each in columns if each.title != "POSITION"]
+    # What the scheduler has explained is not part of the stream.
+    shown = [each for each in columns if each.title not in ("POSITION", "START")]
     table = Table(shown, wide=output is Output.WIDE)
     is_first = True
     for type_, job in watch_jobs(client, kinds, **filters):

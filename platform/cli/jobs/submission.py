@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typer.core import TyperCommand
 from ...model.names import JOB_ID
 from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName
+from ...wire.renewal import new_number
 from ..submit import option_table
 from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
 from ..submit.errors import SubmitError
@@ -303,11 +303,6 @@ def create(
     emit([key(job)])
     if wait:
         follow(job, hook)
-
-
-def new_number() -> int:
-    """Return a number of nine digits that no other job has, with high probability."""
-    return 100_000_000 + secrets.randbelow(900_000_000)
 
 
 def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:
