@@ -377,6 +377,14 @@ class Why(Record, frozen=True):
     reason: Annotated[str, Sends(WaitReason)] = ""
     summary: str = ""
     """For people."""
+    cause: str = ""
+    """The dominant reason why it waits, is slow to start or has failed, in one sentence."""
+    next_step: str = ""
+    """What to do next; empty if there is nothing to be done."""
+    failed_pod: str = ""
+    """The pod that failed first, of a failed job whose pods exist and may be read."""
+    last_lines: list[str] = []
+    """The last lines of its log, if that may be read."""
     conditions: list[PodGroupCondition] = []
     """Those of the job's PodGroup, or that of its pod."""
     explanation: Explanation | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from .output import Column, Table, duration_text, emit, show_fields
+from .output import Column, Table, cell_text, duration_text, emit, show_fields
 
 if TYPE_CHECKING:
     from ...wire.history import RecordedJob
@@ -105,8 +105,14 @@ def iso(time: datetime | None) -> str:
 
 
 def show_why(name: str, why: "Why") -> None:
-    """Print why a job waits: the reason, then the numbers of the scheduler's last attempt."""
-    show_fields([(name, why.summary or why.reason)])
+    """Print why a job waits or has failed: the dominant reason and the next step, then the numbers
+    of the scheduler's last attempt, or the end of a log."""
+    cause = why.cause or why.summary or why.reason
+    detail = why.summary if why.summary != cause else ""
+    show_fields([(name, cause), ("Next", why.next_step), ("Detail", detail)])
+    if why.last_lines:
+        shown = (cell_text(line) for line in why.last_lines)
+        emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
     found = why.explanation
     if found is None:
         return
