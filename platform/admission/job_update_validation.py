@@ -12,11 +12,14 @@ from ..model.names import (
     BEGIN,
     DEPENDS_ON,
     MAX_PARALLEL,
+    NOTIFY,
+    NOTIFY_EVENTS,
     RUNNING_ESTIMATE,
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
 )
 from ..model.quantity import QuantityError
+from .notifications import notify_errors
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
 from .time_limits import job_errors
 
@@ -44,17 +47,11 @@ def validate_job_update(
     Raises:
         DeniedError: with the first error.
     """
-    if _of_run_time(new) != _of_run_time(old):
-        annotations = job.metadata.annotations
-        removed = TIME_LIMIT not in annotations
-        for error in job_errors(annotations, job.spec.queue, reader, removed=removed):
-            raise DeniedError(error)
+    for error in _annotation_errors(job, new, old, reader):
+        raise DeniedError(error)
     is_same_spec = nested_object(new, "spec") == nested_object(old, "spec")
     if not is_same_spec or _annotation(new, MAX_PARALLEL) != _annotation(old, MAX_PARALLEL):
         for error in array_errors(job):
-            raise DeniedError(error)
-    if any(_annotation(new, each) != _annotation(old, each) for each in (DEPENDS_ON, BEGIN)):
-        for error in dependency_errors(job.metadata.name, job.metadata.annotations):
             raise DeniedError(error)
     if is_same_spec:
         return
@@ -62,6 +59,22 @@ def validate_job_update(
         raise DeniedError(error)
     for error in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
         raise DeniedError(error)
+
+
+def _annotation_errors(job: Job, new: Json, old: Json, reader: ObjectReader) -> Iterator[str]:
+    """Yield what is wrong with the annotations that the update changes."""
+
+    def are_changed(*names: str) -> bool:
+        return any(_annotation(new, each) != _annotation(old, each) for each in names)
+
+    annotations = job.metadata.annotations
+    if _of_run_time(new) != _of_run_time(old):
+        removed = TIME_LIMIT not in annotations
+        yield from job_errors(annotations, job.spec.queue, reader, removed=removed)
+    if are_changed(DEPENDS_ON, BEGIN):
+        yield from dependency_errors(job.metadata.name, annotations)
+    if are_changed(NOTIFY, NOTIFY_EVENTS):
+        yield from notify_errors(annotations)
 
 
 def _annotation(job: Json, name: str) -> object:

@@ -16,6 +16,7 @@ from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
 from . import policy_validation
+from .notifications import notify_errors
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings
@@ -57,6 +58,7 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         *_queue_errors(job.spec.queue, reader),  # C16 to C19
         dependency_error(job.spec.tasks),  # C20
         *job_errors(job.metadata.annotations, job.spec.queue, reader),
+        *notify_errors(job.metadata.annotations),
         *array_errors(job),
         *dependency_errors(job.metadata.name, job.metadata.annotations),
     ]

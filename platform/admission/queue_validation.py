@@ -11,6 +11,7 @@ from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader,
 from ..model.budgets import budget_problems
 from ..model.field_errors import ErrorList, aggregate_errors, quote
 from ..model.names import QUEUES, ROOT_QUEUE
+from ..model.notifications import errors_of
 from ..model.quantity import Quantity, QuantityError
 from ..model.quantity_advice import quantity_advice
 from ..model.queue import Quantities, Queue, QueueState
@@ -117,6 +118,7 @@ def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> N
 def _annotation_problems(queue: Queue) -> Iterator[Problem]:
     annotations = queue.metadata.annotations
     yield from queue_problems(annotations)
+    yield from errors_of(annotations)
     yield from budget_problems(annotations)
 
 

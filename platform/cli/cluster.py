@@ -39,6 +39,14 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Data directory of the cluster.", show_default="$XDG_DATA_HOME/batholith"),
 ]
+NotifyAllow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST|NETWORK",
+        help="Host or network that jobs may notify although it is not public, and without TLS, such"
+        " as localhost; repeatable.",
+    ),
+]
 MountOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -145,6 +153,7 @@ def up(
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
+    notify_allow: NotifyAllow = None,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -166,8 +175,21 @@ def up(
             controllers=enabled,
             pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
+            notify_allow=_checked_destinations(notify_allow or []),
         )
     _up(context, data, options, detach=detach)
+
+
+def _checked_destinations(texts: list[str]) -> tuple[str, ...]:
+    """Return what may be notified.
+
+    Raises:
+        ValueError: one is neither a host nor a network.
+    """
+    from ..api.history.destinations import Destinations
+
+    Destinations.parse(texts)
+    return tuple(texts)
 
 
 def _checked_conf(path: Path) -> Path:

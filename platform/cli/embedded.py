@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shlex
 import socket
 import sys
@@ -87,6 +88,8 @@ class Options:
     """The controllers that run, as in ``--controllers``."""
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount."""
+    notify_allow: tuple[str, ...] = ()
+    """Hosts and networks that may be notified although they are not public."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -132,6 +135,8 @@ class EmbeddedCluster:
             self._write_credentials()
             if options.pages:
                 self._sign_in_code = prepare_sign_in(self._data.sign_in, self._admin_token)
+            if not self._data.notify_key.exists():
+                write_private(self._data.notify_key, secrets.token_hex(32).encode())
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             opened.pop_all()
         self.notices += isolation_warnings(options)
@@ -253,6 +258,8 @@ class EmbeddedCluster:
         api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
         store = f"sqlite:///{self._data.api_db}"
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
+        notify = ["--notify-key-file", str(self._data.notify_key)]
+        notify += [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         file = options.scheduler_conf
@@ -298,7 +305,8 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *pages, *limits
+                    *("api", "--store", store, "--listen-fd", str(rest)),
+                    *(*API_FLAGS, *pages, *notify, *limits),
                 ),
                 descriptors=[rest],
                 environment=environment,

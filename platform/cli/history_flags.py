@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,17 @@ from .leader_election import ElectionFlags
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from ..api.history.notifications import NotificationSettings
     from ..api.history.tasks import HistorySettings
+
+NotifyAllow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST|NETWORK",
+        help="Host or network that jobs may notify although it is not public, and without TLS, such"
+        " as localhost; repeatable.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +61,21 @@ class HistoryFlags:
     history_max_rows: Annotated[
         int, typer.Option(min=0, help="Maximum number of deleted jobs, and of commands.")
     ] = 1_000_000
+    notify_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Send the notifications of jobs, signed with the key in this file, of at least 16 "
+            "bytes; requires --record-history."
+        ),
+    ] = None
+    notify_allow: NotifyAllow = None
 
     def settings(self, registry: "CollectorRegistry") -> "HistorySettings":
         """Return the settings, without an election.
 
         Raises:
-            FlagError: the age is not a positive duration.
+            FlagError: the age is not a positive duration, or flags contradict each other.
+            ValueError: the key cannot be used.
         """
         from ..api.history.metrics import RecorderMetrics
         from ..api.history.tasks import HistorySettings
@@ -63,7 +83,30 @@ class HistoryFlags:
 
         retention = RetentionSettings(max_age=self._max_age(), max_rows=self.history_max_rows)
         metrics = RecorderMetrics(registry)
-        return HistorySettings(record=self.record_history, retention=retention, metrics=metrics)
+        return HistorySettings(
+            record=self.record_history,
+            retention=retention,
+            metrics=metrics,
+            notifications=self._notifications(),
+        )
+
+    def _notifications(self) -> "NotificationSettings | None":
+        from ..api.history.destinations import Destinations
+        from ..api.history.notifications import NotificationSettings
+
+        if self.notify_key_file is None:
+            if self.notify_allow:
+                raise FlagError("--notify-allow requires --notify-key-file")
+            return None
+        if not self.record_history:
+            raise FlagError("--notify-key-file requires --record-history")
+        try:
+            destinations = Destinations.parse(self.notify_allow or ())
+        except ValueError as error:
+            raise FlagError(f"--notify-allow: {error}") from None
+        found = NotificationSettings(key_file=self.notify_key_file, destinations=destinations)
+        found.key()
+        return found
 
     def _max_age(self) -> timedelta:
         from ..model.durations import DurationError, parse

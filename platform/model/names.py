@@ -208,6 +208,11 @@ TIME_LIMIT_WARNING = "batholith.io/time-limit-warning"
 duration."""
 ACTIVE_DEADLINE = "batholith.io/active-deadline-seconds"
 """Annotation of a PodGroup: the ``activeDeadlineSeconds`` of its owner; written by controllers."""
+NOTIFY = "batholith.io/notify"
+"""Annotation of a job or queue: the URL that is notified of the job, or of the jobs of the queue
+that have no such annotation; ``none`` for no notifications."""
+NOTIFY_EVENTS = "batholith.io/notify-events"
+"""Annotation in addition to it: the events, separated by commas; all by default."""
 RUNNING_ESTIMATE = "batholith.io/running-estimate"
 """Annotation of a PodGroup: how long it is expected to run, as a Go duration. Users write it,
 and the job controller does with the ``runningEstimate`` of a job."""

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from .history_tables import GAPS, JOBS, MARKS, PHASES, UNFINISHED
+from .notifications import RecordedPhases, drop_warnings, write_notifications
 from .records import SECOND, JobRecord, PhaseEntry, version_number
 from .upsert import chunks, upsert
 
@@ -47,7 +48,7 @@ def apply_jobs(
         if row["deleted_at"] is not None and not (exact or row["incomplete"]):
             row["incomplete"] = LATE_DELETION
     upsert(db, JOBS, rows)
-    _add_phases(db, records)
+    write_notifications(db, _add_phases(db, records), observed_at=observed_at)
     _update_marks(db, list(latest.values()))
     return [uid for uid in latest if uid not in known]
 
@@ -60,6 +61,7 @@ def mark_deleted_unobserved(db: sa.Connection, uids: Sequence[str], *, observed_
         values = {"deleted_at": observed_at, "ended_at": ended, "incomplete": MISSED_DELETION}
         db.execute(sa.update(JOBS).where(these).values(values))
         db.execute(sa.delete(MARKS).where(MARKS.c.job_uid.in_(chunk)))
+    drop_warnings(db, uids, after=observed_at)
 
 
 def mark_incomplete(
@@ -144,27 +146,37 @@ def _row(
     }
 
 
-def _add_phases(db: sa.Connection, records: Sequence[JobRecord]) -> None:
-    """Add phases that are not stored; a transition is identified by its phase and time."""
-    found: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-    reasons: dict[tuple[str, int], tuple[str, str]] = {}
+def _add_phases(db: sa.Connection, records: Sequence[JobRecord]) -> list[RecordedPhases]:
+    """Add phases that are not stored; a transition is identified by its phase and time.
+
+    Return the phases of each of *records*.
+    """
+    found: dict[str, dict[int, PhaseEntry]] = defaultdict(dict)
     uids = {record.uid for record in records}
     for chunk in chunks(uids):
         for row in db.execute(sa.select(PHASES).where(PHASES.c.job_uid.in_(chunk))):
-            found[row.job_uid][row.phase, row.entered_at] = row.number
-            reasons[row.job_uid, row.number] = (row.reason, row.message)
+            found[row.job_uid][row.number] = PhaseEntry(
+                phase=row.phase, entered_at=row.entered_at, reason=row.reason, message=row.message
+            )
     changed: dict[tuple[str, int], dict[str, Any]] = {}
+    recorded: list[RecordedPhases] = []
     for record in records:
-        numbers = found[record.uid]
+        phases = found[record.uid]
+        numbers = {(each.phase, each.entered_at): number for number, each in phases.items()}
+        new = []
         for entry in record.phases:
             number = numbers.setdefault((entry.phase, entry.entered_at), len(numbers))
-            key = (record.uid, number)
+            known = phases.get(number)
             text = (entry.reason, entry.message)
-            if key in reasons and text in (reasons[key], ("", "")):
+            if known is not None and text in ((known.reason, known.message), ("", "")):
                 continue
-            reasons[key] = text
-            changed[key] = _phase_row(record.uid, number, entry)
+            if known is None:
+                new.append(number)
+            phases[number] = entry
+            changed[record.uid, number] = _phase_row(record.uid, number, entry)
+        recorded.append(RecordedPhases(record, dict(phases), new))
     upsert(db, PHASES, list(changed.values()))
+    return recorded
 
 
 def _phase_row(uid: str, number: int, entry: PhaseEntry) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from ..model.notifications import Subscription
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 
@@ -49,6 +51,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
     mark: str = ""
     """Value of the annotation that is to be written once this is committed; empty for none."""
+    notify: Subscription | None = None
+    """Where events of the job are sent to."""
 
 
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True):

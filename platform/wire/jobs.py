@@ -43,6 +43,19 @@ class JobKindName(StrEnum):
     JAXJOBS = "jaxjobs"
 
 
+KINDS = {
+    ("batch.volcano.sh/v1alpha1", "Job"): JobKindName.JOBS,
+    ("batch/v1", "Job"): JobKindName.BATCHJOBS,
+    ("kubeflow.org/v1", "PyTorchJob"): JobKindName.PYTORCHJOBS,
+    ("kubeflow.org/v1", "TFJob"): JobKindName.TFJOBS,
+    ("kubeflow.org/v1", "MPIJob"): JobKindName.MPIJOBS,
+    ("kubeflow.org/v1", "XGBoostJob"): JobKindName.XGBOOSTJOBS,
+    ("kubeflow.org/v1", "PaddleJob"): JobKindName.PADDLEJOBS,
+    ("kubeflow.org/v1", "JAXJob"): JobKindName.JAXJOBS,
+}
+"""Kinds of jobs in paths, by ``apiVersion`` and ``kind`` of their manifests."""
+
+
 class TaskSummary(Record, frozen=True):
     """One task of a job: a task of Volcano, a replica type of a training job, all pods else."""
 
@@ -364,6 +377,14 @@ class Why(Record, frozen=True):
     reason: Annotated[str, Sends(WaitReason)] = ""
     summary: str = ""
     """For people."""
+    cause: str = ""
+    """The dominant reason why it waits, is slow to start or has failed, in one sentence."""
+    next_step: str = ""
+    """What to do next; empty if there is nothing to be done."""
+    failed_pod: str = ""
+    """The pod that failed first, of a failed job whose pods exist and may be read."""
+    last_lines: list[str] = []
+    """The last lines of its log, if that may be read."""
     conditions: list[PodGroupCondition] = []
     """Those of the job's PodGroup, or that of its pod."""
     explanation: Explanation | None = None

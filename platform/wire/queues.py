@@ -1,11 +1,11 @@
 """Queues and PodGroups."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ..model.podgroup import PodGroupPhase
 from ..model.queue import QueueState
-from .base import CountedPage, Record, Sends
+from .base import CountedPage, Record, Sends, SentTime
 from .jobs import Explanation, PodGroupCondition
 
 
@@ -58,6 +58,35 @@ class ResourceUsage(Record, frozen=True):
     """Reserved amount, as in the spec."""
 
 
+class PastQueueUsage(Record, frozen=True):
+    """What a queue and those below it have used, by which plugin `fairshare` orders queues."""
+
+    resource_hours: dict[str, float] = {}
+    """By resource: cores, bytes or devices, times hours; what was used longer ago counts less."""
+    half_life_seconds: float = 0.0
+    """After this time usage counts half."""
+    at: SentTime = None
+    """As of when the scheduler has written it, which it does once a minute."""
+
+
+class BudgetAmounts(Record, frozen=True):
+    """One resource of a budget, in units of it times hours."""
+
+    used: float = 0.0
+    limit: float = 0.0
+
+
+class QueueBudget(Record, frozen=True):
+    """What a queue and those below it may use in the current window of its budget."""
+
+    policy: Annotated[str, Sends(Literal["hard", "soft"])] = ""
+    """Whether gangs wait once it is used up, or are last."""
+    starts_at: SentTime = None
+    ends_at: SentTime = None
+    resource_hours: dict[str, BudgetAmounts] = {}
+    """By resource."""
+
+
 class QueueUsage(Record, frozen=True):
     """What a queue has and may have."""
 
@@ -70,6 +99,10 @@ class QueueUsage(Record, frozen=True):
     """Number of PodGroups by phase."""
     children: list[str] = []
     """Names of the child queues."""
+    past: PastQueueUsage | None = None
+    """Null unless the scheduler records usage, which plugin `fairshare` lets it do."""
+    budget: QueueBudget | None = None
+    """Null if the queue has no budget, or the scheduler records no usage."""
 
 
 class Owner(Record, frozen=True):

@@ -360,6 +360,10 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
         "waiting": True,
         "reason": "Unschedulable",
         "summary": "2 of 2 pods cannot be scheduled",
+        "cause": "not enough cpu is free (1 of 1 nodes): it requests 5, most free 4",
+        "next_step": "wait until other jobs have ended, or ask for less",
+        "failed_pod": "",
+        "last_lines": [],
         "conditions": [
             {
                 "type": "Unschedulable",

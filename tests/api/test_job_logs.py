@@ -15,6 +15,7 @@ from support.polling import wait_for
 from batholith.api.logs import merged as merged_logs
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
+from batholith.model.names import JOBS
 
 Json = dict[str, Any]
 
@@ -53,6 +54,24 @@ async def test_log_of_a_pod_with_all_options(rest: RestSession) -> None:
     assert await rest.text(f"{log}?since_seconds=3600&container=c") == "one\ntwo\nthree\n"
     stamped = (await rest.text(f"{log}?timestamps=true&tail_lines=1")).split(" ")
     assert (stamped[0][:2], stamped[1]) == ("20", "three\n")
+
+
+async def test_a_failed_job_is_explained_with_the_end_of_the_log_of_its_first_failure(
+    rest: RestSession,
+) -> None:
+    await rest.create_job()
+    lines = "for i in 1 2 3 4 5 6; do echo line $i; done; exit 3"
+    await rest.create_pod("w", 0, shell(lines))
+    await rest.cluster.phase("train-w-0", "Failed")
+    status = {"status": {"state": {"phase": "Failed", "message": "1 of 1 pods failed"}}}
+    await rest.cluster.client.patch(
+        JOBS, "train", status, namespace=rest.cluster.namespace, subresource="status"
+    )
+    _, body = await rest.get(f"{rest.root}/jobs/train/why")
+    assert body["cause"] == "pod train-w-0 failed: exit code 3"
+    assert body["next_step"] == "see `batholith logs --pod train-w-0`"
+    assert body["failed_pod"] == "train-w-0"
+    assert body["last_lines"] == [f"line {number}" for number in range(2, 7)]
 
 
 async def test_followed_log_is_sent_as_it_is_written(rest: RestSession) -> None:

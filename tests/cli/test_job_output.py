@@ -1,5 +1,6 @@
 """Tables, CSV and times of the commands for jobs."""
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,16 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(listing, "watch_jobs", lambda *_, **__: iter(changes))
     with Client("http://127.0.0.1:1", token="t") as found:
         yield found
+
+
+def test_a_list_is_printed_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    flushes: list[str] = []
+    monkeypatch.setattr(written, "flush", lambda: flushes.append(written.getvalue()))
+    monkeypatch.setattr(sys, "stdout", written)
+    show(ROWS * 500, COLUMNS, Output.TABLE, name=str)
+    assert written.getvalue().count("\n") == 1 + len(ROWS) * 500
+    assert flushes == [written.getvalue()]
 
 
 def test_watching_prints_one_row_for_each_change(

@@ -88,6 +88,38 @@ async def test_what_cannot_be_submitted_is_explained(
 
 
 @pytest.mark.cluster
+async def test_a_command_is_notified_while_the_command_line_waits(
+    shell: Shell, script: str, tmp_path: Path
+) -> None:
+    events = tmp_path / "events"
+    hook = tmp_path / "hook"
+    hook.write_text(f'#!/bin/sh\necho "$1 $BATHOLITH_EVENT $BATHOLITH_PHASE" >> {events}\nexit 3\n')
+    hook.chmod(0o755)
+    notify = f"{hook} 'a b'"
+    refused = await shell.run_program("submit", "--notify", notify, script)
+    assert (refused.exit_code, "use --wait" in refused.stderr) == (2, True)
+    await shell.running("train")
+    waiting = asyncio.create_task(shell.run("wait", "train", "--notify", notify))
+
+    async def has_started() -> bool:
+        return events.exists()
+
+    await wait_until_true(has_started)
+    await shell.out("cancel", "train", "--wait", "60")
+    result = await waiting
+    assert result.exit_code == 1
+    assert events.read_text() == "a b start Running\na b end Terminated\n"
+    assert "exited with 3" in result.stderr
+
+
+@pytest.mark.cluster
+async def test_a_url_that_would_not_be_notified_is_refused(shell: Shell, script: str) -> None:
+    result = await shell.run_program("submit", "--notify", "https://example.org/", script)
+    assert result.exit_code == 1
+    assert "metadata.annotations[batholith.io/notify]: this installation sends no" in result.stderr
+
+
+@pytest.mark.cluster
 async def test_the_short_option_of_the_number_of_tasks_is_not_taken_for_a_namespace(
     shell: Shell,
 ) -> None:

@@ -180,3 +180,55 @@ def test_a_large_script_is_refused() -> None:
     program = Program(script=script, name="large.sh")
     with pytest.raises(SubmitError, match="the script has more than 100000 bytes"):
         build_manifest(options(script), program, READ_ONLY, number=1)
+
+
+HOOK = "https://hooks.example/job"
+NOTIFY, EVENTS = "batholith.io/notify", "batholith.io/notify-events"
+
+
+@pytest.mark.parametrize(
+    ("types", "events"),
+    [
+        (None, None),
+        ("BEGIN", "start"),
+        ("end,fail", "end,failure"),
+        ("TIME_LIMIT_90", "time-limit"),
+        ("ALL", "end,failure,start,time-limit"),
+    ],
+)
+def test_mail_types_choose_the_events_that_a_url_is_notified_of(
+    types: str | None, events: str | None
+) -> None:
+    flags: dict[str, Any] = (
+        {"notify": HOOK} if types is None else {"notify": HOOK, "mail_type": types}
+    )
+    annotations = command("true", **flags)["metadata"]["annotations"]
+    assert annotations[NOTIFY] == HOOK
+    assert annotations.get(EVENTS) == events
+
+
+def test_without_mails_nothing_is_notified() -> None:
+    found = command("true", notify=HOOK, mail_type="NONE")["metadata"]
+    assert NOTIFY not in found.get("annotations", {})
+
+
+def test_a_command_to_notify_is_not_sent_to_the_server() -> None:
+    found = options(notify="notify-send 'it ended'", mail_type="END")
+    assert found.notify_command == ("notify-send", "it ended")
+    metadata = command("true", notify="notify-send 'it ended'")["metadata"]
+    assert NOTIFY not in metadata.get("annotations", {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"mail_type": "END"}, "--mail-type: there are no mails; --notify is missing"),
+        ({"notify": HOOK, "mail_type": "TIME_LIMIT_50"}, "'TIME_LIMIT_50' is not supported"),
+        ({"notify": "https://user@host/"}, "must be a URL of http or https"),
+        ({"notify": "'open"}, "No closing quotation"),
+        ({"notify": " "}, "the value is empty"),
+    ],
+)
+def test_notifications_that_are_wrong_are_refused(flags: dict[str, Any], problem: str) -> None:
+    (found,) = problems("true", **flags)
+    assert problem in found

@@ -40,6 +40,10 @@ SAME_AS = {
     "postgres": ("api.store.secretName=batholith-api-store",),
     "rest-tls": ("api.tls.secretName=batholith-api-tls",),
     "history": ("api.history.enabled=true",),
+    "notifications": (
+        "api.history.enabled=true",
+        "api.notifications.secretName=batholith-notify",
+    ),
     "web-pages": ("api.extraArgs={--pages}",),
     "rest-impersonation": ("api.impersonation.enabled=true",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),

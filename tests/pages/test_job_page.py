@@ -1,13 +1,16 @@
 """The page of one job."""
 
 import html
+import json
 import re
 
 import pytest
 from support.pages import PagesClient
+from support.polling import wait_until_true
+from support.rest import JOB
 
 from batholith.model.command import Command
-from batholith.model.names import COMMANDS, JOBS
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, WHY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -111,3 +114,62 @@ async def test_a_log_of_a_pod_that_does_not_exist_is_an_error(pages: PagesClient
         assert response.status == 404
     async with pages.session.get(f"{url}?pod=../../x") as response:
         assert response.status in (404, 422)
+
+
+async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> None:
+    found = await pages.client.create(
+        JOBS, {**JOB, "metadata": {"name": "soon"}}, namespace="default", view=dict
+    )
+    uid = found["metadata"]["uid"]
+    why = {
+        "stage": "nodes",
+        "reason": "NotEnoughResources",
+        "message": "2 of 4 pods cannot be scheduled",
+        "queue": {"name": "default", "position": 3, "waiting": 12},
+        "start": {
+            "earliest": "2026-01-01T10:00:00Z",
+            "latest": "2026-01-01T11:00:00Z",
+            "basis": "limits",
+        },
+    }
+    owner = {"apiVersion": JOBS.api_version, "kind": "Job", "name": "soon", "uid": uid}
+    group = {
+        "metadata": {
+            "name": f"soon-{uid}",
+            "annotations": {WHY: json.dumps(why)},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {"minMember": 1, "queue": "default"},
+        "status": {"phase": "Pending"},
+    }
+    await pages.client.create(PODGROUPS, group, namespace="default")
+
+    async def is_shown() -> bool:
+        return "Expected start" in (await pages.get("/jobs/default/jobs/soon"))[1]
+
+    await wait_until_true(is_shown)
+    _, text = await pages.get("/jobs/default/jobs/soon")
+    expected = "2026-01-01 10:00:00, at the latest 2026-01-01 11:00:00 UTC (by limits)"
+    assert f'<dd id="start">{expected}</dd>' in text
+    _, text = await pages.get("/jobs?search=soon")
+    assert "<small>3 of 12; starts from 2026-01-01 10:00:00 UTC</small>" in text
+
+
+async def test_a_finished_job_runs_again_under_a_new_name(pages: PagesClient) -> None:
+    body = {**JOB, "metadata": {"name": "done-123456789", "labels": {"team": "vision"}}}
+    await pages.client.create(JOBS, body, namespace="default")
+    page = "/jobs/default/jobs/done-123456789"
+    assert "/rerun" not in (await pages.get(page))[1]
+    status = {"status": {"state": {"phase": "Failed"}}}
+    await pages.client.patch(
+        JOBS, "done-123456789", status, namespace="default", subresource="status"
+    )
+    assert f'hx-post="{page}/rerun"' in (await pages.get(page))[1]
+    code, text = await pages.post(f"{page}/rerun", {})
+    assert code == 200
+    match = re.search(r'href="/jobs/default/jobs/(done-\d{9})"', text)
+    assert match is not None
+    assert match[1] != "done-123456789"
+    again = await pages.client.get(JOBS, match[1], namespace="default", view=dict)
+    assert again["metadata"]["labels"] == {"team": "vision"}
+    assert (await pages.post(f"{page}/rerun", {}, origin="http://evil.example"))[0] == 403

@@ -7,7 +7,7 @@ from support.pages import PagesClient
 from support.polling import wait_until_true
 
 from batholith.api.pages.queues import tree
-from batholith.model.names import PODGROUPS, QUEUES
+from batholith.model.names import BUDGET, BUDGET_WINDOW, PODGROUPS, QUEUES
 from batholith.wire.queues import Queue
 
 
@@ -53,3 +53,15 @@ async def test_a_queue_is_shown_with_its_bars_and_waiting_gangs(pages: PagesClie
     assert re.search(r'class="used" x="1" y="3" width="45.0"', bar)
     positions = re.findall(r'class="mark \w+" x1="([\d.]+)"', bar[: bar.index("</svg>")])
     assert positions == ["12.2", "91.0", "181.0"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_queue_without_recorded_usage_shows_neither_that_nor_its_budget(
+    pages: PagesClient,
+) -> None:
+    annotations = {BUDGET: "cpu=1000", BUDGET_WINDOW: "168h"}
+    body = {"metadata": {"name": "speech", "annotations": annotations}, "spec": {"weight": 1}}
+    await pages.client.create(QUEUES, body)
+    status, text = await pages.get("/queues/speech")
+    assert (status, "records no usage" in text, 'id="budget"' in text) == (200, True, False)
+    assert (await pages.get("/queues/missing"))[0] == 404

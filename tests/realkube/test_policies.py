@@ -210,6 +210,32 @@ REFUSED: dict[str, tuple[Json, str]] = {
         annotated(whole(), begin="tomorrow"),
         "metadata.annotations[batholith.io/begin]",
     ),
+    **{
+        f"notify {url}": (
+            annotated(whole(), notify=url),
+            "metadata.annotations[batholith.io/notify]",
+        )
+        for url in ("", "ftp://x/", "https://", "https://u@x/", "https://x/#a", "https://x/ y")
+    },
+    **{
+        f"notify events {events}": (
+            annotated(whole(), notify="https://x/", notify_events=events),
+            "metadata.annotations[batholith.io/notify-events]",
+        )
+        for events in ("", "start,stop", "start, end")
+    },
+    "notify events only": (
+        annotated(whole(), notify="none", notify_events="end"),
+        "metadata.annotations[batholith.io/notify-events]",
+    ),
+    "queue notify": (
+        annotated(named("q", parent="root"), notify="example.org"),
+        "requestBody.metadata.annotations[batholith.io/notify]",
+    ),
+    "queue notify events": (
+        annotated(named("q", parent="root"), notify_events="end"),
+        "requestBody.metadata.annotations[batholith.io/notify-events]",
+    ),
     "queue-limit": (
         annotated(named("q", parent="root"), default_time_limit="1 hour"),
         "requestBody.metadata.annotations",
@@ -428,6 +454,11 @@ async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -
 
 
 ACCEPTED: dict[str, Json] = {
+    "notify": annotated(
+        whole(), notify="https://x.example:8443/a?b=%20[c]", notify_events="end,time-limit"
+    ),
+    "notify none": annotated(whole(), notify="none"),
+    "queue notify": annotated(named("q", parent="root"), notify="http://[::1]:80"),
     "waiting": annotated(
         whole(),
         max_parallel="3",

@@ -365,6 +365,8 @@ class RbacScenario:
         async with asked as response:
             assert response.status == 200, await response.text()
             assert (await response.json())["starts_now"]
+        async with self.rest.get("/v1/queues/default/usage", headers=self._bearer) as response:
+            assert response.status == 200, await response.text()
 
     async def run_batch_job(self) -> None:
         """A Job of batch/v1 that is not kube-controller-manager's; its end is recorded."""

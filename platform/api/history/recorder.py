@@ -7,7 +7,8 @@ does not end the process, which continues to serve requests and runs for electio
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -20,13 +21,16 @@ from ...kube.timing import Timing
 from ...machinery.clock import Clock
 from ...machinery.leader_election import LeaderElector, LeadershipLostError
 from ...model.names import PODS
+from ...model.notifications import subscription_of
 from ...model.recorded import RECORDED
 from ...store.database import Database, StoreUnavailableError
 from ...store.recording import FencedError, Mark, Recording
 from ...store.records import JobRecord, PodRecord, to_micros
 from ...wire.jobs import JobKindName
 from ..jobs.kinds import KINDS, JobKind
+from ..jobs.views import CachedObject
 from .metrics import RecorderMetrics
+from .notifications import NotificationSender
 from .objects import RecordedPod, job_record, pod_record
 from .stream import RecordedResource, RecordedStream
 
@@ -43,11 +47,23 @@ RETRY_DELAY = 5.0
 """Seconds between the loss of the Lease and the next candidacy."""
 
 
+QueueAnnotations = Callable[[str], Mapping[str, str]]
+"""Returns the annotations of a queue; none if it does not exist."""
+
+
 def _convert_job(
-    kind: JobKind, decoder: "msgspec.json.Decoder[object]", raw: msgspec.Raw, deleted: bool
+    kind: JobKind,
+    decoder: "msgspec.json.Decoder[CachedObject]",
+    queues: QueueAnnotations | None,
+    raw: msgspec.Raw,
+    deleted: bool,
 ) -> JobRecord:
     job = decoder.decode(raw)
-    return job_record(kind, job, raw, deleted=deleted)  # type: ignore[arg-type]  # the kind's view
+    record = job_record(kind, job, raw, deleted=deleted)
+    if queues is None:
+        return record
+    notify = subscription_of(job.metadata.annotations, queues(record.queue))
+    return record if notify is None else msgspec.structs.replace(record, notify=notify)
 
 
 def _convert_pod(
@@ -56,18 +72,29 @@ def _convert_pod(
     return pod_record(decoder.decode(raw), deleted=deleted)
 
 
-def recorded_resources() -> Sequence[RecordedResource]:
-    """Return what is recorded: jobs of all kinds, and pods."""
+def recorded_resources(queues: QueueAnnotations | None = None) -> Sequence[RecordedResource]:
+    """Return what is recorded: jobs of all kinds, and pods; with *queues*, jobs with what they are
+    to notify of."""
     jobs = [
         RecordedResource(
             resource=kind.resource,
             kind=kind.name,
-            convert=partial(_convert_job, kind, msgspec.json.Decoder(kind.view)),
+            convert=partial(_convert_job, kind, msgspec.json.Decoder(kind.view), queues),
         )
         for kind in KINDS.values()
     ]
     pods = partial(_convert_pod, msgspec.json.Decoder(RecordedPod))
     return (*jobs, RecordedResource(resource=PODS, kind="", convert=pods))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifications:
+    """What the recorder needs for the notifications of jobs."""
+
+    queues: QueueAnnotations
+    wait_queues: Callable[[], Awaitable[None]]
+    """Waits until the queues are listed."""
+    sender: NotificationSender
 
 
 class HistoryRecorder:
@@ -81,13 +108,18 @@ class HistoryRecorder:
         clock: Clock,
         metrics: RecorderMetrics,
         new_elector: Callable[[], LeaderElector] | None,
+        notifications: Notifications | None = None,
     ) -> None:
-        """*new_elector* creates the candidate of one term; ``None`` if this is the only replica."""
+        """*new_elector* creates the candidate of one term; ``None`` if this is the only replica.
+
+        Without *notifications*, none are written and sent.
+        """
         self._client = client
         self._database = database
         self._clock = clock
         self._metrics = metrics
         self._new_elector = new_elector
+        self._notifications = notifications
         self._timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
 
     async def run(self) -> None:
@@ -119,9 +151,13 @@ class HistoryRecorder:
         """
         recording = Recording(self._database)
         await self._begin(recording)
+        notifications = self._notifications
+        if notifications is not None:
+            await notifications.wait_queues()
+        queues = None if notifications is None else notifications.queues
         try:
             async with asyncio.TaskGroup() as tasks:
-                for each in recorded_resources():
+                for each in recorded_resources(queues):
                     stream = RecordedStream(
                         self._client, each, recording, clock=self._clock, metrics=self._metrics
                     )
@@ -130,6 +166,9 @@ class HistoryRecorder:
                 tasks.create_task(self._supervise("history marks", marks))
                 unknown = partial(self._add_unknown_jobs, recording)
                 tasks.create_task(self._supervise("history jobs", unknown))
+                if notifications is not None:
+                    send = notifications.sender.run
+                    tasks.create_task(self._supervise("notifications", send))
         except BaseExceptionGroup as group:
             fenced = group.subgroup(FencedError)
             if fenced is None:

@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from ...kube.client.client import Client
+from ...kube.informer.informer import Informer
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...machinery.leader_election import LeaderElector
+from ...model.queue import Queue
 from ...store.database import Database, StoreUnavailableError
 from ...store.retention import Retention, RetentionSettings
 from .metrics import RecorderMetrics
-from .recorder import HistoryRecorder
+from .notifications import NotificationSender, NotificationSettings
+from .recorder import HistoryRecorder, Notifications
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +41,25 @@ class HistorySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     """How much is kept."""
 
+    notifications: NotificationSettings | None = None
+    """How notifications of jobs are sent; ``None``: none are. Requires *record*."""
+
     metrics: RecorderMetrics = field(default_factory=lambda: RecorderMetrics(None))
     """Metrics of the recorder and of the retention."""
 
 
 async def run_history(
-    client: Client, database: Database, settings: HistorySettings, *, clock: Clock
+    client: Client,
+    database: Database,
+    settings: HistorySettings,
+    *,
+    clock: Clock,
+    queues: Informer[Queue],
 ) -> None:
-    """Run the tasks, once the schema is migrated, until cancelled."""
+    """Run the tasks, once the schema is migrated, until cancelled.
+
+    The annotations of *queues* are the defaults of the notifications of their jobs.
+    """
     await database.wait_migrated()
     async with asyncio.TaskGroup() as tasks:
         retention = Retention(database, settings.retention)
@@ -58,8 +72,26 @@ async def run_history(
                 clock=clock,
                 metrics=settings.metrics,
                 new_elector=settings.new_elector,
+                notifications=_notifications(settings, database, queues, clock),
             )
             tasks.create_task(supervise("history election", recorder.run))
+
+
+def _notifications(
+    settings: HistorySettings, database: Database, queues: Informer[Queue], clock: Clock
+) -> Notifications | None:
+    if settings.notifications is None:
+        return None
+
+    def annotations(queue: str) -> Mapping[str, str]:
+        found = queues.get(queue)
+        return {} if found is None else found.metadata.annotations
+
+    return Notifications(
+        queues=annotations,
+        wait_queues=queues.wait_synced,
+        sender=NotificationSender(database, settings.notifications, clock=clock),
+    )
 
 
 async def run_retention(retention: Retention, clock: Clock, metrics: RecorderMetrics) -> None:

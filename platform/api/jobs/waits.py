@@ -4,8 +4,8 @@ It reports what is known, and by which component. Whether a scheduler runs is no
 PodGroup that no scheduler has reported on, only the age is.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
@@ -17,6 +17,7 @@ from ...model.names import SCHEDULER_NAME, WHY
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue, QueueState
 from ...wire.jobs import Explanation, JobSummary, Phase, WaitReason
+from .advice import NO_ADVICE, Advice, Observed, advise
 from .explanations import decode_explanation
 from .pod_views import JobPod
 from .summaries import is_final
@@ -29,6 +30,7 @@ class Wait:
     waiting: bool
     reason: WaitReason
     summary: str
+    advice: Advice = NO_ADVICE
     podgroup: PodGroup | None = None
     explanation: Explanation | None = None
 
@@ -45,6 +47,8 @@ class WaitView:
     now: datetime
     failure: str = ""
     """Which pod failed and why, if the message of the failed job does not name it."""
+    pods: Sequence[JobPod] = ()
+    """Pods of a job that starts, runs or has failed."""
 
 
 _BLOCKING = frozenset(
@@ -63,6 +67,19 @@ _UNFINISHED = frozenset({PodGroupPhase.PENDING.value, ""})
 
 def explain_wait(view: WaitView) -> Wait:
     """Return whether and why the job waits; the first reason that applies."""
+    found = _explain(view)
+    seen = Observed(
+        job=view.job,
+        reason=found.reason,
+        summary=found.summary,
+        explanation=found.explanation,
+        pods=view.pods,
+        now=view.now,
+    )
+    return replace(found, advice=advise(seen))
+
+
+def _explain(view: WaitView) -> Wait:
     job, podgroup = view.job, newest(view.podgroups)
     found = _by_lifecycle(job, view.failure)
     if found is not None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...machinery.clock import Clock
 from ..identity.authentication import REJECTION, Callers
 from ..problems import ProblemError
-from . import cluster, history, job, jobs, queues
+from . import cluster, history, job, jobs, queues, rerun
 from .rendering import static_files
 from .rest import RestCalls, RestError
 from .sessions import LIFETIME, Session, Sessions
@@ -35,7 +35,10 @@ _PREFIXES = frozenset(("login", "logout", "jobs", "queues", "cluster", "history"
 """First segments of the paths of pages."""
 _COOKIE, _TLS_COOKIE = "batholith_session", "__Host-batholith_session"
 
-ROUTES = (*jobs.ROUTES, *job.ROUTES, *queues.ROUTES, *cluster.ROUTES, *history.ROUTES)
+ROUTES = (
+    *(*jobs.ROUTES, *job.ROUTES, *rerun.ROUTES),
+    *(*queues.ROUTES, *cluster.ROUTES, *history.ROUTES),
+)
 
 Endpoint = Callable[[Page], Awaitable[ASGIApp]]
 

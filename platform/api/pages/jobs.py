@@ -1,6 +1,7 @@
 """The page of all jobs of one kind: filters, pages, changes as they happen, and commands."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -8,8 +9,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ...wire.commands import BulkResults
-from ...wire.jobs import JobKindName, JobPage, Phase
+from ...wire.jobs import Explanation, JobKindName, JobPage, JobSummary, Phase
+from ...wire.queues import PodGroupPage
 from .live import ChangeFilter
+from .rendering import timestamp
 from .rest import Query, RestError, encode_query, rest_path
 from .web import Page
 
@@ -27,6 +30,10 @@ ACTIONS = {"suspend": "Suspend", "resume": "Resume", "restart": "Restart", "term
 """Commands by the name that the REST API has for them."""
 ACTIONS_OF_ALL_KINDS = ("suspend", "resume")
 """Those that jobs of other kinds than Volcano's have."""
+WAITING = ("Pending", "Inqueue")
+MAX_WAITING = 500
+"""PodGroups that are read to find out when jobs of a page start: the oldest that wait."""
+UID_LENGTH = 36
 MAX_PROBLEMS = 20
 """Rejected jobs that a message names."""
 
@@ -72,6 +79,7 @@ async def list_jobs(page: Page) -> Response:
         "actions": actions_of(kind),
         "values": values,
         "jobs": [],
+        "waits": {},
         "total": 0,
         "next_url": "",
         "problem": "",
@@ -87,9 +95,38 @@ async def list_jobs(page: Page) -> Response:
         shown["problem"], shown["live_url"] = error.detail, ""  # the filters can be corrected
     else:
         shown["jobs"], shown["total"] = found.items, found.total
+        shown["waits"] = await _waits(page, found.items, namespace)
         if found.next_cursor is not None:
             shown["next_url"] = "/jobs?" + encode_query({**filters, "cursor": found.next_cursor})
     return page.render("jobs_list.html" if page.is_fragment else "jobs.html", **shown)
+
+
+async def _waits(page: Page, jobs: Sequence[JobSummary], namespace: str) -> dict[str, str]:
+    """Return the position and the expected start of jobs that wait, by uid, as far as the PodGroups
+    may be read: those of the oldest. The name of a PodGroup ends with the uid of its job."""
+    found = defaultdict[str, str](str)
+    if not any(job.phase == Phase.PENDING for job in jobs):
+        return found
+    scope = ("namespaces", namespace) if namespace else ()
+    query: Query = {"phase": WAITING, "sort": "created", "limit": MAX_WAITING}
+    try:
+        groups = await page.rest.get(rest_path(*scope, "podgroups"), PodGroupPage, query)
+    except RestError as error:
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            raise
+        return found
+    for group in groups.items:
+        wait = group.explanation
+        if wait is not None:
+            found[group.name[-UID_LENGTH:]] = "; ".join(_wait_texts(wait))
+    return found
+
+
+def _wait_texts(wait: Explanation) -> Iterator[str]:
+    if wait.queue.position is not None:
+        yield f"{wait.queue.position} of {wait.queue.waiting}"
+    if wait.start is not None and wait.start.earliest is not None:
+        yield f"starts from {timestamp(wait.start.earliest)} UTC"
 
 
 async def command_jobs(page: Page) -> Response:

@@ -9,8 +9,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ...model.quantity import parse
-from ...wire.queues import PodGroupPage, Queue, QueuePage
+from ...wire.queues import PodGroupPage, Queue, QueuePage, QueueUsage
 from .live import ChangeFilter
+from .rendering import duration
 from .rest import RestError, rest_path
 from .web import Page
 
@@ -86,6 +87,13 @@ async def show_queues(page: Page) -> Response:
         total=waiting.total or 0,
         problem=problem,
     )
+
+
+async def show_queue(page: Page) -> Response:
+    """Show what one queue has, may have, and has used."""
+    usage = await page.rest.get(rest_path("queues", page.path["name"], "usage"), QueueUsage)
+    seconds = 0.0 if usage.past is None else usage.past.half_life_seconds
+    return page.render("queue.html", usage=usage, half_life=duration(seconds))
 
 
 def tree(queues: Sequence[Queue]) -> Iterator[tuple[Queue, int]]:
@@ -178,4 +186,8 @@ async def watch_queues(page: Page) -> ASGIApp:
     return page.stream(rest_path("watch", "queues"), {}, ChangeFilter())
 
 
-ROUTES = (("GET", "/queues", show_queues), ("GET", "/live/queues", watch_queues))
+ROUTES = (
+    ("GET", "/queues", show_queues),
+    ("GET", "/queues/{name}", show_queue),
+    ("GET", "/live/queues", watch_queues),
+)

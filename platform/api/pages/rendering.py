@@ -9,6 +9,8 @@ from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ...wire.jobs import PlannedStart
+
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -79,6 +81,12 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
+def planned_start(start: PlannedStart) -> str:
+    """Return when a job is expected to start, and from what that is known."""
+    latest = f", at the latest {timestamp(start.latest)}" if start.latest is not None else ""
+    return f"{timestamp(start.earliest)}{latest} UTC (by {start.basis})"
+
+
 @cache
 def environment() -> Environment:
     """Return the templates: every value is escaped, and an unknown name is an error."""
@@ -91,6 +99,7 @@ def environment() -> Environment:
     )
     found.filters |= {
         "amount": amount,
+        "planned_start": planned_start,
         "timestamp": timestamp,
     }
     found.globals |= {"static": static_url, "between": between, "pages": PAGES}

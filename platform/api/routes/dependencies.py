@@ -17,6 +17,7 @@ from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
+from ..history.destinations import NotificationRules
 from ..http.idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from ..http.metrics import ApiMetrics
 from ..identity.audit import note_operation
@@ -25,6 +26,7 @@ from ..identity.caller import AuthenticatedCaller
 from ..identity.reviewer import AccessReviewer
 from ..jobs.kinds import KINDS, JobKind
 from ..logs.containers import LogStreams
+from ..past_usage import PastUsages
 from ..problems import ProblemError
 from ..simulation import SchedulerSimulations
 from ..streams.feeds import Streams
@@ -55,6 +57,8 @@ class AppState:
     streams: Streams
     metrics: ApiMetrics
     simulations: SchedulerSimulations
+    past_usages: PastUsages
+    notifications: NotificationRules
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 

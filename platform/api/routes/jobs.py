@@ -1,5 +1,6 @@
 """Routes of jobs of all kinds: list, get, create, delete and scale."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
+from ...model.names import NOTIFY
+from ...model.notifications import NONE as NO_NOTIFICATIONS
+from ...model.notifications import errors_of
 from ...wire.jobs import JobSummary, Phase
+from ..history.destinations import NotificationRules
 from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
 from ..http.query_values import WHOLE_NUMBER, QueryFlag, QueryTime
@@ -227,6 +232,7 @@ async def create_job(
     namespace: Namespace,
     kind: Kind,
     request: Request,
+    state: State,
     caller: Caller,
     operation: OperationId,
     dry_run: Annotated[QueryFlag, Query(description="Validate only.")] = False,
@@ -238,6 +244,7 @@ async def create_job(
     user = caller.user.username
     body = decode_body(await request.body())
     job = build_job(body, kind, namespace=namespace, operation=operation, user=user)
+    _check_notifications(job["metadata"].get("annotations", {}), state.notifications)
     summary, warnings = await job_writes.create(
         caller.client, kind, job, namespace=namespace, operation=operation, dry_run=dry_run
     )
@@ -304,6 +311,16 @@ async def scale_job(
             caller.client, kind, name, body, namespace=namespace, preconditions=preconditions
         )
     )
+
+
+def _check_notifications(annotations: Mapping[str, str], rules: NotificationRules) -> None:
+    """Raise a problem if a job asks for notifications that would not be sent."""
+    url = annotations.get(NOTIFY, NO_NOTIFICATIONS)
+    errors = [(name, text) for name, _, text in errors_of(annotations)]
+    if not errors and url != NO_NOTIFICATIONS and (text := rules.error_of(url)):
+        errors.append((NOTIFY, text))
+    if errors:
+        raise invalid_fields(*((f"metadata.annotations[{name}]", text) for name, text in errors))
 
 
 async def _live(

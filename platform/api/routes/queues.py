@@ -16,6 +16,7 @@ from ..http.paging import MAX_CURSOR, Position
 from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
 from ..http.query_values import WHOLE_NUMBER, QueryFlag
 from ..identity.reviewer import AccessAttributes
+from ..past_usage import budget_use_of, past_usage_of
 from ..problems import problem_responses
 from ..schemas.podgroups import phase_of
 from ..schemas.queues import (
@@ -204,7 +205,13 @@ async def get_queue_usage(name: Name, state: State, caller: Caller) -> queues.Qu
 
     The right to read the queue suffices for the counts.
     """
-    return _usage(await _live(caller, name), state.caches)
+    queue = await _live(caller, name)
+    kept = await state.past_usages.read()
+    return replace(
+        _usage(queue, state.caches),
+        past=past_usage_of(kept, name),
+        budget=budget_use_of(kept, queue, state.clock.now()),
+    )
 
 
 def _usage(queue: Queue, caches: Caches) -> queues.QueueUsage:

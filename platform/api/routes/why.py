@@ -1,17 +1,27 @@
 """Route of the reason why a job waits."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from fastapi import APIRouter
 
-from ...kube.errors import ForbiddenError, NotFoundError
+from ...kube.errors import (
+    ApiError,
+    ConnectionLostError,
+    ForbiddenError,
+    NotFoundError,
+    NotSentError,
+)
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
-from ...wire.jobs import Phase, Why
+from ...wire.jobs import JobSummary, Phase, WaitReason, Why
+from ..jobs.advice import first_failed
+from ..jobs.pod_views import JobPod
 from ..jobs.pods import JobPods, read_job
 from ..jobs.summaries import is_final
 from ..jobs.waits import WaitView, described_podgroup, explain_wait
+from ..logs.containers import LogOptions, open_log
 from ..problems import problem_responses
 from ..schemas.responses import WireRoute
 from ..schemas.why import why_of
@@ -20,8 +30,10 @@ from .dependencies import Caller, Kind, Name, Namespace, State
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
 
-_MAX_FAILED_PODS = 500
-"""Pods of a failed job that are read."""
+_MAX_PODS_READ = 500
+"""Pods that are read of a job that starts, runs or has failed."""
+_LAST_LINES, _LAST_BYTES = 5, 4096
+"""Of the log of a pod that failed."""
 
 router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
@@ -37,7 +49,7 @@ async def get_job_why(
     """Return whether the job waits, and for what, with the scheduler's explanation.
 
     Job and PodGroup, or the pod of a job without one, are read with the caller's rights, and so are
-    pods of a failed job whose status does not name the pod that failed.
+    the pods, and the log of the one that failed first.
     """
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
@@ -52,27 +64,69 @@ async def get_job_why(
         podgroups.append(found)
     if not podgroups and kind.is_volcano and not is_final(summary.phase):
         podgroups = await _described_podgroups(JobPods(caller.client, kind, job))
-    failure = ""
-    if summary.phase is Phase.FAILED and not kind.is_volcano:
-        failure = await _first_failure(JobPods(caller.client, kind, job))
     view = WaitView(
         job=summary,
-        failure=failure,
         podgroups=tuple(podgroups),
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         now=datetime.now(UTC),
     )
-    return why_of(explain_wait(view))
+    if not _depends_on_pods(summary, explain_wait(view).reason):
+        return why_of(explain_wait(view))
+    pods = await _pods(JobPods(caller.client, kind, job))
+    failed = first_failed(pods) if summary.phase is Phase.FAILED else None
+    failure = "" if failed is None or kind.is_volcano else _last_failure(pods)
+    wait = explain_wait(replace(view, pods=pods, failure=failure))
+    if failed is None:
+        return why_of(wait)
+    lines = await _last_lines(caller, state, failed)
+    return why_of(wait, failed_pod=failed.metadata.name, last_lines=lines)
 
 
-async def _first_failure(pods: JobPods) -> str:
-    """Return which pod of a failed job failed last, and why; empty if no pod that failed is
-    left, or if the caller may not read pods."""
+def _depends_on_pods(job: JobSummary, reason: WaitReason) -> bool:
+    """Return whether only the pods of a job show why it has failed, or is slow to start."""
+    if job.phase is Phase.FAILED or reason in (WaitReason.STARTING, WaitReason.NO_GANG):
+        return True
+    return reason is WaitReason.NOT_WAITING and job.running < job.replicas
+
+
+async def _pods(pods: JobPods) -> list[JobPod]:
+    """Return pods of the job; none if the caller may not read them."""
     try:
-        found = await pods.read(limit=_MAX_FAILED_PODS)
+        return (await pods.read(limit=_MAX_PODS_READ)).pods
     except ForbiddenError:
-        return ""
-    failed = [pod for pod in found.pods if pod.status.phase == PodPhase.FAILED]
+        return []
+
+
+async def _last_lines(caller: Caller, state: State, pod: JobPod) -> list[str]:
+    """Return the end of the log of *pod*; nothing if the caller may not read it."""
+    container = next(
+        (
+            each.name
+            for each in pod.all_statuses()
+            if each.state.terminated is not None and each.state.terminated.exit_code
+        ),
+        "",
+    )
+    if not container or not state.log_streams.is_available(caller.user.username):
+        return []
+    options = LogOptions(container=container, tail_lines=_LAST_LINES, limit_bytes=_LAST_BYTES)
+    content = b""
+    try:
+        async with (
+            state.log_streams.one(caller.user.username),
+            open_log(caller.client, pod.metadata.namespace, pod.metadata.name, options) as chunks,
+        ):
+            async for chunk in chunks:
+                content += chunk
+    except (ApiError, ConnectionLostError, NotSentError):
+        return []
+    return content.decode(errors="replace").splitlines()
+
+
+def _last_failure(pods: list[JobPod]) -> str:
+    """Return which pod of a failed job failed last, and why; empty if no pod that failed is
+    left."""
+    failed = [pod for pod in pods if pod.status.phase == PodPhase.FAILED]
     newest_first = sorted(
         failed, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True
     )

@@ -1,5 +1,7 @@
 """Convert what a job waits for."""
 
+from collections.abc import Sequence
+
 from ...model import times
 from ...model.podgroup import PodGroupCondition
 from ...wire import jobs
@@ -17,13 +19,17 @@ def condition_of(condition: PodGroupCondition) -> jobs.PodGroupCondition:
     )
 
 
-def why_of(wait: Wait) -> jobs.Why:
-    """Convert the result."""
+def why_of(wait: Wait, *, failed_pod: str = "", last_lines: Sequence[str] = ()) -> jobs.Why:
+    """Convert the result, with the log of the pod that failed first."""
     conditions = wait.podgroup.status.conditions if wait.podgroup is not None else ()
     return jobs.Why(
         waiting=wait.waiting,
         reason=wait.reason,
         summary=wait.summary,
+        cause=wait.advice.cause,
+        next_step=wait.advice.next_step,
+        failed_pod=failed_pod,
+        last_lines=list(last_lines),
         conditions=[condition_of(each) for each in conditions],
         explanation=wait.explanation,
     )

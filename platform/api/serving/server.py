@@ -30,6 +30,7 @@ from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
+from ..history.destinations import NotificationRules
 from ..history.tasks import HistorySettings, run_history
 from ..http.idempotency import IdempotencyService
 from ..http.metrics import ApiMetrics
@@ -37,6 +38,7 @@ from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
 from ..identity.reviewer import AccessReviewer
 from ..pages.app import Pages, PagesSettings
+from ..past_usage import PastUsages
 from ..routes.dependencies import AppState
 from ..schemas.queues import queue_of
 from ..simulation import SchedulerSimulations
@@ -131,7 +133,12 @@ async def serve(
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
-            work = partial(run_history, client, database, settings.history, clock=clock)
+            work = partial(
+                run_history,
+                *(client, database, settings.history),
+                clock=clock,
+                queues=state.caches.queues,
+            )
             tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
@@ -169,6 +176,12 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         history=HistoryStore(database),
         usage=UsageStore(database),
         simulations=SchedulerSimulations(client, settings.scheduler_namespace),
+        past_usages=PastUsages(client, settings.scheduler_namespace, clock=clock),
+        notifications=NotificationRules(
+            destinations=None
+            if settings.history.notifications is None
+            else settings.history.notifications.destinations
+        ),
         clock=clock,
     )
 

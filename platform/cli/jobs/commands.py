@@ -1,11 +1,13 @@
 """The commands: ``jobs``, ``job``, ``why``, ``logs``, ``cancel`` and so on."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
 from .connection import (
     FAILED,
@@ -18,6 +20,7 @@ from .connection import (
     on_cluster,
     parse_since,
 )
+from .hooks import CommandHook
 from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
 from .past_jobs import rerun, usage
@@ -25,8 +28,8 @@ from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
+    explanations,
     job_columns,
-    queue_positions,
     record_columns,
     show_job,
     show_queue,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from ...client import Client, JobHandle
     from ...wire.commands import CommandResult
+    from ...wire.jobs import Explanation
 
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="NAME or KIND/NAME.", autocompletion=complete_jobs)
@@ -100,18 +104,18 @@ def jobs(
         _watch_jobs(client, kinds, filters, user, output)
         return
     found = list_jobs(client, kinds, user=user, sort=sort, **filters)
-    positions = _positions(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
-    show(found, job_columns(positions, all_namespaces=all_namespaces), output, name=key)
+    waits = _waits(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
+    show(found, job_columns(waits, all_namespaces=all_namespaces), output, name=key)
 
 
-def _positions(client: "Client", all_namespaces: bool) -> dict[str, str]:
-    """Return the positions of the jobs in their queues; none if PodGroups may not be read."""
+def _waits(client: "Client", all_namespaces: bool) -> "dict[str, Explanation]":
+    """Return why jobs wait, by uid; nothing if PodGroups may not be read."""
     from ...client.errors import ForbiddenError
 
     try:
-        return queue_positions(client.podgroups.list(all_namespaces=all_namespaces))
+        return explanations(client.podgroups.list(all_namespaces=all_namespaces))
     except ForbiddenError as error:
-        typer.echo(f"batholith: no positions: {error.detail}", err=True)
+        typer.echo(f"batholith: no positions and starts: {error.detail}", err=True)
         return {}
 
 
@@ -124,8 +128,8 @@ def _watch_jobs(
     if output in (Output.YAML, Output.CSV):
         raise ValueError(f"--watch has no output {output}: choose table, wide, json or name")
     columns = job_columns({}, all_namespaces=filters["all_namespaces"])
-    # The position in the queue is not part of the stream.
-    shown = [each for each in columns if each.title != "POSITION"]
+    # What the scheduler has explained is not part of the stream.
+    shown = [each for each in columns if each.title not in ("POSITION", "START")]
     table = Table(shown, wide=output is Output.WIDE)
     is_first = True
     for type_, job in watch_jobs(client, kinds, **filters):
@@ -306,12 +310,20 @@ def wait(
         list[Phase] | None, typer.Option("--for", help="Default: until it has finished.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for each job.")] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this at start, end and failure of each job."),
+    ] = None,
 ) -> None:
     """Wait until jobs have finished; exit with 1 if one has not completed."""
     phases = [str(each) for each in phase or ()] or None
+    arguments = None if notify is None else shlex.split(notify)
+    if arguments == []:
+        raise ValueError("--notify: the command is empty")
 
     def act(found: "JobHandle") -> str:
-        found.wait(phases, timeout=timeout)
+        hook = None if arguments is None else CommandHook(arguments, frozenset(NotifyEvent))
+        found.wait(phases, timeout=timeout, on_change=None if hook is None else hook.observe)
         if phases is None and not found.info.succeeded_finally:
             raise CommandFailedError(f"{key(found)}: {found.phase} {found.info.message}", FAILED)
         return f"{key(found)}: {found.phase}"

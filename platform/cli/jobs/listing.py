@@ -27,7 +27,14 @@ def list_jobs(client: "Client", kinds: Iterable[str], **filters: Any) -> "list[J
     """
 
     def read(jobs: "Jobs") -> "list[JobSummary]":
-        return [each.info for each in jobs.list(page_size=PAGE_SIZE, **filters)]
+        rows: list[JobSummary] = []
+        cursor: str | None = None
+        while True:
+            page = jobs.page(limit=PAGE_SIZE, cursor=cursor, **filters)
+            rows += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return rows
 
     by_kind = _of_permitted_kinds(client, kinds, read)
     found = list(itertools.chain.from_iterable(by_kind))

@@ -115,7 +115,10 @@ def cell_text(value: object) -> str:
             return duration_text(value)
         case dict():
             return ",".join(f"{name}={cell_text(each)}" for name, each in value.items()) or "-"
-    return "".join(each if each.isprintable() else "?" for each in str(value))
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def duration_text(duration: timedelta) -> str:
@@ -187,6 +190,7 @@ def _csv_cell(value: object) -> Any:
 
 
 def emit(lines: Iterable[str]) -> None:
-    """Print lines. Their colours are left out unless they go to a terminal."""
-    for line in lines:
-        typer.echo(line)
+    """Print lines in one write. Their colours are left out unless they go to a terminal."""
+    found = list(lines)
+    if found:
+        typer.echo("\n".join(found))

@@ -7,7 +7,7 @@ import typer
 
 from .connection import NOT_FOUND, CommandFailedError, complete_queues, find_job, parse_since
 from .output import Column, Output, OutputOption, show, show_data
-from .submission import DryRun, Format, Wait, create, new_number
+from .submission import DryRun, Format, Wait, create
 
 if TYPE_CHECKING:
     from ...client import Client
@@ -59,7 +59,7 @@ def rerun(
     output_format: Format = "yaml",
 ) -> None:
     """Submit a job again under a new name, also one that was deleted."""
-    from ..submit.renewal import renewed
+    from ...wire.renewal import new_number, renewed
 
     manifest = _manifest_of(client, name)
     create(
@@ -96,27 +96,15 @@ def _manifest_of(client: "Client", name: str) -> dict[str, Any]:
 
 
 def _recorded_manifest(recorded: "JobHistory") -> dict[str, Any]:
-    from ...client.operations.scopes import KINDS
+    from ...wire.renewal import recorded_manifest
 
-    label = f"{recorded.kind}/{recorded.name}"
-    if recorded.spec is None:
-        raise CommandFailedError(
-            f"{label} was deleted, and its spec of {recorded.spec_bytes} bytes is too large for the"
-            " history"
-        )
+    try:
+        manifest = recorded_manifest(recorded)
+    except ValueError as error:
+        raise CommandFailedError(str(error)) from None
     typer.echo(
-        f"batholith: {label} was deleted: annotations, such as a time limit, are not in the"
-        " history",
+        f"batholith: {recorded.kind}/{recorded.name} was deleted: annotations, such as a time"
+        " limit, are not in the history",
         err=True,
     )
-    (api_version, kind) = next(key for key, found in KINDS.items() if found == recorded.kind)
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": recorded.name,
-            "namespace": recorded.namespace,
-            "labels": recorded.labels,
-        },
-        "spec": recorded.spec,
-    }
+    return manifest

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,9 @@ import typer
 from typer.core import TyperCommand
 
 from ...model.names import JOB_ID
+from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName
+from ...wire.renewal import new_number
 from ..submit import option_table
 from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
 from ..submit.errors import SubmitError
@@ -22,6 +23,7 @@ from ..submit.manifest import Program, build_manifest
 from ..submit.option_table import Argument
 from ..submit.options import parse_options
 from .connection import FAILED, WRONG_ARGUMENTS, key
+from .hooks import CommandHook
 from .output import Output, emit, show_data
 
 if TYPE_CHECKING:
@@ -118,8 +120,9 @@ def submit(
     """Submit a script with #SBATCH lines, or a command, as a job."""
     with _each_problem_on_its_line():
         script, found = _read_program(invocation, program or [], wrap)
-        manifest = _manifest(client, invocation, script, found, flags)
-    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+        manifest, hook = _manifest(client, invocation, script, found, flags)
+        _check_hook(hook, waits=wait or dry_run)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format, hook=hook)
 
 
 @with_flags
@@ -146,8 +149,11 @@ def sweep(
             raise SubmitError(["--param is missing"])
         script, found = _read_program(invocation, program or [], None)
         found = dataclasses.replace(found, parameters=parameters)
-        manifest = _manifest(client, invocation, script, found, flags, max_parallel=max_parallel)
-    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format)
+        manifest, hook = _manifest(
+            client, invocation, script, found, flags, max_parallel=max_parallel
+        )
+        _check_hook(hook, waits=wait or dry_run)
+    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format, hook=hook)
 
 
 @with_flags
@@ -161,11 +167,11 @@ def run(
     """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
     with _each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
-        manifest = _manifest(client, invocation, Script(""), found, flags)
+        manifest, hook = _manifest(client, invocation, Script(""), found, flags)
     job = client.jobs.submit(manifest)
     typer.echo(f"batholith: {key(job)}", err=True)
     try:
-        follow(job)
+        follow(job, hook)
     except KeyboardInterrupt:
         job.terminate(wait=CANCEL_TIMEOUT)
         typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
@@ -221,8 +227,9 @@ def _read_text(path: Path) -> str:
 def _manifest(
     client: "Client", invocation: typer.Context, script: Script, program: Program, flags: Flags,
     *, max_parallel: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the manifest of a job on the cluster of *client*, and print notes about it.
+) -> tuple[dict[str, Any], CommandHook | None]:  # fmt: skip
+    """Return the manifest of a job on the cluster of *client*, and the command that is notified of
+    it; print notes about it.
 
     Raises:
         SubmitError: an option is wrong, or does not fit the others or the cluster.
@@ -243,7 +250,19 @@ def _manifest(
     manifest = build_manifest(options, program, workspace, number=new_number())
     for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
         typer.echo(f"batholith: {note}", err=True)
-    return manifest
+    events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
+    hook = CommandHook(options.notify_command, events) if options.notify_command else None
+    return manifest, hook
+
+
+def _check_hook(hook: CommandHook | None, *, waits: bool) -> None:
+    if hook is not None and not waits:
+        raise SubmitError(
+            [
+                "--notify: a command is notified only while this one waits: use --wait, or"
+                " `batholith wait --notify`"
+            ]
+        )
 
 
 def _name_of(client: "Client", text: str, where: str) -> str:
@@ -267,7 +286,13 @@ def _name_of(client: "Client", text: str, where: str) -> str:
 
 
 def create(
-    client: "Client", manifest: dict[str, Any], *, dry_run: bool, wait: bool, output_format: str
+    client: "Client",
+    manifest: dict[str, Any],
+    *,
+    dry_run: bool,
+    wait: bool,
+    output_format: str,
+    hook: CommandHook | None = None,
 ) -> None:
     """Create a job and print its name, or with *dry_run* print its manifest."""
     if dry_run:
@@ -277,23 +302,20 @@ def create(
     job = client.jobs.submit(manifest)
     emit([key(job)])
     if wait:
-        follow(job)
+        follow(job, hook)
 
 
-def new_number() -> int:
-    """Return a number of nine digits that no other job has, with high probability."""
-    return 100_000_000 + secrets.randbelow(900_000_000)
-
-
-def follow(job: "JobHandle") -> None:
-    """Print the logs of a job until it has finished.
+def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:
+    """Print the logs of a job until it has finished, and notify *hook*.
 
     Raises:
         typer.Exit: it failed: with the exit code of the first pod that did.
     """
+    if hook is not None:
+        hook.wait_started(job)
     for line in job.logs(follow=True, prefix=job.info.replicas > 1):
         typer.echo(line)
-    job.wait()
+    job.wait(on_change=None if hook is None else hook.observe)
     if job.info.succeeded_finally:
         return
     typer.echo(f"batholith: {key(job)}: {job.phase} {job.info.message}".rstrip(), err=True)

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from .output import Column, Table, emit, show_fields
+from .output import Column, Table, cell_text, duration_text, emit, show_fields
 
 if TYPE_CHECKING:
     from ...wire.history import RecordedJob
-    from ...wire.jobs import JobSummary, PodSummary, Why
-    from ...wire.queues import PodGroup, Queue, QueueUsage, ResourceUsage
+    from ...wire.jobs import Explanation, JobSummary, PlannedStart, PodSummary, Why
+    from ...wire.queues import BudgetAmounts, PodGroup, Queue, QueueUsage, ResourceUsage
 
 UID_LENGTH = 36
 
 
 def job_columns(
-    positions: Mapping[str, str], *, all_namespaces: bool
+    waits: "Mapping[str, Explanation]", *, all_namespaces: bool
 ) -> "list[Column[JobSummary]]":
-    """Return the columns of jobs; *positions* are their positions in their queues, by uid."""
+    """Return the columns of jobs; *waits* are the explanations of those that wait, by uid."""
     return [
         *([Column["JobSummary"]("NAMESPACE", lambda job: job.namespace)] if all_namespaces else []),
         Column("NAME", lambda job: job.name),
@@ -27,7 +27,8 @@ def job_columns(
         Column("RUNNING", lambda job: f"{job.running}/{job.replicas}"),
         Column("AGE", lambda job: job.created_at),
         Column("USER", lambda job: job.user),
-        Column("POSITION", lambda job: positions.get(job.uid), wide=True),
+        Column("POSITION", lambda job: _position(waits.get(job.uid)), wide=True),
+        Column("START", lambda job: _start(waits.get(job.uid)), wide=True),
         Column("RETRIES", lambda job: job.retry_count, wide=True),
         Column("STARTED", lambda job: job.started_at, wide=True),
         Column("FINISHED", lambda job: job.finished_at, wide=True),
@@ -35,17 +36,26 @@ def job_columns(
     ]
 
 
-def queue_positions(podgroups: "Iterable[PodGroup]") -> dict[str, str]:
-    """Return the positions of the jobs that wait, by uid, as the scheduler reported them last.
+def explanations(podgroups: "Iterable[PodGroup]") -> "dict[str, Explanation]":
+    """Return the explanations of the jobs that wait, by uid, as the scheduler wrote them last.
 
     The name of a PodGroup ends with the uid of its job.
     """
-    found = {}
-    for each in podgroups:
-        rank = each.explanation.queue if each.explanation is not None else None
-        if rank is not None and rank.position is not None:
-            found[each.name[-UID_LENGTH:]] = f"{rank.position}/{rank.waiting}"
-    return found
+    return {
+        each.name[-UID_LENGTH:]: each.explanation
+        for each in podgroups
+        if each.explanation is not None
+    }
+
+
+def _position(wait: "Explanation | None") -> str | None:
+    if wait is None or wait.queue.position is None:
+        return None
+    return f"{wait.queue.position}/{wait.queue.waiting}"
+
+
+def _start(wait: "Explanation | None") -> str | None:
+    return None if wait is None or wait.start is None else iso(wait.start.earliest)
 
 
 POD_COLUMNS: "list[Column[PodSummary]]" = [
@@ -95,14 +105,22 @@ def iso(time: datetime | None) -> str:
 
 
 def show_why(name: str, why: "Why") -> None:
-    """Print why a job waits: the reason, then the numbers of the scheduler's last attempt."""
-    show_fields([(name, why.summary or why.reason)])
+    """Print why a job waits or has failed: the dominant reason and the next step, then the numbers
+    of the scheduler's last attempt, or the end of a log."""
+    cause = why.cause or why.summary or why.reason
+    detail = why.summary if why.summary != cause else ""
+    show_fields([(name, cause), ("Next", why.next_step), ("Detail", detail)])
+    if why.last_lines:
+        shown = (cell_text(line) for line in why.last_lines)
+        emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
     found = why.explanation
     if found is None:
         return
     rank = found.queue
     text = f"{rank.name}, position {rank.position} of {rank.waiting}" if rank.position else ""
     fields: list[tuple[str, object]] = [("Queue", text or rank.name)]
+    if found.start is not None:
+        fields.append(("Start", start_text(found.start)))
     fields.append(("Pods", f"{found.pods.needed} needed, {found.pods.fitting} fit"))
     for resource, limit in found.limits.items():
         fields.append((resource, f"{limit.requested} asked, {limit.used} of {limit.limit} used"))
@@ -117,6 +135,12 @@ def show_why(name: str, why: "Why") -> None:
             ]
             fields.append(("Nearest", f"{nearest.name}: {'; '.join(lacks) or nearest.reason}"))
     show_fields(fields)
+
+
+def start_text(start: "PlannedStart") -> str:
+    """Return when a job is expected to start, and from what that is known."""
+    until = f", at the latest {iso(start.latest)}" if start.latest is not None else ""
+    return f"expected {iso(start.earliest)}{until} (by {start.basis})"
 
 
 QUEUE_COLUMNS: "list[Column[Queue]]" = [
@@ -149,6 +173,30 @@ def show_queue(queue: "Queue", usage: "QueueUsage") -> None:
     if usage.resources:
         rows = list(usage.resources.items())
         emit(["", *Table(_RESOURCE_COLUMNS).lines(rows)])
+    if usage.past is not None and usage.past.resource_hours:
+        half_life = duration_text(timedelta(seconds=usage.past.half_life_seconds))
+        used = [
+            f"{hours_text(name, hours)} {name}" for name, hours in usage.past.resource_hours.items()
+        ]
+        emit(
+            ["", f"Past usage in hours, of which half counts after {half_life}: {', '.join(used)}"]
+        )
+    if usage.budget is not None:
+        budget = usage.budget
+        emit(["", f"Budget ({budget.policy}) until {iso(budget.ends_at)}, in hours:"])
+        emit(Table(_BUDGET_COLUMNS).lines(list(budget.resource_hours.items())))
+
+
+def hours_text(resource: str, hours: float) -> str:
+    """Return an amount of a resource times hours; that of memory is in GiB."""
+    return f"{hours / 2**30:.6g}Gi" if resource == "memory" else f"{hours:.6g}"
+
+
+_BUDGET_COLUMNS: "list[Column[tuple[str, BudgetAmounts]]]" = [
+    Column("RESOURCE", lambda row: row[0]),
+    Column("USED", lambda row: hours_text(row[0], row[1].used)),
+    Column("LIMIT", lambda row: hours_text(row[0], row[1].limit)),
+]
 
 
 _RESOURCE_COLUMNS: "list[Column[tuple[str, ResourceUsage]]]" = [

@@ -16,6 +16,8 @@ from ...model.names import (
     JOB_ID,
     JOB_NAME,
     MAX_PARALLEL,
+    NOTIFY,
+    NOTIFY_EVENTS,
     SUBMITTED_NAME,
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
@@ -142,7 +144,7 @@ def _job(
 ) -> "Job":
     from ...client import Job
 
-    annotations = _time_limits(options)
+    annotations = _time_limits(options) | _notifications(options)
     if options.dependencies:
         found = [Dependency(DependencyType(kind), job) for kind, job in options.dependencies]
         annotations[DEPENDS_ON] = ",".join(map(str, found))
@@ -269,6 +271,14 @@ def _time_limits(options: SubmitOptions) -> dict[str, str]:
     if options.warning is not None:
         found[TIME_LIMIT_WARNING] = f"{options.warning}s"
     return found
+
+
+def _notifications(options: SubmitOptions) -> dict[str, str]:
+    if not options.notify_url or options.notify_events == frozenset():
+        return {}
+    events = options.notify_events
+    chosen = {} if events is None else {NOTIFY_EVENTS: ",".join(sorted(events))}
+    return {NOTIFY: options.notify_url, **chosen}
 
 
 def _problems(options: SubmitOptions, program: Program, workspace: Workspace) -> Iterator[str]:

@@ -86,7 +86,8 @@ _SUPPORTED = (
     _supported("chdir", "Working directory, instead of the current one.", short="D"),
     _supported("export", "Variables of the job: NAME=VALUE, or NAME for yours, or NONE.",
                variable="SBATCH_EXPORT"),
-    _supported("mail-type", "NONE."),
+    _supported("mail-type", "Events for --notify: NONE, BEGIN, END, FAIL, TIME_LIMIT or ALL;"
+               " several with a comma."),
     _switch("requeue", "Restart all pods when one is evicted; otherwise it alone.",
             variable="SBATCH_REQUEUE"),
     _switch("no-requeue", "End the job when a pod is evicted.",
@@ -97,11 +98,13 @@ _SUPPORTED = (
     _switch("workdir-rw", "The job may write to the working directory.", own=True),
     _switch("no-workdir", "Do not mount the working directory.", own=True),
     _switch("every-node", "Run the script in each of several pods.", own=True),
+    Option(name="notify", own=True, help="URL or, while the command line waits for the job, command"
+           " that is notified of its start, end, failure and time limit."),
     Option(name="priority-class", own=True, help="PriorityClass of the job."),
     Option(name="ignore", own=True, help="Options of the script to leave out: NAME,NAME…"),
 )  # fmt: skip
 
-_NO_MAIL = "there are no mails"
+_NO_MAIL = "there are no mails; use --notify"
 _NO_ACCOUNTS = "there are no accounts; usage is by user and queue"
 _REASONS = {
     "account": _NO_ACCOUNTS,

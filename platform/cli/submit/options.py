@@ -1,10 +1,12 @@
 """The settings of a job, from the lines of its script, the environment and flags. Pure."""
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ...model.notifications import NotifyEvent, url_error
 from . import values
 from .directives import OF_FLAGS, Setting
 from .errors import SubmitError
@@ -59,6 +61,11 @@ class SubmitOptions:
     no_workdir: bool = False
     every_node: bool = False
     priority_class: str = ""
+    notify_url: str = ""
+    notify_command: tuple[str, ...] = ()
+    """Program and arguments of a command that is notified."""
+    notify_events: frozenset[NotifyEvent] | None = None
+    """Events to notify of; ``None`` for all."""
     ignored: tuple[str, ...] = ()
     """Settings that were left out as asked for."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -101,10 +108,35 @@ def _exclusive(text: str) -> Mapping[str, Any]:
     return {"exclusive": True}
 
 
+_MAIL_TYPES = {
+    "BEGIN": {NotifyEvent.START},
+    "END": {NotifyEvent.END},
+    "FAIL": {NotifyEvent.FAILURE},
+    "INVALID_DEPEND": {NotifyEvent.FAILURE},
+    "TIME_LIMIT": {NotifyEvent.TIME_LIMIT},
+    "TIME_LIMIT_90": {NotifyEvent.TIME_LIMIT},
+    "ALL": set(NotifyEvent),
+}
+
+
 def _mail_type(text: str) -> Mapping[str, Any]:
-    if text.upper() != "NONE":
-        raise ValueError(f"{text!r} is not supported: there are no mails")
-    return {}
+    types = text.upper().split(",")
+    if types == ["NONE"]:
+        return {"notify_events": frozenset()}
+    if unknown := [each for each in types if each not in _MAIL_TYPES]:
+        raise ValueError(f"{unknown[0]!r} is not supported: {', '.join(_MAIL_TYPES)} are")
+    return {"notify_events": frozenset().union(*(_MAIL_TYPES[each] for each in types))}
+
+
+def _notify(text: str) -> Mapping[str, Any]:
+    if text.startswith(("http://", "https://")):
+        if problem := url_error(text):
+            raise ValueError(problem)
+        return {"notify_url": text}
+    arguments = shlex.split(text)
+    if not arguments:
+        raise ValueError("the value is empty")
+    return {"notify_command": tuple(arguments)}
 
 
 def _warning(text: str) -> Mapping[str, Any]:
@@ -144,6 +176,7 @@ _PARSERS: Mapping[str, _Parse] = {
     "no-workdir": _true("no_workdir"),
     "every-node": _true("every_node"),
     "priority-class": _text("priority_class"),
+    "notify": _notify,
 }
 
 
@@ -178,6 +211,8 @@ def parse_options(
         except _NotSupportedError as error:
             problems.append(f"{where} is not supported{f': {error}' if str(error) else ''}")
         sources[key] = sources[option.name] = where
+    if found.get("notify_events") and not found.keys() & {"notify_url", "notify_command"}:
+        problems.append(f"{sources['mail-type']}: there are no mails; --notify is missing")
     if problems:
         raise SubmitError(sorted(problems, key=_line_number))
     return SubmitOptions(**found, ignored=tuple(ignored), sources=sources)

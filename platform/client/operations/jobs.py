@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 from ...model.spelling import hint
 from ...wire.base import Rows
 from ...wire.jobs import (
+    KINDS,
     Event,
     EventList,
     JobPage,
@@ -24,7 +25,7 @@ from ..calls import call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, QueryValue, encode, get, path, post
 from .paging import PAGE_SIZE, collect, pages
-from .scopes import KINDS, Collection, ObjectRef
+from .scopes import Collection, ObjectRef
 
 PHASES = tuple(map(str, Phase))
 

@@ -3,21 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...wire.jobs import JobKindName
+from ...wire.jobs import KINDS
 from ..calls import Session
 from ..requests import QueryValue, check_name, path
-
-KINDS = {
-    ("batch.volcano.sh/v1alpha1", "Job"): JobKindName.JOBS,
-    ("batch/v1", "Job"): JobKindName.BATCHJOBS,
-    ("kubeflow.org/v1", "PyTorchJob"): JobKindName.PYTORCHJOBS,
-    ("kubeflow.org/v1", "TFJob"): JobKindName.TFJOBS,
-    ("kubeflow.org/v1", "MPIJob"): JobKindName.MPIJOBS,
-    ("kubeflow.org/v1", "XGBoostJob"): JobKindName.XGBOOSTJOBS,
-    ("kubeflow.org/v1", "PaddleJob"): JobKindName.PADDLEJOBS,
-    ("kubeflow.org/v1", "JAXJob"): JobKindName.JAXJOBS,
-}
-"""Kinds of jobs in paths, by ``apiVersion`` and ``kind`` of their manifests."""
 
 
 @dataclass(frozen=True, slots=True)

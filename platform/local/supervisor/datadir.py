@@ -34,6 +34,7 @@ class DataDir:
         self.pki = self.root / "pki"
         self.tokens = self.root / "tokens.json"
         self.sign_in = self.root / "sign-in.json"
+        self.notify_key = self.root / "notify-key"
         self.pods = self.root / "pods"
         self.logs = self.root / "logs"
         self.up_json = self.root / "up.json"

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from ....model.budgets import Window
+from ....model.past_usage import KeptUsage, PastUse, PastWindow
 from ..gangs.gang import Gang, QueueInfo, TaskStatus
 from ..gangs.users import user_of
-from ..resources import Amounts, FloatVector
+from ..resources import Amounts, FloatVector, units_of
 from .budgets import Budgets
 from .decayed_sums import DecayedSums, Key, Snapshot, decay, integral, largest_fractions
 
@@ -32,41 +33,6 @@ _NEGLIGIBLE = 1e-9
 
 _DIGITS = 9
 """Significant digits of what is kept."""
-
-
-class PastUse(msgspec.Struct, array_like=True):
-    """What is kept of a queue, or of a user in a queue."""
-
-    queue: str
-    user: str
-    """Empty for the queue as a whole."""
-
-    used: list[float]
-    """Amounts times seconds, in the order of the resources."""
-
-
-class PastWindow(msgspec.Struct, array_like=True):
-    """What is kept of a queue that has a budget."""
-
-    queue: str
-    start: float
-    end: float
-    at: float
-    """Unix time up to which it counts, within the window."""
-
-    used: list[float]
-    """As above."""
-
-
-class KeptUsage(msgspec.Struct):
-    """What is kept over a restart."""
-
-    at: float
-    """Unix time at which it was up to date."""
-
-    resources: list[str] = []
-    usage: list[PastUse] = []
-    windows: list[PastWindow] = []
 
 
 class _Charged(NamedTuple):
@@ -220,6 +186,8 @@ class PastUsage:
         used = snapshot.used_at(now)
         fractions = largest_fractions(used)
         kept.resources = list(snapshot.resources)
+        kept.units = [units_of(name) for name in kept.resources]
+        kept.half_life = self.half_life
         kept.windows = self._windows_at(now, time)
         left = MAX_CHARACTERS - len(msgspec.json.encode(kept))
         for row in np.argsort(-fractions, kind="stable").tolist():

@@ -2,11 +2,14 @@
 
 import copy
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from ...model.names import BATCH_JOBS, JOB_ID, OPERATION, SUBMITTED_BY
-from ...model.recorded import RECORDED
+from ..model.names import BATCH_JOBS, JOB_ID, OPERATION, SUBMITTED_BY
+from ..model.recorded import RECORDED
+from .history import JobHistory
+from .jobs import KINDS
 
 _NUMBER = re.compile(r"-[0-9]{9}$")
 _MAX_NAME = 52
@@ -58,6 +61,35 @@ def renewed(manifest: Mapping[str, Any], *, number: int) -> dict[str, Any]:
         "metadata": {**found, "annotations": annotations},
         "spec": spec,
     }
+
+
+def recorded_manifest(recorded: JobHistory) -> dict[str, Any]:
+    """Return the manifest of a deleted job: without annotations, which the history does not have.
+
+    Raises:
+        ValueError: its spec is too large for the history.
+    """
+    if recorded.spec is None:
+        raise ValueError(
+            f"{recorded.kind}/{recorded.name} was deleted, and its spec of {recorded.spec_bytes}"
+            " bytes is too large for the history"
+        )
+    api_version, kind = next(key for key, found in KINDS.items() if found == recorded.kind)
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": recorded.name,
+            "namespace": recorded.namespace,
+            "labels": recorded.labels,
+        },
+        "spec": recorded.spec,
+    }
+
+
+def new_number() -> int:
+    """Return a number of nine digits that no other job has, with high probability."""
+    return 100_000_000 + secrets.randbelow(900_000_000)
 
 
 def _renew_variables(spec: dict[str, Any], old: str, new: str, number: int) -> None:
