@@ -72,6 +72,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
 
     def __init__(
         self,
+        client: Client,
         endpoints_client: Client,
         slices_client: Client,
         *,
@@ -80,20 +81,20 @@ class EndpointsController(Controller[ServiceView, Effect]):
         settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Write Endpoints and EndpointSlices with the clients of their controllers.
+        """Read with *client*; write with those of the controllers that Kubernetes has for both.
 
         *services* and *pods* have the index ``namespace``.
         """
         super().__init__("endpointslice", settings or ControllerSettings(), clock=clock)
         self._services, self._pods = services, pods
         endpoints = Informer(
-            endpoints_client,
+            client,
             ENDPOINTS,
             Endpoints,
             label_selector=f"{ENDPOINTS_MANAGED_BY}={ENDPOINTS_MANAGER}",
         )
         found = Informer(
-            slices_client,
+            client,
             ENDPOINTSLICES,
             EndpointSlice,
             label_selector=f"{MANAGED_BY}={SLICE_MANAGER}",
@@ -156,9 +157,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
             for each in self._slices.by_index("service", sync.key)
             if each.metadata.deletion_timestamp is None
         )
-        return ServiceView(
-            service, tuple(pod_endpoints(service, pods)), endpoints, tuple(mine)
-        )
+        return ServiceView(service, tuple(pod_endpoints(service, pods)), endpoints, tuple(mine))
 
     def decide(self, view: ServiceView) -> Iterator[Effect]:
         """Yield what differs from the pods."""
@@ -201,7 +200,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
     async def _write_endpoints(self, view: ServiceView, effect: WriteEndpoints) -> None:
         assert view.service is not None  # noqa: S101 - else there is nothing to write
         meta, current = view.service.metadata, view.endpoints
-        body = {"metadata": effect.metadata, "subsets": effect.subsets}
+        body: Json = {"metadata": effect.metadata, "subsets": effect.subsets}
         if current is not None:
             body["metadata"] = _replacing(effect.metadata, current)
             await self._endpoints.patch(current.metadata, body)

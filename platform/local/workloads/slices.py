@@ -111,10 +111,8 @@ def _uid(entry: Json) -> str:
 
 
 def _ports_key(ports: Iterable[Json]) -> str:
-    return ";".join(
-        f"{port.get('name', '')},{port.get('port')},{port.get('protocol')},{port.get('appProtocol')}"
-        for port in ports
-    )
+    fields = ("name", "port", "protocol", "appProtocol")
+    return ";".join(",".join(str(port.get(each) or "") for each in fields) for port in ports)
 
 
 def _free_name(service: Service, ports: tuple[Json, ...], taken: set[str]) -> str:

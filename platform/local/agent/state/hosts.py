@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ....model.service_network import POD_IPS
 from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
@@ -16,8 +17,8 @@ HOST_IP = "127.0.0.1"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
 
-_FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
-_ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
+_FIRST_ADDRESS = int(POD_IPS.network_address) + 1
+_ADDRESS_COUNT = POD_IPS.num_addresses - 2  # without its ends
 
 _HEADER = (
     "# Written by batholith-agent; changes are lost.\n"

@@ -96,7 +96,7 @@ def _check_address(wanted: str, taken: set[str | None]) -> list[FieldError]:
 def _free_address(taken: set[str | None]) -> str:
     """Return an address that is not in *taken*, empty if there is none."""
     size = CLUSTER_IPS.num_addresses - 2
-    start = random.randrange(size)  # noqa: S311 - to avoid that addresses are reused at once
+    start = random.randrange(size)  # so that addresses are not reused at once
     for step in range(size):
         address = str(CLUSTER_IPS[1 + (start + step) % size])
         if address not in taken:
@@ -149,7 +149,7 @@ def _allocate_ports(spec: Json, before: Json, others: Sequence[Json]) -> list[Fi
 def _kept_ports(before: Json) -> dict[tuple[int | None, str], int]:
     """Return the node ports of the former Service by port: an update need not repeat them."""
     return {
-        (port.get("port"), port.get("protocol", "TCP")): port["nodePort"]
+        (port.get("port"), port.get("protocol", "TCP")): int(port["nodePort"])
         for port in before.get("ports") or ()
         if port.get("nodePort")
     }
@@ -157,7 +157,8 @@ def _kept_ports(before: Json) -> dict[tuple[int | None, str], int]:
 
 def _free_port(protocol: str, used: set[tuple[int, str]], *, first: int) -> int:
     """Return *first* if it is free, else any free port, 0 if there is none."""
-    start = random.randrange(len(NODE_PORTS))  # noqa: S311 - as the addresses
+    start = random.randrange(len(NODE_PORTS))
+    number: int
     for number in (first, *NODE_PORTS[start:], *NODE_PORTS[:start]):
         if number and (number, protocol) not in used:
             return number
