@@ -29,12 +29,21 @@ from .flag_groups import (
 from .go_flags import command_from_groups
 from .history_flags import HistoryElectionFlags, HistoryFlags
 from .leader_election import election_client
-from .manager import Telemetry, exit_on_error, new_client, parse_http_limits, run_components
+from .manager import (
+    Runnable,
+    Telemetry,
+    exit_on_error,
+    new_client,
+    parse_http_limits,
+    run_components,
+)
 from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
 
 if TYPE_CHECKING:
     from ..httpserver.limits import Limits
+    from ..kube.client.client import Client
+    from ..kube.client.events import EventRecorder
     from ..local.agent.settings import AgentSettings
     from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
@@ -235,6 +244,73 @@ def agent(
             # Pods have their own termination grace periods.
             on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
             await run_components(recorder, node_agent, ready=ready)
+
+    with exit_on_error(CannotListenError, ConfigError):
+        run(main)
+
+
+def workloads(
+    kubeconfig: Kubeconfig = None,
+    metrics_address: MetricsAddress = "",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+    version: Version = False,
+) -> None:
+    """Run the controllers of an embedded cluster that Kubernetes has of its own.
+
+    Of Deployments, ReplicaSets, StatefulSets, DaemonSets and the endpoints of Services.
+    """
+    from ..kube.client.events import EventRecorder
+    from ..local.workloads.service import workload_controllers
+
+    def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
+        return workload_controllers(client, recorder).values()
+
+    logs.configure(log_format=log_format, level=log_level)
+    _run_client("workloads", kubeconfig, create, metrics_address=metrics_address)
+
+
+def proxy(
+    kubeconfig: Kubeconfig = None,
+    metrics_address: MetricsAddress = "",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+    version: Version = False,
+) -> None:
+    """Connect the cluster IPs and node ports of an embedded cluster's Services to their pods."""
+    from ..kube.client.events import EventRecorder
+    from ..local.proxy.service_proxy import ServiceProxy
+
+    def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
+        return [ServiceProxy(client, recorder=recorder.with_component("kube-proxy"))]
+
+    logs.configure(log_format=log_format, level=log_level)
+    _run_client("proxy", kubeconfig, create, metrics_address=metrics_address)
+
+
+def _run_client(
+    name: str,
+    kubeconfig: Path | None,
+    create: "Callable[[Client, EventRecorder], Iterable[Runnable]]",
+    *,
+    metrics_address: str,
+) -> None:
+    """Run what *create* returns, with one client and one event recorder."""
+    from ..kube.client.events import EventRecorder
+    from ..kube.errors import ConfigError
+    from .health import CannotListenError, serve_endpoints
+
+    telemetry = Telemetry()
+    endpoints, _ = _endpoints(telemetry, metrics_address, "")
+    cluster = ClusterFlags(kubeconfig=kubeconfig)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with (
+            serve_endpoints(endpoints),
+            new_client(cluster, name, metrics=telemetry.client_metrics) as client,
+        ):
+            recorder = EventRecorder(client, component=name)
+            await run_components(recorder, *create(client, recorder), ready=ready)
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)

@@ -6,7 +6,7 @@ import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -40,8 +40,8 @@ NO_SANDBOX_WARNING = (
 AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
-"""Flags of the controllers and the scheduler: the supervisor runs one replica of each, and Volcano
-cannot run here, since the cluster has no controller of Deployments."""
+"""Flags of the controllers and the scheduler: the supervisor runs one replica of each, and knows
+that Volcano does not run here."""
 CONTROLLERS_FLAGS = {
     controller_selection.BATCH_JOB: ("--manage-all-jobs",),
     controller_selection.TRAINING: (
@@ -64,7 +64,7 @@ API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 MAX_UNIX_PATH = 107
 """Maximum bytes of a Unix socket's path on Linux."""
 
-COMPONENTS = ("controllers", "scheduler", "agent", "api")
+COMPONENTS = ("controllers", "workloads", "scheduler", "agent", "proxy", "api")
 """Components with their own credentials."""
 
 
@@ -273,11 +273,12 @@ class EmbeddedCluster:
             server += ["--local-listen-fd", str(self._local_socket.fileno())]
         environment = self._tls_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
-        # agent still has to write their final status.
+        # agent still has to write their final status. They may need Services until they stop.
         return [
             ComponentSpec(
                 name="apiserver", arguments=server, descriptors=listeners, environment=environment
             ),
+            *self._proxy(environment),
             ComponentSpec(
                 name="agent",
                 arguments=self._client_arguments("agent", *self._agent_arguments(), *limits),
@@ -293,6 +294,11 @@ class EmbeddedCluster:
                     f"--podgroups={options.podgroups}",
                     size,
                 ),
+                environment=environment,
+            ),
+            ComponentSpec(
+                name="workloads",
+                arguments=self._client_arguments("workloads"),
                 environment=environment,
             ),
             ComponentSpec(
@@ -312,6 +318,13 @@ class EmbeddedCluster:
                 environment=environment,
             ),
         ]
+
+    def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
+        """Return the service proxy; simulated pods have nothing to connect to."""
+        if self._options.simulate:
+            return []
+        arguments = self._client_arguments("proxy")
+        return [ComponentSpec(name="proxy", arguments=arguments, environment=environment)]
 
     def _agent_arguments(self) -> list[str]:
         data, options = self._data, self._options

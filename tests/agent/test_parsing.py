@@ -24,6 +24,7 @@ from batholith.local.agent.state.environment import (
     build_environment,
     expand,
 )
+from batholith.model.meta import OwnerReference
 
 
 def program_found(program: str) -> str | None:
@@ -260,7 +261,31 @@ def test_services_with_a_cluster_ip_have_variables() -> None:
         "MY_WEB_SERVICE_HOST": "10.0.0.7",
         "MY_WEB_SERVICE_PORT": "80",
         "MY_WEB_SERVICE_PORT_HTTP": "80",
+        "MY_WEB_PORT": "tcp://10.0.0.7:80",
+        "MY_WEB_PORT_80_TCP": "tcp://10.0.0.7:80",
+        "MY_WEB_PORT_80_TCP_PROTO": "tcp",
+        "MY_WEB_PORT_80_TCP_PORT": "80",
+        "MY_WEB_PORT_80_TCP_ADDR": "10.0.0.7",
     }
+
+
+def test_other_namespaces_know_services_by_names_with_the_namespace() -> None:
+    web = service("web", clusterIP="10.0.0.7", ports=[{"port": 80}])
+    selector = {"volcano.sh/job-name": "job"}
+    headless = service("job", clusterIP="None", selector=selector)
+    found = names_in(hosts.outside_section([peer("job-w-0", "127.64.0.1")], [web, headless]))
+    assert found == {
+        "10.0.0.7": {"web.default", "web.default.svc", "web.default.svc.cluster.local"},
+        "127.64.0.1": {
+            "job.default", "job.default.svc", "job.default.svc.cluster.local",
+            "job-w-0.job.default", "job-w-0.job.default.svc",
+            "job-w-0.job.default.svc.cluster.local",
+        },
+    }  # fmt: skip
+    owner = OwnerReference(api_version="v", kind="Job", name="job", uid="u", controller=True)
+    meta = msgspec.structs.replace(headless.metadata, owner_references=(owner,))
+    private = msgspec.structs.replace(headless, metadata=meta)
+    assert hosts.outside_section([peer("job-w-0", "127.64.0.1")], [private]) == ""
 
 
 def test_name_of_the_api_server_is_in_the_hosts_file() -> None:

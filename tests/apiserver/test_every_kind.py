@@ -31,7 +31,7 @@ EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         ".metadata.finalizers": "likewise",
         ".spec.dataSource": "what a claim is to be filled with is named in why it stays pending",
     },
-    "Service": {".spec.clusterIP": "services are given no address"},
+    "Service": {".spec.clusterIP": "addresses of another network"},
     "DaemonSet": {".metadata.annotations": "the generation of an API that was removed"},
     "Job": {"controller-uid": "not the same Job"},
     "CertificateSigningRequest": {

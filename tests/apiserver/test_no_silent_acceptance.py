@@ -80,7 +80,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
-    "v1/services": enforced(f"{AGENT}/state/hosts.py", {"spec": {"clusterIP": "None"}}),
+    "v1/services": enforced("local/proxy/service_proxy.py", {"spec": {"ports": [{"port": 80}]}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
     "apps/v1/deployments": warned({"spec": _WORKLOAD}),
@@ -132,7 +132,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "coordination.k8s.io/v1/leases": data({"spec": {}}),
     "node.k8s.io/v1/runtimeclasses": warned({"handler": "h"}),
-    "discovery.k8s.io/v1/endpointslices": warned({"addressType": "IPv4", "endpoints": []}),
+    "discovery.k8s.io/v1/endpointslices": enforced(
+        "local/proxy/backends.py", {"addressType": "IPv4", "endpoints": []}
+    ),
     "resource.k8s.io/v1/deviceclasses": warned({"spec": {}}),
     "resource.k8s.io/v1/resourceclaims": warned({"spec": _DEVICE}),
     "resource.k8s.io/v1/resourceclaimtemplates": warned({"spec": {"spec": _DEVICE}}),
@@ -403,7 +405,8 @@ async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -
     body: Json = {"spec": {"externalIPs": ["192.0.2.1"]}}
     first = await server.request("PATCH", f"{url}/s", body, content_type=MERGE)
     assert first.warnings == [
-        "spec.externalIPs has no effect in the embedded cluster: there is no proxy"
+        "spec.externalIPs has no effect in the embedded cluster: the Service proxy listens on "
+        "loopback addresses only"
     ]
     body = {"spec": {"ports": [{"port": 81}]}}
     second = await server.request("PATCH", f"{url}/s", body, content_type=MERGE)

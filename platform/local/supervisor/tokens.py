@@ -15,6 +15,8 @@ USERS: Mapping[str, tuple[str, ...]] = {
     "scheduler": (COMPONENTS_GROUP,),
     "agent": (COMPONENTS_GROUP, "system:nodes"),
     "api": (COMPONENTS_GROUP,),
+    "workloads": (),
+    "proxy": (),
 }
 """Groups of each user, in addition to ``system:authenticated``."""
 

@@ -40,6 +40,9 @@ class HostsFileManager:
         self._sections: dict[str, str] = {}
         """The last written common section of the hosts files by namespace."""
 
+        self._outside: dict[str, str] = {}
+        """What the hosts files of other namespaces have of each namespace."""
+
         self._dirty: set[str] = set()
         self._timer: Timer | None = None
 
@@ -49,7 +52,9 @@ class HostsFileManager:
         known = self._peers.get(meta.uid)
         self._peers[meta.uid] = (peer, file)
         if known is None:
-            _write(peer, file, self._sections.get(meta.namespace, ""))
+            if meta.namespace not in self._sections:
+                self._sections[meta.namespace] = self._section(meta.namespace)
+            _write(peer, file, self._sections[meta.namespace])
         if known is None or _published_fields(known[0]) != _published_fields(peer):
             self.mark_dirty(meta.namespace)
 
@@ -72,8 +77,10 @@ class HostsFileManager:
 
     def _write_dirty(self) -> None:
         self._timer, dirty, self._dirty = None, self._dirty, set()
+        if self._update_outside(dirty):
+            dirty |= self._sections.keys()
         for namespace in dirty:
-            before, text = self._sections.get(namespace, ""), self._namespace_section(namespace)
+            before, text = self._sections.get(namespace, ""), self._section(namespace)
             if text != before:
                 self._sections[namespace] = text
                 for peer, file in self._namespace_peers(namespace):
@@ -93,9 +100,24 @@ class HostsFileManager:
             pair for pair in self._peers.values() if pair[0].pod.metadata.namespace == namespace
         ]
 
-    def _namespace_section(self, namespace: str) -> str:
+    def _update_outside(self, namespaces: Iterable[str]) -> bool:
+        """Compute what others know of *namespaces*; return whether any of it has changed."""
+        changed = False
+        for namespace in namespaces:
+            peers = (peer for peer, _ in self._namespace_peers(namespace))
+            text = hosts.outside_section(peers, self._services(namespace))
+            changed |= text != self._outside.get(namespace, "")
+            if text:
+                self._outside[namespace] = text
+            else:
+                self._outside.pop(namespace, None)
+        return changed
+
+    def _section(self, namespace: str) -> str:
         peers = (peer for peer, _ in self._namespace_peers(namespace))
-        return hosts.namespace_section(peers, self._services(namespace))
+        own = hosts.namespace_section(peers, self._services(namespace))
+        others = (text for each, text in sorted(self._outside.items()) if each != namespace)
+        return own + "".join(others)
 
 
 def _write(peer: hosts.Peer, file: Path, shared: str) -> None:

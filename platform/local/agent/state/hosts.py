@@ -6,9 +6,10 @@ or privileges.
 
 import hashlib
 import ipaddress
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ....model.service_network import POD_IPS
 from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
@@ -16,8 +17,8 @@ HOST_IP = "127.0.0.1"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
 
-_FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
-_ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
+_FIRST_ADDRESS = int(POD_IPS.network_address) + 1
+_ADDRESS_COUNT = POD_IPS.num_addresses - 2  # without its ends
 
 _HEADER = (
     "# Written by batholith-agent; changes are lost.\n"
@@ -54,10 +55,28 @@ def pod_section(pod: Pod, ip: str) -> str:
 
 def namespace_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
     """Return the second section, the same for all pods of a namespace."""
+    return _section(peers, services, _qualified_names)
+
+
+def outside_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+    """Return what the pods of other namespaces know of a namespace: names that contain its name.
+
+    Services of a controller, such as those of a job, are not named there: they are for its own
+    pods, and there may be as many as jobs.
+    """
+    public = (each for each in services if each.metadata.controller is None)
+    return _section(peers, public, lambda *name: _qualified_names(*name)[:-1])
+
+
+def _section(
+    peers: Iterable[Peer],
+    services: Iterable[Service],
+    names: Callable[[str, str], list[str]],
+) -> str:
     lines: list[str] = []
     known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
     for service in sorted(services, key=lambda service: service.metadata.name):
-        lines += [f"{line}\n" for line in _service_lines(service, known)]
+        lines += [f"{line}\n" for line in _service_lines(service, known, names)]
     return "".join(dict.fromkeys(lines))
 
 
@@ -73,20 +92,22 @@ def _qualified_names(name: str, namespace: str) -> list[str]:
     return [f"{inner}.svc.{CLUSTER_DOMAIN}", f"{inner}.svc", inner, name]
 
 
-def _service_lines(service: Service, peers: Iterable[Peer]) -> Iterator[str]:
+def _service_lines(
+    service: Service, peers: Iterable[Peer], names: Callable[[str, str], list[str]]
+) -> Iterator[str]:
     name, namespace = service.metadata.name, service.metadata.namespace
     if not service.is_headless:
         if service.spec.cluster_ip:
-            yield f"{service.spec.cluster_ip}\t{' '.join(_qualified_names(name, namespace))}"
+            yield f"{service.spec.cluster_ip}\t{' '.join(names(name, namespace))}"
         return
     selected = [peer for peer in peers if _selects(service, peer)]
     for peer in selected:
         # Only pods that name the service as their subdomain have names below it.
         if peer.pod.spec.subdomain == name:
-            names = _qualified_names(f"{peer.pod.hostname}.{name}", namespace)
-            yield f"{peer.ip}\t{' '.join(names)}"
+            below = names(f"{peer.pod.hostname}.{name}", namespace)
+            yield f"{peer.ip}\t{' '.join(below)}"
     for peer in selected:
-        yield f"{peer.ip}\t{' '.join(_qualified_names(name, namespace))}"
+        yield f"{peer.ip}\t{' '.join(names(name, namespace))}"
 
 
 def _selects(service: Service, peer: Peer) -> bool:
@@ -100,7 +121,10 @@ def _selects(service: Service, peer: Peer) -> bool:
 
 
 def service_variables(services: Iterable[Service]) -> dict[str, str]:
-    """Return the ``NAME_SERVICE_HOST`` variables of the services that have an address."""
+    """Return the variables of the services that have an address: ``NAME_SERVICE_HOST`` and others.
+
+    ``NAME_PORT`` and those that begin with it are the ones of Docker's links.
+    """
     env: dict[str, str] = {}
     for service in services:
         if service.is_headless or not service.spec.cluster_ip or not service.spec.ports:
@@ -112,4 +136,19 @@ def service_variables(services: Iterable[Service]) -> dict[str, str]:
             if port.name:
                 label = port.name.upper().replace("-", "_")
                 env[f"{name}_SERVICE_PORT_{label}"] = str(port.port)
+        env |= _link_variables(name, service)
     return env
+
+
+def _link_variables(name: str, service: Service) -> Iterator[tuple[str, str]]:
+    address = service.spec.cluster_ip
+    for index, port in enumerate(service.spec.ports):
+        protocol = port.protocol.lower()
+        url = f"{protocol}://{address}:{port.port}"
+        if index == 0:
+            yield f"{name}_PORT", url
+        prefix = f"{name}_PORT_{port.port}_{port.protocol}"
+        yield prefix, url
+        yield f"{prefix}_PROTO", protocol
+        yield f"{prefix}_PORT", str(port.port)
+        yield f"{prefix}_ADDR", address

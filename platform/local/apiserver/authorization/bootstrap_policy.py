@@ -4,7 +4,7 @@
 """
 
 import importlib.resources
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -40,6 +40,56 @@ _IMPERSONATION_RULES = (
     PolicyRule(("impersonate",), ("authentication.k8s.io",), ("uids", "userextras/*")),
 )
 
+_WORKLOADS = "workloads"
+"""User that runs the controllers of workloads; it writes as their service accounts only."""
+
+_READ = ("list", "watch")
+_PATCH = ("patch",)
+_GET = ("get",)
+_WORKLOADS_RULES = (
+    PolicyRule(
+        _READ,
+        ("",),
+        ("endpoints", "nodes", "persistentvolumeclaims", "pods", "replicationcontrollers",
+         "services"),
+    ),
+    PolicyRule(
+        _READ,
+        ("apps",),
+        ("controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"),
+    ),
+    PolicyRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
+    PolicyRule(("create", "patch", "update"), ("", "events.k8s.io"), ("events",)),
+)  # fmt: skip
+
+_CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
+    "daemon-set-controller": (
+        PolicyRule(_PATCH, ("apps",), ("daemonsets/status",)),
+        PolicyRule(_GET, ("",), ("pods",)),
+    ),
+    "deployment-controller": (
+        PolicyRule(_PATCH, ("apps",), ("deployments", "deployments/status")),
+    ),
+    "endpoint-controller": (PolicyRule(_PATCH, ("",), ("endpoints",)),),
+    "endpointslice-controller": (PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),),
+    "replicaset-controller": (
+        PolicyRule(_PATCH, ("apps",), ("replicasets/status",)),
+        PolicyRule(_GET, ("",), ("pods",)),
+    ),
+    "replication-controller": (
+        PolicyRule(_PATCH, ("",), ("replicationcontrollers/status",)),
+        PolicyRule(_GET, ("",), ("pods",)),
+    ),
+    "statefulset-controller": (
+        PolicyRule(_PATCH, ("apps",), ("statefulsets/status",)),
+        PolicyRule(_PATCH, ("",), ("persistentvolumeclaims",)),
+    ),
+}
+"""What the service account of a controller may in addition to the role that Kubernetes has for it:
+patch what kube-controller-manager replaces, and read the pod of a creation without a response."""
+
+_PROXY = "proxy"
+
 
 def objects() -> Iterator[tuple[Resource, Json]]:
     """Yield the roles, then the bindings, each a new object."""
@@ -54,14 +104,49 @@ def objects() -> Iterator[tuple[Resource, Json]]:
         (_REST_API_ROLE, _IMPERSONATION_RULES, {"kind": "User", "name": "api"}),
     )
     for name, rules, subject in own:
-        yield roles, {"metadata": _metadata(name), "rules": [rule.to_json() for rule in rules]}
-        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
-        subjects = [{"apiGroup": RBAC, **subject}]
-        yield bindings, {"metadata": _metadata(name), "roleRef": role, "subjects": subjects}
+        yield roles, _role(name, rules)
+        yield bindings, _binding(name, "ClusterRole", name, {"apiGroup": RBAC, **subject})
+    yield from _workload_objects()
 
 
-def _metadata(name: str) -> Json:
-    return {"name": name, "annotations": {AUTO_UPDATE: "true"}}
+def _workload_objects() -> Iterator[tuple[Resource, Json]]:
+    """Yield the rights of the controllers of workloads and of the service proxy."""
+    cluster_roles, cluster_bindings, roles, bindings = RESOURCES
+    user = {"apiGroup": RBAC, "kind": "User", "name": _WORKLOADS}
+    name = f"batholith:{_WORKLOADS}"
+    yield cluster_roles, _role(name, _WORKLOADS_RULES)
+    yield cluster_bindings, _binding(name, "ClusterRole", name, user)
+    accounts = tuple(_CONTROLLER_RULES)
+    impersonate = PolicyRule(("impersonate",), ("",), ("serviceaccounts",), accounts)
+    system = "kube-system"
+    yield roles, _role(name, (impersonate,), namespace=system)
+    yield bindings, _binding(name, "Role", name, user, namespace=system)
+    for account, rules in _CONTROLLER_RULES.items():
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": system}
+        name = f"batholith:controller:{account}"
+        yield cluster_roles, _role(name, rules)
+        yield cluster_bindings, _binding(name, "ClusterRole", name, subject)
+    proxy = {"apiGroup": RBAC, "kind": "User", "name": _PROXY}
+    name = f"batholith:{_PROXY}"
+    yield cluster_bindings, _binding(name, "ClusterRole", "system:node-proxier", proxy)
+
+
+def _role(name: str, rules: Iterable[PolicyRule], *, namespace: str = "") -> Json:
+    metadata = _metadata(name, namespace)
+    return {"metadata": metadata, "rules": [rule.to_json() for rule in rules]}
+
+
+def _binding(name: str, kind: str, role: str, subject: Json, *, namespace: str = "") -> Json:
+    return {
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
+        "subjects": [subject],
+    }
+
+
+def _metadata(name: str, namespace: str = "") -> Json:
+    metadata: Json = {"name": name, "annotations": {AUTO_UPDATE: "true"}}
+    return {**metadata, "namespace": namespace} if namespace else metadata
 
 
 def completed(current: Json, wanted: Json) -> Json:

@@ -190,6 +190,7 @@ def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(not_supported("spec.type", kind, _SERVICE_TYPES))
     if kind == "ExternalName" and not spec.get("externalName"):
         errors.append(required("spec.externalName"))
+    errors += _validate_families(spec)
     ports = spec.get("ports", ())
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         errors.append(required("spec.ports"))
@@ -202,6 +203,20 @@ def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
         if same_kind and address and spec.get("clusterIP") != address:
             path = "spec.clusterIPs[0]"
             errors.append(invalid(path, [spec.get("clusterIP", "")], "may not change once set"))
+    return errors
+
+
+def _validate_families(spec: Json) -> list[FieldError]:
+    """Reject what needs addresses of IPv6, which Services do not have here."""
+    errors = [
+        invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
+        for index, family in enumerate(spec.get("ipFamilies") or ())
+        if family == "IPv6"
+    ]
+    policy = spec.get("ipFamilyPolicy")
+    if policy == "RequireDualStack":
+        text = "this cluster is not configured for dual-stack services"
+        errors.append(invalid("spec.ipFamilyPolicy", policy, text))
     return errors
 
 

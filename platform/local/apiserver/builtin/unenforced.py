@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ....model import unscheduled_fields
 from ....model.names import Resource
+from ....model.service_network import HEADLESS
 from ..kinds.groups import ADMISSION, NETWORKING, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
 
@@ -29,17 +30,17 @@ _RUN = "run"
 _ENFORCED = "enforced"
 _USED = "used"
 _NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.sh/v1alpha1)"
-_NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
+_NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
-_NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
+_SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 
 _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
-    ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
     ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): UnenforcedKind(
@@ -68,7 +69,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
     (ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
     ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
-    ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
     (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
@@ -193,13 +193,16 @@ def _service(obj: Json) -> Found:
     kind = spec.get("type", "ClusterIP")
     if kind == "ExternalName":
         yield "spec.externalName", "pods have no name server; use hostAliases"
-    elif kind != "ClusterIP":
-        yield "spec.type", f"{kind} needs a proxy, which it has not; use the pods' addresses"
-    elif spec.get("clusterIP") != "None":
-        why = "there is no proxy behind the address of a Service; use a headless one (None)"
-        yield "spec.clusterIP", why
+    elif kind == "LoadBalancer":
+        yield "spec.type", "it has no load balancer; use the cluster IP or the node ports"
     if spec.get("externalIPs"):
-        yield "spec.externalIPs", "there is no proxy"
+        yield "spec.externalIPs", "the Service proxy listens on loopback addresses only"
+    if kind == "ExternalName" or spec.get("clusterIP") == HEADLESS:
+        return
+    for index, port in enumerate(_list(spec.get("ports"))):
+        if _dict(port).get("protocol", "TCP") != "TCP":
+            why = "the Service proxy relays TCP only; use a headless Service (clusterIP None)"
+            yield f"spec.ports[{index}].protocol", why
 
 
 def _secret(obj: Json) -> Found:

@@ -26,6 +26,7 @@ from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
 from ..storage.object_store import ObjectStore
 from ..storage.stored_objects import StoredObject
+from .service_addresses import allocate
 
 T = TypeVar("T")
 _NOT_READY = "node.kubernetes.io/not-ready"
@@ -144,6 +145,8 @@ class Admission:
                     obj = webhook.mutate(_admission_request(attributes, obj), self._lookup)
                 except DeniedError as error:
                     raise _denied(webhook, error) from error
+        if attributes.kind.resource == names.SERVICES:
+            allocate(obj, attributes.old_object, self._lookup.list(names.SERVICES))
         if attributes.kind.resource.group == RBAC:
             target = attributes.object_path
             check_escalation(

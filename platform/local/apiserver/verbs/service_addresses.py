@@ -1,0 +1,169 @@
+"""Allocation of the cluster IPs and node ports of Services.
+
+What is taken is what the stored Services have. Nothing else is recorded, so an address is
+allocated and released in the one write that creates or deletes its Service.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from ....model.names import SERVICES
+from ....model.service_network import CLUSTER_IPS, HEADLESS, NODE_PORTS, is_cluster_ip
+from ..errors.fields import FieldError, invalid
+from ..errors.status import invalid as invalid_object
+from ..http.requests import Json
+
+_WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
+_WITH_ADDRESS = ("ClusterIP", *_WITH_NODE_PORTS)
+_FIELDS_OF_TYPES = {
+    **dict.fromkeys(("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"), _WITH_ADDRESS),
+    "internalTrafficPolicy": _WITH_ADDRESS,
+    "externalTrafficPolicy": _WITH_NODE_PORTS,
+    "allocateLoadBalancerNodePorts": ("LoadBalancer",),
+    "loadBalancerClass": ("LoadBalancer",),
+}
+"""Fields that only Services of some types have."""
+
+_API_SERVER = ("default", "kubernetes")
+"""Its address is that of the server itself, so it is in no range."""
+
+
+def allocate(service: Json, old: Json | None, services: Iterable[Json]) -> None:
+    """Set the addresses and node ports that a new or changed Service lacks.
+
+    *services* are all that are stored.
+
+    Raises:
+        StatusError: 422, a requested address or port is taken or out of range, or none is free.
+    """
+    meta, spec = service["metadata"], service.get("spec") or {}
+    key = meta.get("namespace", ""), meta.get("name", "")
+    if key == _API_SERVER:
+        return
+    _release(spec, (old or {}).get("spec") or {})
+    others = [
+        each.get("spec") or {}
+        for each in services
+        if (each["metadata"].get("namespace", ""), each["metadata"]["name"]) != key
+    ]
+    errors = _allocate_address(spec, (old or {}).get("spec") or {}, others)
+    errors += _allocate_ports(spec, (old or {}).get("spec") or {}, others)
+    if errors:
+        raise invalid_object(SERVICES, meta.get("name", ""), errors)
+
+
+def _release(spec: Json, before: Json) -> None:
+    """Drop what the Service had by its former type, unless the request sets it anew."""
+    kind, former = spec.get("type", "ClusterIP"), before.get("type", "ClusterIP")
+    for field, kinds in _FIELDS_OF_TYPES.items():
+        if kind not in kinds and former in kinds and spec.get(field) == before.get(field):
+            spec.pop(field, None)
+    if kind not in _WITH_NODE_PORTS and former in _WITH_NODE_PORTS:
+        held = _node_ports(before)
+        for port in spec.get("ports") or ():
+            if (port.get("nodePort"), port.get("protocol", "TCP")) in held:
+                port.pop("nodePort", None)
+
+
+def _allocate_address(spec: Json, before: Json, others: Sequence[Json]) -> list[FieldError]:
+    wanted = spec.get("clusterIP", "")
+    if spec.get("type") == "ExternalName" or wanted == HEADLESS:
+        return []
+    if wanted and before.get("clusterIP") and before.get("type") != "ExternalName":
+        return []  # that it is still the same is for the validation
+    taken = {each.get("clusterIP") for each in others}
+    if wanted:
+        return _check_address(wanted, taken)
+    address = _free_address(taken)
+    if not address:
+        text = f"failed to allocate a serviceIP: range is full ({CLUSTER_IPS})"
+        return [invalid("spec.clusterIPs", [], text)]
+    spec["clusterIP"], spec["clusterIPs"] = address, [address]
+    return []
+
+
+def _check_address(wanted: str, taken: set[str | None]) -> list[FieldError]:
+    why = ""
+    if not is_cluster_ip(wanted):
+        why = f"the provided network does not match the current range ({CLUSTER_IPS})"
+    elif wanted in taken:
+        why = "provided IP is already allocated"
+    if not why:
+        return []
+    return [invalid("spec.clusterIPs", [wanted], f"failed to allocate IP {wanted}: {why}")]
+
+
+def _free_address(taken: set[str | None]) -> str:
+    """Return an address that is not in *taken*, empty if there is none."""
+    size = CLUSTER_IPS.num_addresses - 2
+    start = random.randrange(size)  # so that addresses are not reused at once
+    for step in range(size):
+        address = str(CLUSTER_IPS[1 + (start + step) % size])
+        if address not in taken:
+            return address
+    return ""
+
+
+def _node_ports(spec: Json) -> set[tuple[int, str]]:
+    return {
+        (port["nodePort"], port.get("protocol", "TCP"))
+        for port in spec.get("ports") or ()
+        if port.get("nodePort")
+    }
+
+
+def _allocate_ports(spec: Json, before: Json, others: Sequence[Json]) -> list[FieldError]:
+    if spec.get("type") not in _WITH_NODE_PORTS:
+        return []
+    if spec["type"] == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is False:
+        return []
+    errors: list[FieldError] = []
+    taken = set().union(*(_node_ports(each) for each in others))
+    held, kept = _node_ports(before), _kept_ports(before)
+    given = [port for port in spec.get("ports") or () if port.get("nodePort")]
+    for index, port in enumerate(spec.get("ports") or ()):
+        number, protocol = port.get("nodePort", 0), port.get("protocol", "TCP")
+        if number and (number, protocol) in taken - held:
+            errors.append(_bad_port(index, number, "provided port is already allocated"))
+        elif number and number not in NODE_PORTS:
+            text = (
+                "provided port is not in the valid range. The range of valid ports is "
+                f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
+            )
+            errors.append(_bad_port(index, number, text))
+    used = {*taken, *((port["nodePort"], port.get("protocol", "TCP")) for port in given)}
+    for index, port in enumerate(spec.get("ports") or ()):
+        if port.get("nodePort"):
+            continue
+        protocol = port.get("protocol", "TCP")
+        number = _free_port(protocol, used, first=kept.get((port.get("port"), protocol), 0))
+        if not number:
+            text = "failed to allocate a nodePort: range is full"
+            errors.append(_bad_port(index, 0, text))
+            continue
+        port["nodePort"] = number
+        used.add((number, protocol))
+    return errors
+
+
+def _kept_ports(before: Json) -> dict[tuple[int | None, str], int]:
+    """Return the node ports of the former Service by port: an update need not repeat them."""
+    return {
+        (port.get("port"), port.get("protocol", "TCP")): int(port["nodePort"])
+        for port in before.get("ports") or ()
+        if port.get("nodePort")
+    }
+
+
+def _free_port(protocol: str, used: set[tuple[int, str]], *, first: int) -> int:
+    """Return *first* if it is free, else any free port, 0 if there is none."""
+    start = random.randrange(len(NODE_PORTS))
+    number: int
+    for number in (first, *NODE_PORTS[start:], *NODE_PORTS[:start]):
+        if number and (number, protocol) not in used:
+            return number
+    return 0
+
+
+def _bad_port(index: int, number: int, why: str) -> FieldError:
+    return invalid(f"spec.ports[{index}].nodePort", number, why)

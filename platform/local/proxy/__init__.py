@@ -1,0 +1,1 @@
+"""Service proxy of a node: connects clients of a cluster IP to the pods behind it."""

@@ -1,0 +1,183 @@
+"""Relays of TCP connections: one listening address, several endpoints."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from ...machinery.clock import Clock
+from .backends import Address, Affinity
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds in which an endpoint must accept a connection, before the next one is tried."""
+
+_BACKLOG = 512
+
+
+class Side(asyncio.Protocol):
+    """One of the two connections of a relay."""
+
+    def __init__(
+        self, opened: set["Side"], on_made: Callable[["Side"], None] | None = None
+    ) -> None:
+        """The connection is in *opened* as long as it is open."""
+        self.transport: asyncio.Transport | None = None
+        self.peer: Side | None = None
+        self._opened = opened
+        self._on_made = on_made
+        self._ended = False
+        self._closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._opened.add(self)
+        self.transport.pause_reading()  # until the other side is connected
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def join(self, peer: "Side") -> None:
+        """Relay between this connection and *peer* from now on."""
+        self.peer, peer.peer = peer, self
+        for side in (self, peer):
+            if side._closed:
+                self.close()
+                return
+        for side in (self, peer):
+            side._resume()
+
+    def close(self) -> None:
+        """Close both connections, after what they have received is sent."""
+        for side in (self, self.peer):
+            if side is not None and side.transport is not None:
+                side.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        peer = self.peer
+        if peer is None or peer.transport is None or peer._ended:
+            self.close()
+            return False
+        if not peer.transport.is_closing():
+            peer.transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        """The client of this side is slow: read no more from the other one."""
+        peer = self.peer
+        if peer is not None and peer.transport is not None and not peer.transport.is_closing():
+            peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None:
+            self.peer._resume()
+
+    def _resume(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        self._opened.discard(self)
+        self.close()
+
+
+class Relay:
+    """Listens on one address and connects each client to one of the endpoints."""
+
+    def __init__(self, address: Address, *, clock: Clock, opened: set[Side]) -> None:
+        """All connections are in *opened* as long as they are open."""
+        self.address = address
+        self._opened = opened
+        self.targets: Sequence[Address] = ()
+        """The endpoints of new connections; those that exist stay."""
+        self.affinity_seconds = 0
+        self._clock = clock
+        self._affinity = Affinity()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address is in use, or the port is privileged.
+        """
+        listener = socket.create_server(self.address, backlog=_BACKLOG)
+        try:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                lambda: Side(self._opened, self._accept), sock=listener
+            )
+        except BaseException:
+            listener.close()
+            raise
+
+    def stop(self) -> None:
+        """Listen no more; connections stay until one of their ends closes them."""
+        if self._server is not None:
+            self._server.close()
+
+    async def abort(self) -> None:
+        """Listen no more, and connect no more clients."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, client: Side) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, client: Side) -> None:
+        """Connect *client* to the first endpoint that accepts, in random order."""
+        assert client.transport is not None  # noqa: S101 - it is connected
+        source = str(client.transport.get_extra_info("peername")[0])
+        try:
+            for target in self._order(source):
+                side = await self._connected(target)
+                if side is not None:
+                    self._keep(source, target)
+                    client.join(side)
+                    return
+        except BaseException:
+            client.close()
+            raise
+        client.transport.abort()  # a reset, as from a port at which nobody listens
+
+    def _order(self, source: str) -> list[Address]:
+        order = list(self.targets)
+        random.shuffle(order)
+        if self.affinity_seconds:
+            kept = self._affinity.get(source, order, now=self._clock.monotonic())
+            if kept is not None:
+                order.remove(kept)
+                order.insert(0, kept)
+        return order
+
+    def _keep(self, source: str, target: Address) -> None:
+        if self.affinity_seconds:
+            now = self._clock.monotonic()
+            self._affinity.set(source, target, until=now + self.affinity_seconds, now=now)
+
+    async def _connected(self, target: Address) -> Side | None:
+        """Return a connection to *target*, or None if it accepts none."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                _, side = await loop.create_connection(lambda: Side(self._opened), *target)
+        except (OSError, TimeoutError):
+            return None
+        return side
+
+
+def abort_connections(opened: set[Side]) -> None:
+    """Reset the connections of relays that have ended."""
+    for side in list(opened):
+        if side.transport is not None:
+            side.transport.abort()

@@ -1,0 +1,188 @@
+"""The service proxy: listens on the cluster IPs and node ports of all Services.
+
+It runs in a process of its own, so that the traffic of pods delays neither the node agent nor a
+controller, and with the rights of kube-proxy: to read Services and EndpointSlices.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from ...kube.client.client import Client
+from ...kube.informer.informer import Informer, KindSource
+from ...machinery.clock import Clock
+from ...machinery.event_recorder import Recorder
+from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ...machinery.reconcile.events import Event, Events, Notices
+from ...model.meta import ObjectMeta
+from ...model.names import ENDPOINTSLICES, SERVICES
+from .backends import Address, by_address
+from .relay import Relay, Side, abort_connections
+from .types import EndpointSlice, Service
+
+log = logging.getLogger(__name__)
+
+RETRY_INTERVAL = 10.0
+"""Seconds until an address that could not be listened on is tried again."""
+
+_SERVICE_NAME = "kubernetes.io/service-name"
+_REASON = "ProxyCannotListen"
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyView:
+    """What a Service needs, and what its relays have."""
+
+    meta: ObjectMeta | None
+    """None: the Service is deleted."""
+    affinity_seconds: int
+    wanted: Mapping[Address, tuple[Address, ...]]
+    """Endpoints by listening address."""
+    current: Mapping[Address, Relay]
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Listen on an address."""
+
+    address: Address
+    targets: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retarget:
+    """Use other endpoints for new connections."""
+
+    relay: Relay
+    targets: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Listen on an address no more: clients are refused, as by a Service without endpoints."""
+
+    relay: Relay
+
+
+Effect = Listen | Retarget | Close
+
+
+class ServiceProxy(Controller[ProxyView, Effect]):
+    """Keeps the relays of each Service; the key is that of the Service."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock | None = None, recorder: Recorder | None = None
+    ) -> None:
+        """*recorder* records on a Service which of its ports cannot be listened on."""
+        super().__init__("service-proxy", ControllerSettings(workers=1), clock=clock)
+        self._services = Informer(client, SERVICES, Service)
+        self._slices = Informer(
+            client, ENDPOINTSLICES, EndpointSlice, indexes={"service": _service_keys}
+        )
+        self._relays: dict[str, dict[Address, Relay]] = {}
+        self._connections: set[Side] = set()
+        """Of all relays, those that listen no more among them."""
+        self._notices = Notices(Events(recorder, SERVICES))
+        self.keep(self._notices)
+        self.sources = [
+            KindSource(self._slices, self._on_slice),
+            KindSource(self._services, self._on_service),
+        ]
+
+    def _on_service(self, old: Service | None, new: Service | None) -> None:
+        service = new or old
+        if service is not None:
+            self.queue.add(service.metadata.key)
+
+    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        for each in (old, new):
+            if each is not None:
+                for key in _service_keys(each):
+                    self.queue.add(key)
+
+    async def run(
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
+    ) -> None:
+        """Serve until cancelled."""
+        try:
+            await super().run(ready=ready, elected=elected)
+        finally:
+            for relays in self._relays.values():
+                for relay in relays.values():
+                    await relay.abort()
+            abort_connections(self._connections)
+
+    async def observe(self, sync: Sync) -> ProxyView | None:
+        """Return the addresses of a Service; None if it is deleted and has none left."""
+        service, current = self._services.get(sync.key), self._relays.get(sync.key, {})
+        if service is None:
+            return ProxyView(None, 0, {}, current) if current else None
+        wanted = by_address(service, list(self._slices.by_index("service", sync.key)))
+        return ProxyView(service.metadata, service.spec.affinity_seconds, wanted, current)
+
+    def decide(self, view: ProxyView) -> Iterator[Effect]:
+        """Yield what to close, then what to change and to open."""
+        for address, relay in list(view.current.items()):
+            if address not in view.wanted:
+                yield Close(relay)
+        for address, targets in view.wanted.items():
+            found = view.current.get(address)
+            if found is None:
+                yield Listen(address, targets)
+            else:
+                yield Retarget(found, targets)
+
+    async def execute(self, sync: Sync, view: ProxyView, effect: Effect) -> None:
+        """Change one relay."""
+        match effect:
+            case Close():
+                effect.relay.stop()
+                self._drop(sync.key, effect.relay)
+                sync.again = view.meta is None  # then nothing is kept of the Service any more
+            case Retarget():
+                effect.relay.targets = effect.targets
+                effect.relay.affinity_seconds = view.affinity_seconds
+            case Listen():
+                await self._listen(sync, view, effect)
+            case _:
+                assert_never(effect)
+
+    async def _listen(self, sync: Sync, view: ProxyView, effect: Listen) -> None:
+        relay = Relay(effect.address, clock=self.clock, opened=self._connections)
+        relay.targets, relay.affinity_seconds = effect.targets, view.affinity_seconds
+        try:
+            await relay.start()
+        except OSError as error:
+            sync.after(RETRY_INTERVAL)
+            self._warn(sync.key, view, effect.address, error)
+            return
+        self._relays.setdefault(sync.key, {})[effect.address] = relay
+
+    def _warn(self, key: str, view: ProxyView, address: Address, error: OSError) -> None:
+        host, port = address
+        why = error.strerror or str(error)
+        if error.errno in (errno.EACCES, errno.EPERM):
+            why += (
+                ": only root may use this port; start the cluster as root, or lower the sysctl "
+                "net.ipv4.ip_unprivileged_port_start"
+            )
+        message = f"cannot listen on {host}:{port}: {why}"
+        log.warning("cannot listen for service", extra={"service": key, "reason": message})
+        if view.meta is not None:
+            event = Event(_REASON, message, warning=True, about=f"{host}:{port}")
+            self._notices.add(view.meta, event)
+
+    def _drop(self, key: str, relay: Relay) -> None:
+        relays = self._relays[key]
+        del relays[relay.address]
+        if not relays:
+            del self._relays[key]
+
+
+def _service_keys(found: EndpointSlice) -> Iterator[str]:
+    meta = found.metadata
+    if name := meta.labels.get(_SERVICE_NAME):
+        yield f"{meta.namespace}/{name}"

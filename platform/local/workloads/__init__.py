@@ -1,0 +1,1 @@
+"""Controllers of workloads and Services, which a Kubernetes cluster has of its own."""

@@ -1,0 +1,75 @@
+"""Assembles the controllers of workloads and Services, which share their informers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...kube.client.client import Client
+from ...kube.client.identity import Identity
+from ...kube.informer.informer import Informer
+from ...machinery.clock import Clock
+from ...machinery.event_recorder import SharedRecorder
+from ...machinery.reconcile.controller import Controller, ControllerSettings
+from ...model.meta import HasMeta
+from ...model.names import PODS, SERVICES
+from .endpoints import EndpointsController
+from .types import Pod, Service
+
+ACCOUNT_NAMESPACE = "kube-system"
+"""Namespace of the service accounts of the controllers, as in Kubernetes."""
+
+
+class Accounts:
+    """Clients of the controllers: each acts as the service account that it has in Kubernetes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def client(self, account: str) -> Client:
+        """Return the client of a controller's account."""
+        user = f"system:serviceaccount:{ACCOUNT_NAMESPACE}:{account}"
+        return self._client.acting_as(Identity.impersonation(user))
+
+
+def workload_controllers(
+    client: Client,
+    recorder: SharedRecorder,
+    *,
+    clock: Clock | None = None,
+    settings: ControllerSettings | None = None,
+) -> Mapping[str, Controller[Any, Any]]:
+    """Return the controllers by name; they read as the user of *client*."""
+    accounts = Accounts(client)
+    pods = Informer(
+        client,
+        PODS,
+        Pod,
+        indexes={"namespace": _namespace, "owner": _owner, "orphans": _orphan_namespace},
+    )
+    services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
+    return {
+        "endpointslice-controller": EndpointsController(
+            client,
+            accounts.client("endpoint-controller"),
+            accounts.client("endpointslice-controller"),
+            services=services,
+            pods=pods,
+            settings=settings,
+            clock=clock,
+        ),
+    }
+
+
+def _namespace(obj: HasMeta) -> Iterator[str]:
+    yield obj.metadata.namespace
+
+
+def _owner(obj: HasMeta) -> Iterator[str]:
+    """Yield the identity of the controller of an object."""
+    meta = obj.metadata
+    if (owner := meta.controller) is not None:
+        yield meta.owner_identity(owner)
+
+
+def _orphan_namespace(obj: HasMeta) -> Iterator[str]:
+    if obj.metadata.controller is None:
+        yield obj.metadata.namespace

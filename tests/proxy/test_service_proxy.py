@@ -1,0 +1,303 @@
+"""The service proxy: clients of a cluster IP or node port reach the pods behind it."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
+from support.polling import wait_for, wait_until_true
+from support.running_controller import FakeRecorder, running
+
+from batholith.local.proxy.backends import Affinity, backends, is_permitted, listening_addresses
+from batholith.local.proxy.relay import Relay, Side, abort_connections
+from batholith.local.proxy.service_proxy import ServiceProxy
+from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import ENDPOINTSLICES, SERVICES
+
+Json = dict[str, Any]
+POD_A, POD_B = "127.64.7.1", "127.64.7.2"
+Address = tuple[str, int]
+
+
+def slice_of(*addresses: str, port: int, name: str = "", **conditions: bool) -> EndpointSlice:
+    endpoints = [{"addresses": [each], "conditions": conditions} for each in addresses]
+    ports = [{"name": name, "port": port, "protocol": "TCP"}]
+    body = {"addressType": "IPv4", "endpoints": endpoints, "ports": ports}
+    return msgspec.convert(body, EndpointSlice)
+
+
+def test_connections_go_to_ready_endpoints_with_the_port_of_their_name() -> None:
+    port = ServicePort(name="http", port=80)
+    found = [
+        slice_of(POD_A, port=8080, name="http"),
+        slice_of(POD_B, port=9090, name="http", ready=False),
+        slice_of(POD_B, port=81, name="other"),
+    ]
+    assert backends(port, found) == ((POD_A, 8080),)
+
+
+def test_endpoints_that_end_are_used_if_there_is_no_other() -> None:
+    port = ServicePort(port=80)
+    ending = slice_of(POD_A, port=1, ready=False, serving=True, terminating=True)
+    dead = slice_of(POD_B, port=1, ready=False, serving=False, terminating=True)
+    assert backends(port, [ending, dead]) == ((POD_A, 1),)
+    assert backends(port, [ending, slice_of(POD_B, port=1)]) == ((POD_B, 1),)
+
+
+@pytest.mark.parametrize(
+    ("address", "permitted"),
+    [
+        (POD_A, True), ("10.0.0.1", True), ("192.0.2.1", True),
+        ("127.0.0.1", False), ("127.128.0.1", False), ("169.254.1.1", False),
+        ("224.0.0.1", False), ("0.0.0.0", False), ("example.com", False), ("::1", False),
+    ],
+)  # fmt: skip
+def test_endpoints_on_loopback_are_pods(address: str, permitted: bool) -> None:
+    assert is_permitted(address) is permitted
+
+
+def test_a_service_listens_on_nothing_but_its_own_network() -> None:
+    def listening(**spec: Any) -> list[Address]:
+        ports = [{"port": 80, "protocol": "TCP", "nodePort": 30001}, {"port": 1, "protocol": "UDP"}]
+        return [*listening_addresses(msgspec.convert({"spec": {"ports": ports, **spec}}, Service))]
+
+    assert listening(clusterIP="127.128.0.9") == [("127.128.0.9", 80), ("127.0.0.1", 30001)]
+    assert listening(clusterIP="127.0.0.1", ports=[{"port": 7443}]) == []
+    assert listening(clusterIP="0.0.0.0", ports=[{"port": 80, "nodePort": 22}]) == []
+    assert listening(clusterIP="None", ports=[{"port": 80}]) == []
+    assert listening(clusterIP="127.128.0.9", type="ExternalName") == []
+
+
+def test_a_client_stays_with_its_endpoint_for_the_time_of_the_affinity() -> None:
+    affinity, targets = Affinity(), ((POD_A, 1), (POD_B, 1))
+    affinity.set("127.0.0.1", (POD_B, 1), until=10, now=0)
+    assert affinity.get("127.0.0.1", targets, now=9) == (POD_B, 1)
+    assert affinity.get("127.0.0.1", targets[:1], now=9) is None
+    assert affinity.get("127.0.0.1", targets, now=10) is None
+    assert affinity.get("127.0.0.2", targets, now=0) is None
+
+
+# Relays.
+
+
+@asynccontextmanager
+async def pod(address: str, port: int = 0) -> AsyncIterator[int]:
+    """A pod that answers with its address, then with what it gets; yields its port."""
+
+    serving: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        with suppress(ConnectionError):
+            writer.write(f"{address}\n".encode())
+            while chunk := await reader.read(2**16):
+                writer.write(chunk)
+                await writer.drain()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        serving.discard(task)
+
+    server = await asyncio.start_server(serve, address, port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await wait_for(lambda: not serving, "clients close their connections")
+
+
+@asynccontextmanager
+async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
+    opened: set[Side] = set()
+    started = Relay(("127.128.255.1", 0), clock=SystemClock(), opened=opened)
+    started.targets, started.affinity_seconds = targets, affinity
+    await started.start()
+    assert started._server is not None
+    try:
+        yield started._server.sockets[0].getsockname()
+    finally:
+        await started.abort()
+        abort_connections(opened)
+
+
+async def greeting(address: Address) -> str:
+    """What the pod says, or nothing if the connection is refused."""
+    try:
+        reader, writer = await asyncio.open_connection(*address)
+    except (ConnectionRefusedError, ConnectionResetError):
+        return ""
+    try:
+        return (await reader.readline()).decode().strip()
+    except ConnectionResetError:
+        return ""
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_large_data_pass_in_both_directions_and_half_closes_too() -> None:
+    data = bytes(range(256)) * 40_000
+    async with pod(POD_A) as port, relay((POD_A, port)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        assert await reader.readline() == f"{POD_A}\n".encode()
+        writer.write(data)
+        writer.write_eof()
+        assert await reader.read() == data
+        writer.close()
+
+
+async def test_an_endpoint_that_refuses_is_skipped() -> None:
+    async with pod(POD_A) as port, relay((POD_A, port), (POD_B, port)) as address:
+        assert {await greeting(address) for _ in range(20)} == {POD_A}
+
+
+async def test_without_any_endpoint_that_accepts_the_connection_is_reset() -> None:
+    async with relay((POD_A, 9)) as address:
+        assert await greeting(address) == ""
+
+
+async def test_connections_are_distributed_unless_there_is_an_affinity() -> None:
+    async with pod(POD_A) as port, pod(POD_B, port):
+        targets = (POD_A, port), (POD_B, port)
+        async with relay(*targets) as address:
+            assert {await greeting(address) for _ in range(40)} == {POD_A, POD_B}
+        async with relay(*targets, affinity=60) as address:
+            assert len({await greeting(address) for _ in range(40)}) == 1
+
+
+# With an API server.
+
+
+async def add(server: EmbeddedServer, name: str, ports: Sequence[Json], **spec: Any) -> Json:
+    body = {"metadata": {"name": name}, "spec": {"ports": ports, **spec}}
+    created = await server.create(SERVICES.path("default"), body)
+    found: Json = created["spec"]
+    return found
+
+
+async def publish(server: EmbeddedServer, service: str, port: int, *addresses: str) -> None:
+    labels = {"kubernetes.io/service-name": service}
+    endpoints = [{"addresses": [each], "conditions": {"ready": True}} for each in addresses]
+    body = {
+        "metadata": {"name": service, "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+    }
+    path = ENDPOINTSLICES.path("default")
+    response = await server.request("POST", path, body)
+    if response.status == 409:
+        change = {"endpoints": endpoints}
+        response = await server.request("PATCH", f"{path}/{service}", change, content_type=MERGE)
+    assert response.status in (200, 201), response.body
+
+
+async def wait_greeting(address: Address, wanted: str) -> None:
+    async def holds() -> bool:
+        return await greeting(address) == wanted
+
+    await wait_until_true(holds)
+
+
+@asynccontextmanager
+async def proxy(server: EmbeddedServer) -> AsyncIterator[FakeRecorder]:
+    """The proxy with its own rights."""
+    recorder = FakeRecorder()
+    async with (
+        server.client("proxy") as client,
+        running(ServiceProxy(client, recorder=recorder)),
+    ):
+        yield recorder
+
+
+async def test_a_service_leads_to_its_pods_by_address_and_node_port(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server, proxy(server), pod(POD_A) as port:
+        spec = await add(server, "web", [{"port": 8080}], type="NodePort")
+        address = spec["clusterIP"], 8080
+        assert await greeting(address) == "", "refused without endpoints"
+        await publish(server, "web", port, POD_A)
+        await wait_greeting(address, POD_A)
+        await wait_greeting(("127.0.0.1", spec["ports"][0]["nodePort"]), POD_A)
+        async with pod(POD_B, port):
+            await publish(server, "web", port, POD_B)
+            await wait_greeting(address, POD_B)
+        await publish(server, "web", port)
+        await wait_greeting(address, "")
+        await publish(server, "web", port, POD_A)
+        await wait_greeting(address, POD_A)
+        await server.request("DELETE", SERVICES.path("default", "web"))
+        await wait_greeting(address, "")
+
+
+async def test_a_port_that_is_in_use_is_reported_and_others_are_served(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server, pod(POD_A) as port:
+        ports = [{"name": "taken", "port": 8080}, {"name": "", "port": 8081}]
+        body = [{**each, "name": each["name"] or "free"} for each in ports]
+        spec = await add(server, "web", body)
+        with socket.create_server((spec["clusterIP"], 8080)):
+            async with proxy(server) as recorder:
+                labels = {"kubernetes.io/service-name": "web"}
+                numbers = [
+                    {"name": name, "port": port, "protocol": "TCP"} for name in ("taken", "free")
+                ]
+                slice_ = {
+                    "metadata": {"name": "web", "labels": labels},
+                    "addressType": "IPv4",
+                    "endpoints": [{"addresses": [POD_A]}],
+                    "ports": numbers,
+                }
+                await server.create(ENDPOINTSLICES.path("default"), slice_)
+                await wait_greeting((spec["clusterIP"], 8081), POD_A)
+                await wait_for(lambda: recorder.events)
+                (event,) = recorder.events
+                kind, name, level, reason, message = event
+                assert (kind, name, level, reason) == (
+                    "Service", "web", "Warning", "ProxyCannotListen",
+                )  # fmt: skip
+                assert f"cannot listen on {spec['clusterIP']}:8080" in message
+
+
+async def test_a_privileged_port_is_reported_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: Relay) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Relay, "start", refused)
+    async with embedded_server(tmp_path) as server, proxy(server) as recorder:
+        await add(server, "web", [{"port": 80}])
+        await publish(server, "web", 8080, POD_A)
+        await wait_for(lambda: recorder.events)
+        assert "net.ipv4.ip_unprivileged_port_start" in recorder.events[0][4]
+
+
+async def test_an_address_is_tried_again_until_it_is_free(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with embedded_server(tmp_path) as server, pod(POD_A) as port:
+        spec = await add(server, "web", [{"port": 8080}])
+        taken = socket.create_server((spec["clusterIP"], 8080))
+        recorder = FakeRecorder()
+        async with (
+            server.client("proxy") as client,
+            running(ServiceProxy(client, recorder=recorder, clock=clock)),
+        ):
+            await publish(server, "web", port, POD_A)
+            await wait_for(lambda: recorder.events)
+            taken.close()
+
+            async def served() -> bool:
+                await clock.advance(11)
+                return await greeting((spec["clusterIP"], 8080)) == POD_A
+
+            await wait_until_true(served)
