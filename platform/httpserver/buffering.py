@@ -18,6 +18,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from .limits import Limits
 from .listener import LimitedConnection, Listener, Phase
 from .metrics import ListenerMetrics
+from .upgrades import UpgradedConnection, UpgradeHandler, UpgradeRequest
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class BufferingListener(Listener):
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
         error_content: ErrorContent | None = None,
+        upgrade_handler: UpgradeHandler | None = None,
         time: Callable[[], float] | None = None,
     ) -> None:
         """Initialize without listening.
@@ -57,11 +59,14 @@ class BufferingListener(Listener):
             body_limit: maximum size of a request body.
             client_cert_required: whether the TLS handshake requires a client certificate.
             error_content: content of error responses; plain text by default.
+            upgrade_handler: handles the requests that ask for another protocol; without it, the
+                backend handles them as if they did not.
         """
         super().__init__(name=name, limits=limits, metrics=metrics, time=time)
         self.body_limit = body_limit
         self.client_cert_required = client_cert_required
         self._error_content = error_content
+        self.upgrade_handler = upgrade_handler
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
 
     def body_limit_of(
@@ -137,6 +142,9 @@ class BufferingConnection(LimitedConnection):
         self._is_checked = False
         """Whether the credentials of the request being received are checked, or being checked."""
         self._check: asyncio.Task[None] | None = None
+        self._upgrade_request: UpgradeRequest | None = None
+        self._upgraded: UpgradedConnection | None = None
+        self._upgrade_task: asyncio.Task[None] | None = None
         self.rejection: Exception | None = None
         """Why the last request was forwarded without its body."""
 
@@ -151,8 +159,11 @@ class BufferingConnection(LimitedConnection):
         """Unregister the connection and notify the backend."""
         super().connection_lost(exc)
         self._complete_requests.clear()
-        if self._check is not None:
-            self._check.cancel()
+        for task in (self._check, self._upgrade_task):
+            if task is not None:
+                task.cancel()
+        if self._upgraded is not None:
+            self._upgraded.connection_lost()
         backend, self._backend = self._backend, None
         if backend is not None:
             self.listener.set_backend(backend, None)
@@ -161,23 +172,32 @@ class BufferingConnection(LimitedConnection):
     def pause_writing(self) -> None:
         """Notify the backend."""
         super().pause_writing()
+        if self._upgraded is not None:
+            self._upgraded.pause_writing()
         if self._backend is not None:
             self._backend.pause_writing()
 
     def resume_writing(self) -> None:
         """Notify the backend."""
         super().resume_writing()
+        if self._upgraded is not None:
+            self._upgraded.resume_writing()
         if self._backend is not None:
             self._backend.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
+        if self._upgraded is not None:
+            self._upgraded.feed_data(data)
+            return
         if self._discard_input:
             return
         try:
             self._parser.feed_data(data)
-        except HttpParserUpgrade:
+        except HttpParserUpgrade as upgrade:
             self._discard_input = True  # serve the request; ignore what follows
+            if self._upgrade_request is not None:
+                self._start_upgrade(self._upgrade_request, data[upgrade.args[0] :])
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
@@ -192,6 +212,9 @@ class BufferingConnection(LimitedConnection):
 
     def eof_received(self) -> bool | None:
         """Reject a truncated request."""
+        if self._upgraded is not None:
+            self._upgraded.feed_eof()
+            return None
         if not self._discard_input and (self._in_header or self._in_body):
             self.listener.count_rejection("truncated")
             self.reject(400)
@@ -231,6 +254,13 @@ class BufferingConnection(LimitedConnection):
             self.reject(400)
         elif int(headers.get(b"content-length", b"0")) > self._body_limit:
             self._reject_body()
+        elif self._parser.should_upgrade() and self.listener.upgrade_handler is not None:
+            method, target = self.target
+            decoded = [
+                (name.decode("latin-1").lower(), value.decode("latin-1"))
+                for name, value in self._headers
+            ]
+            self._upgrade_request = UpgradeRequest(method=method, target=target, headers=decoded)
 
     def on_body(self, chunk: bytes) -> None:
         """A chunk of the body."""
@@ -244,7 +274,7 @@ class BufferingConnection(LimitedConnection):
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._in_body = False
-        if self._discard_input:
+        if self._discard_input or self._upgrade_request is not None:
             return
         self._complete_requests.append(self._request())
         self._headers, self._body = [], []
@@ -313,6 +343,30 @@ class BufferingConnection(LimitedConnection):
         for name, value in self._headers:
             if name.lower() == b"expect" and value.lower() == b"100-continue":
                 self.transport.write(_CONTINUE)
+
+    # -- upgrade
+
+    def _start_upgrade(self, request: UpgradeRequest, received: bytes) -> None:
+        """Leave the connection to the handler of upgrades."""
+        if self._responding or self._complete_requests:
+            self.listener.count_rejection("malformed")
+            self.reject(400)  # the responses to earlier requests are not sent yet
+            return
+        self._responding = True
+        self._upgraded = UpgradedConnection(self.transport, received)
+        self._upgrade_task = asyncio.ensure_future(self._serve_upgrade(request, self._upgraded))
+
+    async def _serve_upgrade(self, request: UpgradeRequest, connection: UpgradedConnection) -> None:
+        handler = self.listener.upgrade_handler
+        try:
+            if handler is not None:
+                await handler(request, connection)
+        except ConnectionError:
+            pass  # the client has disconnected
+        except Exception:
+            log.exception("cannot serve upgrade", extra={"listener": self.listener.name})
+        finally:
+            connection.close()
 
     # -- backend
 

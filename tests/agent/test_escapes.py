@@ -200,16 +200,23 @@ async def test_container_cannot_escape(attack: ContainerAttack, run_as: int) -> 
     assert socket.gethostname() == host
 
 
+async def hook_request(attack: ContainerAttack, run_dir: RunDir, *argv: str) -> dict[str, Any]:
+    """The request for a hook in a container."""
+    launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
+    plain = attack.level is IsolationLevel.PLAIN
+    pid = 0 if plain else await inside(run_dir, attack.level, ids=launch["ids"])
+    return {
+        "argv": argv,
+        **{key: launch[key] for key in ("env", "cwd", "ids")},
+        "pid": pid,
+        "start": shim.start_time(pid),
+    }
+
+
 async def run_hook(attack: ContainerAttack, run_dir: RunDir, *argv: str) -> tuple[int, str, str]:
     """Run a hook in a container; return its exit code and output."""
     await wait_for(lambda: run_dir.read_claim())
-    launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
-    plain = attack.level is IsolationLevel.PLAIN
-    wanted = {
-        "argv": argv,
-        **{key: launch[key] for key in ("env", "cwd", "ids")},
-        "pid": 0 if plain else await inside(run_dir, attack.level, ids=launch["ids"]),
-    }
+    wanted = await hook_request(attack, run_dir, *argv)
     pipe = asyncio.subprocess.PIPE
     hook = await attack.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
     out, err = await hook.communicate(json.dumps(wanted).encode())
@@ -223,6 +230,79 @@ async def test_hook_cannot_escape(attack: ContainerAttack) -> None:
     code, out, err = await run_hook(attack, run_dir, attack.program, "-I", "-S", str(PROGRAM))
     assert code == 0, err
     assert attack.breaches(out.splitlines()[-1]) == {}
+    started.send_signal(signal.SIGUSR1)
+    await started.wait()
+
+
+@contextlib.contextmanager
+def command_streams(*, tty: bool) -> Iterator[tuple[list[int], int]]:
+    """Streams of a client's command, and the other end of its output."""
+    if tty:
+        output, end = os.openpty()
+        ends = [end] * 3
+    else:
+        output, end = os.pipe()
+        ends = [os.open(os.devnull, os.O_RDONLY), end, end]
+    try:
+        yield ends, output
+    finally:
+        for each in {*ends, output}:
+            with contextlib.suppress(OSError):  # closed by the test
+                os.close(each)
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_command_of_a_client_cannot_escape(attack: ContainerAttack, tty: bool) -> None:
+    run_dir = attack.prepare("sleep", "60")
+    started = await attack.start(SHIM, str(run_dir.path))
+    await wait_for(lambda: run_dir.read_claim())
+    argv = (attack.program, "-I", "-S", str(PROGRAM))
+    request = await hook_request(attack, run_dir, *argv)
+    with command_streams(tty=tty) as (ends, output):
+        wanted = {**request, "stdio": ends, "tty": tty}
+        pipe = asyncio.subprocess.PIPE
+        command = await attack.start(
+            Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=set(ends)
+        )
+        for end in set(ends):
+            os.close(end)
+        reading = asyncio.get_running_loop().run_in_executor(None, read_all, output)
+        errors = await command.communicate(json.dumps(wanted).encode())
+        text = await reading
+    assert command.returncode == 0, (errors, text)
+    found = attack.breaches(text.splitlines()[-1])
+    if tty:
+        assert found.pop("a_descriptor_was_left_open", "stdin") == "stdin"
+    assert found == {}
+    started.send_signal(signal.SIGUSR1)
+    await started.wait()
+
+
+def read_all(descriptor: int) -> str:
+    """What is written to a pipe or terminal until its other end is closed."""
+    found = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(descriptor, 65536):
+            found += data
+    return found.decode()
+
+
+async def test_command_of_a_client_enters_no_other_process_than_the_container_s(
+    attack: ContainerAttack,
+) -> None:
+    """Its id may be another process's by the time at which the command starts."""
+    if attack.level is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox nothing is entered")
+    run_dir = attack.prepare("sleep", "60")
+    started = await attack.start(SHIM, str(run_dir.path))
+    await wait_for(lambda: run_dir.read_claim())
+    request = await hook_request(attack, run_dir, "true")
+    request["start"] -= 1
+    pipe = asyncio.subprocess.PIPE
+    hook = await attack.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
+    _, errors = await hook.communicate(json.dumps(request).encode())
+    assert hook.returncode != 0
+    assert "the container has exited" in errors.decode()
     started.send_signal(signal.SIGUSR1)
     await started.wait()
 

@@ -18,7 +18,7 @@ from support.polling import DEFAULT_TIMEOUT
 
 from batholith.local.agent.runtime import logs
 from batholith.local.agent.runtime.logs import LogOptions, punch_log_head, read
-from batholith.local.agent.server import LogServer, LogUnavailableError
+from batholith.local.agent.server import AgentServer, LogUnavailableError
 from batholith.local.agent.settings import ServingFiles
 from batholith.local.supervisor import pki
 from batholith.machinery.clock import SystemClock
@@ -253,7 +253,7 @@ async def test_log_server_accepts_only_certificates_of_its_ca(tmp_path: Path) ->
     own = pki.ensure(tmp_path / "pki")
     other = pki.ensure(tmp_path / "other")
     (tmp_path / "0.log").write_text(LINES)
-    server = LogServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
+    server = AgentServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     async with server.running(files, port=0) as port:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p"
@@ -276,7 +276,7 @@ class OpenLogSource(SingleLogSource):
 async def followed(directory: Path) -> AsyncIterator[aiohttp.ClientResponse]:
     """Follow ``0.log`` of *directory*, whose first line is ``one``, over the agent's server."""
     own = pki.ensure(directory / "pki")
-    server = LogServer(OpenLogSource(directory / "0.log"), SystemClock())
+    server = AgentServer(OpenLogSource(directory / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)

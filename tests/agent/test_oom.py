@@ -37,10 +37,10 @@ def chain(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 async def test_memory_of_deeply_nested_processes_counts(chain: subprocess.Popen[str]) -> None:
     assert chain.stdout is not None
     assert chain.stdout.readline() == "complete\n"
-    assert oom.is_over_limit(os.getpid(), 32 * 2**20)
+    assert oom.is_over_limit([os.getpid()], 32 * 2**20)
 
 
 async def test_reused_process_id_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     children = {1: [2, 3], 2: [4], 4: [2, 1]}
     monkeypatch.setattr(shim, "children", lambda pid: children.get(pid, []))
-    assert not oom.is_over_limit(1, 2**60)
+    assert not oom.is_over_limit([1], 2**60)

@@ -122,8 +122,8 @@ def python3() -> Iterator[None]:
 async def test_files_in_a_tmpfs_count_as_memory(sandbox: Sandbox, directory: str) -> None:
     code = f"open('{directory}/file', 'wb').write(bytes(64 << 20))"
     async with running(sandbox, code) as pid:
-        assert oom.is_over_limit(pid, 64 * MIB)
-        assert not oom.is_over_limit(pid, 96 * MIB)
+        assert oom.is_over_limit([pid], 64 * MIB)
+        assert not oom.is_over_limit([pid], 96 * MIB)
 
 
 @pytest.mark.usefixtures("python3")
@@ -134,16 +134,16 @@ async def test_mapped_files_in_a_tmpfs_count_once(sandbox: Sandbox) -> None:
         "s = mmap.mmap(-1, 32 << 20); s[:] = bytes(32 << 20)"  # shared, in no tmpfs of the pod
     )
     async with running(sandbox, code) as pid:
-        assert oom.is_over_limit(pid, 96 * MIB)
-        assert not oom.is_over_limit(pid, 128 * MIB)
+        assert oom.is_over_limit([pid], 96 * MIB)
+        assert not oom.is_over_limit([pid], 128 * MIB)
 
 
 @pytest.mark.usefixtures("python3")
 async def test_empty_files_count_as_memory(sandbox: Sandbox) -> None:
     code = "[open(f'/tmp/{i}', 'w').close() for i in range(15_000)]"
     async with running(sandbox, code) as pid:
-        assert oom.is_over_limit(pid, 15_000 * 1024)
-        assert not oom.is_over_limit(pid, 64 * MIB)
+        assert oom.is_over_limit([pid], 15_000 * 1024)
+        assert not oom.is_over_limit([pid], 64 * MIB)
 
 
 @pytest.fixture(scope="module")

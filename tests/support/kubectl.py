@@ -3,7 +3,8 @@
 import asyncio
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -35,19 +36,26 @@ class Kubectl:
 
     server: Server
     home: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Further variables."""
 
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        assert KUBECTL is not None
+    program: str | None = KUBECTL
+
+    async def start(
+        self, *arguments: str, stdio: int = asyncio.subprocess.PIPE
+    ) -> asyncio.subprocess.Process:
+        assert self.program is not None
         return await asyncio.create_subprocess_exec(
-            KUBECTL,
+            self.program,
             *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=stdio,
+            stdout=stdio,
+            stderr=stdio,
             env={
                 "KUBECONFIG": str(self.server.kubeconfig),
                 "HOME": str(self.home),
                 "PATH": os.environ.get("PATH", ""),
+                **self.environment,
             },
         )
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods.client_commands import ClientCommands
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
@@ -32,9 +33,10 @@ from .runtime.runs import (
     groups_warning,
     isolation_warning,
 )
-from .server import LogServer, LogUnavailableError
+from .server import AgentServer, LogUnavailableError
 from .settings import AgentSettings, ShutdownRequest
 from .state.core_types import MetadataOnly, Pod, Service
+from .streaming.command_streams import Command, StreamsRejectedError
 from .volumes.pvc_dirs import PvcDirs
 from .volumes.source_manager import SourceManager
 
@@ -81,6 +83,7 @@ class RealNode:
         self._hosts_files = HostsFileManager(self._services_of, clock=clock)
         self._sources = SourceManager(client, clock=clock)
         self._pvc_dirs = PvcDirs(client, self._sources, settings.data_dir / "volumes")
+        self._commands = ClientCommands()
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -139,6 +142,7 @@ class RealNode:
             services=self._services_of,
             sources=self._sources,
             recorder=self._recorder,
+            client_commands=self._commands,
             addresses={record.uid: record.ip for record in records},
             id_ranges={record.uid: record.ids for record in records if record.ids},
         )
@@ -165,7 +169,7 @@ class RealNode:
         files = self._settings.serving
         if files is None:
             return 0
-        server = LogServer(self, self._clock)
+        server = AgentServer(self, self._clock, self)
         settings = self._settings
         listening = server.running(
             files,
@@ -355,6 +359,27 @@ class RealNode:
             message = f'container "{container}" in pod "{name}" is waiting to start: '
             raise LogUnavailableError(400, message + "ContainerCreating")
         return _RunLog(pod_dir.log_path(runs[-1]), runs[-1])
+
+    # --- streams ----------------------------------------------------------------------------
+
+    def find_exec(self, pod: str, container: str, argv: Sequence[str]) -> Command:
+        """Return what runs *argv* in a container; see `StreamSource`."""
+        run = self._running(pod, container)
+        return lambda streams: self._commands.execute(run, argv, streams)
+
+    def _running(self, pod: str, container: str) -> RunDir:
+        """Return the run of a running container.
+
+        Raises:
+            StreamsRejectedError: it does not run.
+        """
+        found = self._pods.get(pod)
+        if found is None:
+            raise StreamsRejectedError(404, "pod does not exist")
+        runs = PodDir.of(self._settings.data_dir, found).runs(container)
+        if container not in found.containers or not runs or runs[-1].shim_pid() is None:
+            raise StreamsRejectedError(500, f'container not found ("{container}")')
+        return runs[-1]
 
 
 @dataclass(frozen=True, slots=True)

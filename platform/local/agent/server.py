@@ -1,17 +1,18 @@
-"""Log server of the agent: container logs over TLS, for the API server only.
+"""Server of the agent: logs and streams of containers over TLS, for the API server only.
 
 Paths and parameters are those of the kubelet, so that any API server can proxy to it.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import parse_qsl
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote
 
 from ...httpserver.asgi import Receive, Response, Scope, Send, wait_disconnected
 from ...httpserver.asgi_server import serve_application
@@ -19,14 +20,23 @@ from ...httpserver.buffering import BufferingListener
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
 from ...httpserver.sockets import bind
+from ...httpserver.upgrades import UpgradedConnection, UpgradeRequest
 from ...kube.private_files import read_credential
 from ...machinery.clock import Clock
 from ...model import times
 from .runtime import logs
 from .settings import ServingFiles
+from .streaming.command_streams import (
+    Command,
+    StreamOptions,
+    StreamsRejectedError,
+    serve_command,
+)
 
 _MAX_BODY = 64 * 1024
 """Maximum bytes of a request's body, which is ignored."""
+
+_STREAM_PARAMETERS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 
 _STREAMS = {"": "", "All": "", "Stdout": "stdout", "Stderr": "stderr"}
 
@@ -64,12 +74,27 @@ class LogSource(Protocol):
         ...
 
 
+class StreamSource(Protocol):
+    """Finds what clients may open streams to."""
+
+    def find_exec(self, pod: str, container: str, argv: Sequence[str]) -> Command:
+        """Return what runs *argv* in a running container, by the pod's key.
+
+        Raises:
+            StreamsRejectedError: it does not run.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class LogServer:
-    """Handles requests for logs."""
+class AgentServer:
+    """Handles requests for logs and streams."""
 
     source: LogSource
     clock: Clock
+    streams: StreamSource | None = None
+    _upgraded: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Tasks that serve streams."""
 
     @asynccontextmanager
     async def running(
@@ -93,14 +118,25 @@ class LogServer:
             client_cert_required=True,
             limits=limits,
             metrics=metrics,
+            upgrade_handler=self._serve_upgrade,
         )
         sockets = await bind("127.0.0.1", port)
-        async with serve_application(self._serve, fronts, sockets, tls=context, drain_timeout=0.5):
-            yield sockets[0].getsockname()[1]
+        try:
+            async with serve_application(
+                self._serve, fronts, sockets, tls=context, drain_timeout=0.5
+            ):
+                yield sockets[0].getsockname()[1]
+        finally:
+            tasks = list(self._upgraded)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         match scope["path"].split("/")[1:]:
+            case ["exec" | "attach" | "portForward", *_]:
+                await Response.text("upgrade request required\n", status=400).send(send)
             case _ if scope["method"] not in ("GET", "HEAD"):
                 await Response(status=405, headers=(("allow", "GET, HEAD"),)).send(send)
             case ["healthz"]:
@@ -143,6 +179,36 @@ class LogServer:
         finally:
             disconnected.cancel()
 
+    async def _serve_upgrade(self, request: UpgradeRequest, connection: UpgradedConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is a coroutine
+        self._upgraded.add(task)
+        try:
+            await self._open_streams(request, connection)
+        except StreamsRejectedError as error:
+            connection.write(_rejection(error))
+        finally:
+            self._upgraded.discard(task)
+
+    async def _open_streams(self, request: UpgradeRequest, connection: UpgradedConnection) -> None:
+        path, _, query = request.target.partition("?")
+        parameters = parse_qsl(query, keep_blank_values=True)
+        options = StreamOptions(
+            **{name: (theirs, "1") in parameters for name, theirs in _STREAM_PARAMETERS.items()}
+        )
+        streams = self.streams
+        if streams is None or request.method not in ("GET", "POST"):
+            raise StreamsRejectedError(404, "404 page not found")
+        match [unquote(segment) for segment in path.split("/")[1:]]:
+            case ["exec", namespace, pod, container]:
+                argv = [value for name, value in parameters if name == "command"]
+                if not argv:
+                    raise StreamsRejectedError(400, "you must specify at least 1 command")
+                command = streams.find_exec(f"{namespace}/{pod}", container, argv)
+                await serve_command(request, connection, options, command)
+            case _:
+                raise StreamsRejectedError(404, "404 page not found")
+
     def _options(self, query: Mapping[str, str]) -> logs.LogOptions:
         try:
             since = None
@@ -160,6 +226,15 @@ class LogServer:
             )
         except (ValueError, KeyError, OverflowError) as error:
             raise LogUnavailableError(400, f"invalid query parameter: {error}") from error
+
+
+def _rejection(error: StreamsRejectedError) -> bytes:
+    status, body = HTTPStatus(error.status), f"{error}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

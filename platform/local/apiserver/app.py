@@ -37,6 +37,7 @@ from .verbs.handlers import Handlers
 log = logging.getLogger(__name__)
 
 NOT_MODIFIED = 304
+_WITHOUT_CONTENT = frozenset((101, NOT_MODIFIED))
 _JSON_TYPES = (JSON, *map(aggregated_type, DISCOVERY_VERSIONS))
 
 _MAX_WARNINGS_LENGTH = 4096
@@ -127,6 +128,7 @@ class App:
             method=http_request.method,
             path=path,
             query=query,
+            raw_query=http_request.query,
             headers=headers,
             body=http_request.body,
             user=user,
@@ -213,10 +215,10 @@ def _to_http_response(response: Response, warnings: list[str]) -> HttpResponse:
         lines += b"%b: %b\r\n" % (name, value)
     for text in _truncate_warnings(warnings):
         lines += b"warning: %b\r\n" % _warning_header(text)
-    if response.status != NOT_MODIFIED:
+    if response.status not in _WITHOUT_CONTENT:
         # A client's cache keeps the headers of a 304 for the body that it has.
         lines += b"content-type: %b\r\n" % response.content_type.encode()
-    return HttpResponse(response.status, lines, response.body, response.stream)
+    return HttpResponse(response.status, lines, response.body, response.stream, response.tunnel)
 
 
 def _truncate_warnings(warnings: list[str]) -> list[str]:

@@ -53,6 +53,7 @@ from .verbs.handlers import Handlers
 from .verbs.log_proxy import LogProxy
 from .verbs.pod_subresources import PodKinds, PodSubresources
 from .verbs.reads import Reader
+from .verbs.stream_proxy import StreamProxy
 from .verbs.token_requests import TokenRequests
 from .verbs.writes import Writer
 
@@ -146,7 +147,9 @@ class _ServerCore:
         admission = Admission(lookup, config.webhooks, self._authorizer)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
-        self._log_proxy = LogProxy(_kubelet_client_context(config))
+        kubelet_context = _kubelet_client_context(config)
+        self._log_proxy = LogProxy(kubelet_context)
+        streams = StreamProxy(kubelet_context)
         context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
         self._kubernetes_service = KubernetesServiceController(
             context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
@@ -176,7 +179,9 @@ class _ServerCore:
             reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
-            pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
+            pods=PodSubresources(
+                self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy, streams
+            ),
             token_requests=TokenRequests(self._writer, tokens, self._latest),
             authenticator=authenticator,
             authorizer=self._authorizer,

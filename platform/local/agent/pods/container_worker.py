@@ -123,6 +123,7 @@ class ContainerWorker:
         """Wait for the exit of the run, and return its event."""
         record = await self._process.wait()
         self._finish()
+        self._context.node.client_commands.kill(self.run)
         steady_at = self._context.node.steady_time.now()
         return self._context.exited_event(self.run, record, steady_at=steady_at)
 
@@ -147,8 +148,9 @@ class ContainerWorker:
     async def check_memory(self) -> None:
         """Kill the container if it uses more memory than its limit."""
         limit = oom.limit_of(self._context.pod().containers[self.run.container_name])
-        pid = self._process.pid
-        if limit is None or not await asyncio.to_thread(oom.is_over_limit, pid, limit):
+        # Commands of clients are no descendants of the shim, and count nevertheless.
+        pids = [self._process.pid, *self._context.node.client_commands.pids(self.run)]
+        if limit is None or not await asyncio.to_thread(oom.is_over_limit, pids, limit):
             return
         if not self._finished:
             oom.mark_oom_killed(self.run)

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,19 +98,30 @@ async def _http_get(action: HttpGetAction, target: HandlerTarget) -> None:
             raise HandlerError(f"HTTP probe failed with statuscode: {response.status}")
 
 
-async def _execute(command: tuple[str, ...], target: HandlerTarget) -> None:
-    launch = json.loads((target.run.path / shim.LAUNCH).read_bytes())
-    plain = launch["level"] == IsolationLevel.PLAIN
+async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:
+    """Return the request for `nsenter` to run *command* as the container's program runs.
+
+    Raises:
+        HandlerError: the container is not running.
+    """
+    launch = json.loads((run.path / shim.LAUNCH).read_bytes())
     ids = launch.get("ids") or {"base": None}  # absent in a container of an older agent
-    request = {
+    pid, start = 0, None
+    if launch["level"] != IsolationLevel.PLAIN:
+        pid = await _sandbox_pid(run, IsolationLevel(launch["level"]), ids=ids)
+        start = shim.start_time(pid)
+    return {
         "argv": command,
         "env": launch["env"],
         "cwd": launch["cwd"],
         "ids": ids,
-        "pid": 0
-        if plain
-        else await _sandbox_pid(target.run, IsolationLevel(launch["level"]), ids=ids),
+        "pid": pid,
+        "start": start,
     }
+
+
+async def _execute(command: tuple[str, ...], target: HandlerTarget) -> None:
+    request = await enter_request(target.run, command)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", str(_PROGRAM),
         stdin=asyncio.subprocess.PIPE,

@@ -22,6 +22,7 @@ from ..state import hosts
 from ..state.core_types import Pod, Service
 from ..volumes.source_manager import SourceManager
 from ..volumes.volumes import VolumePaths
+from .client_commands import ClientCommands
 from .records import PodRecord
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,7 @@ class NodeContext:
     services: Callable[[str], Iterable[Service]]
     sources: SourceManager
     recorder: Recorder | None
+    client_commands: ClientCommands
     addresses: dict[str, str]
     """Loopback address by pod uid."""
 

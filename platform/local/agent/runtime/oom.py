@@ -7,6 +7,7 @@ kill, and a shorter peak is not detected.
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,13 +33,13 @@ def bytes_of(quantity: str | float) -> int:
     return parse(quantity).nanos // 1_000_000_000
 
 
-def is_over_limit(pid: int, limit: int) -> bool:
-    """Return whether the descendants of *pid* and their tmpfs use more than *limit* bytes.
+def is_over_limit(pids: Sequence[int], limit: int) -> bool:
+    """Return whether the descendants of *pids* and their tmpfs use more than *limit* bytes.
 
     Only if their resident sizes exceed it are the proportional set sizes read, which are exact, and
     only then which files of a tmpfs are also in those.
     """
-    descendants = _descendants(pid)
+    descendants = _descendants(pids)
     files = tmpfs.usage(descendants)
     if files.size + sum(map(_resident_size, descendants)) <= limit:
         return False
@@ -48,10 +49,10 @@ def is_over_limit(pid: int, limit: int) -> bool:
     return size - sum(tmpfs.mapped_size(each, files.devices) for each in descendants) > limit
 
 
-def _descendants(pid: int) -> list[int]:
-    """Return the descendants of *pid*, parents first; processes may be nested to any depth."""
+def _descendants(pids: Sequence[int]) -> list[int]:
+    """Return the descendants of *pids*, parents first; processes may be nested to any depth."""
     found: dict[int, None] = {}
-    parents = deque([pid])
+    parents = deque(pids)
     while parents:
         # A process id that is used again during the walk must not lead it in a circle.
         fresh = [child for child in shim.children(parents.popleft()) if child not in found]

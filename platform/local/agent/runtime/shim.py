@@ -55,6 +55,7 @@ def main(run_path: str, ready_fd: int = -1) -> int:
     The descriptor *ready_fd* is closed once the program runs, or at the exit, when the exit record
     is written.
     """
+    _close_inherited(ready_fd)
     run = ShimRun(run_path, ready_fd)
     if not run.write_claim():
         return 1
@@ -64,6 +65,16 @@ def main(run_path: str, ready_fd: int = -1) -> int:
     run.supervise()
     run.finish()
     return 0
+
+
+def _close_inherited(ready_fd: int) -> None:
+    """Close what the agent was started with: the container must not have it."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number != ready_fd:
+            try:
+                os.close(number)
+            except OSError:
+                continue  # the one of the listing
 
 
 class ShimRun:

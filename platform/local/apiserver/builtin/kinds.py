@@ -19,6 +19,7 @@ from .strategies import BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
+_CONNECT = ("create", "get")
 _CREATE = ("create",)
 
 _EVENTS_GROUP = "events.k8s.io"
@@ -120,6 +121,7 @@ _CORE = (
             Subresource("binding", "Binding", _CREATE),
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
+            Subresource("exec", "PodExecOptions", _CONNECT),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},

@@ -138,8 +138,6 @@ def path_not_found(resource: Resource | None = None, name: str = "") -> StatusEr
 def unsupported_subresource(resource: Resource, subresource: str) -> StatusError:
     """501: a subresource of Kubernetes that this server does not support."""
     text = f"the embedded cluster does not offer {subresource!r} of {resource.plural}"
-    if resource.plural == "pods":
-        text += "; the only output that a pod has is its log"
     return StatusError(501, "NotImplemented", text)
 
 

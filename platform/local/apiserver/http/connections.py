@@ -21,6 +21,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from ....httpserver.limits import Limits
 from ....httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ....httpserver.metrics import ListenerMetrics
+from ....httpserver.upgrades import UpgradedConnection
 from ..errors.status import StatusError, too_large
 from ..media_types import JSON
 from .auth import IMPERSONATION_PREFIX, REPEATED_HEADER
@@ -37,7 +38,11 @@ _MAX_PIPELINED = 4
 """Requests queued behind the one being handled."""
 
 _REASONS = {400: "BadRequest", 408: "Timeout", 429: "TooManyRequests"}
-_BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
+_LIST_HEADERS = frozenset(("sec-websocket-protocol", "x-stream-protocol-version"))
+"""Headers of which a request may have several, one for each item of a list."""
+_BODILESS = frozenset(
+    (HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {
     each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus
@@ -71,8 +76,12 @@ class HttpRequest(msgspec.Struct):
     """Whether the client accepts a chunked response."""
 
 
+Tunnel = Callable[[UpgradedConnection], Awaitable[None]]
+"""Uses a connection after the response with which the server switched to another protocol."""
+
+
 class HttpResponse(msgspec.Struct):
-    """A response: *body* at once, or the chunks of *stream*."""
+    """A response: *body* at once, or the chunks of *stream*; or *tunnel* after status 101."""
 
     status: int
     headers: bytes
@@ -80,6 +89,7 @@ class HttpResponse(msgspec.Struct):
 
     body: bytes = b""
     stream: AsyncGenerator[bytes] | None = None
+    tunnel: Tunnel | None = None
 
 
 RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -163,6 +173,7 @@ class Connection(LimitedConnection):
         """Status of a rejection that ends the connection."""
         self._ignoring_input = False
         """Discard further input."""
+        self._upgraded: UpgradedConnection | None = None
         self._queue: deque[HttpRequest] = deque()
         self._queued_bytes = 0
         """Bytes of the bodies in the queue."""
@@ -184,6 +195,8 @@ class Connection(LimitedConnection):
         """Stop; a request being handled still completes, a stream does not."""
         super().connection_lost(exc)
         self._closing = True
+        if self._upgraded is not None:
+            self._upgraded.connection_lost()
         _wake(self._waiter)
         _wake(self._writable)
         if self._streaming and self._task is not None:
@@ -198,22 +211,29 @@ class Connection(LimitedConnection):
     def pause_writing(self) -> None:
         """The client reads more slowly than responses are written."""
         super().pause_writing()
+        if self._upgraded is not None:
+            self._upgraded.pause_writing()
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
         """The write buffer has drained."""
         super().resume_writing()
+        if self._upgraded is not None:
+            self._upgraded.resume_writing()
         _wake(self._writable)
         self._writable = None
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""
+        if self._upgraded is not None:
+            self._upgraded.feed_data(data)
+            return
         if self._ignoring_input:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._ignoring_input = True  # the following bytes are of another protocol
+            self._ignoring_input = True  # no protocol permits more before the response
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
@@ -232,6 +252,9 @@ class Connection(LimitedConnection):
 
     def eof_received(self) -> None:
         """Reject a truncated request; it is not executed."""
+        if self._upgraded is not None:
+            self._upgraded.feed_eof()
+            return
         if self._ignoring_input or not (
             self._in_headers or (self._in_body and not self._discarding_body)
         ):
@@ -289,6 +312,8 @@ class Connection(LimitedConnection):
         headers = self._incoming.headers
         if key in headers and key.startswith(IMPERSONATION_PREFIX):
             text = f"{headers[key]}{REPEATED_HEADER}{text}"
+        elif key in headers and key in _LIST_HEADERS:
+            text = f"{headers[key]}, {text}"
         headers[key] = text
 
     def on_headers_complete(self) -> None:
@@ -415,6 +440,9 @@ class Connection(LimitedConnection):
         if self._closing:
             http_request.keep_alive = False
         has_body = http_request.method != "HEAD" and http_response.status not in _BODILESS
+        if http_response.tunnel is not None:
+            await self._serve_tunnel(chunks, http_response.tunnel)
+            return
         if http_response.stream is not None:
             await self._stream(http_request, chunks, http_response.stream)
             return
@@ -426,6 +454,21 @@ class Connection(LimitedConnection):
         self.transport.write(b"".join(chunks))
         if self._writable is not None:
             await self._writable
+
+    async def _serve_tunnel(self, head: list[bytes], tunnel: Tunnel) -> None:
+        """Switch to another protocol until *tunnel* returns or the client disconnects."""
+        upgraded = UpgradedConnection(self.transport)
+        self.transport.write(b"".join((*head, b"\r\n")))
+        if self.transport.is_closing():
+            upgraded.connection_lost()
+        self._upgraded = upgraded
+        self._streaming = True
+        try:
+            await tunnel(upgraded)
+        except ConnectionError:
+            return  # one of the two ends has disconnected
+        finally:
+            self._streaming = False
 
     async def _stream(
         self, http_request: HttpRequest, head: list[bytes], stream: AsyncGenerator[bytes]

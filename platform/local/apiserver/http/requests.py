@@ -12,6 +12,7 @@ import msgspec
 from ..errors.status import bad_request
 from ..media_types import JSON
 from .auth import User
+from .connections import Tunnel
 
 Json = dict[str, Any]
 
@@ -22,6 +23,9 @@ class Request(msgspec.Struct, kw_only=True):
     method: str
     path: str
     query: Mapping[str, str]
+    raw_query: bytes = b""
+    """The query as received, which may repeat a parameter."""
+
     headers: Mapping[str, str]
     """Names are lowercase."""
     body: bytes = b""
@@ -73,6 +77,9 @@ class Response(msgspec.Struct, kw_only=True):
     stream: AsyncGenerator[bytes] | None = None
     is_watch: bool = False
     """Whether the stream ends only when the client disconnects."""
+
+    tunnel: Tunnel | None = None
+    """With status 101: uses the connection afterwards."""
 
 
 class ObjectPath(msgspec.Struct, frozen=True, kw_only=True):

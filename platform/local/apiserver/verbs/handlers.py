@@ -12,6 +12,7 @@ from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
     bad_request,
+    forbidden,
     method_not_allowed,
     path_not_found,
     unsupported_subresource,
@@ -45,6 +46,7 @@ from .patch_bodies import (
 from .pod_subresources import PodSubresources
 from .reads import Reader
 from .render import Renderer, renderer_for
+from .stream_proxy import STREAMS
 from .token_requests import TokenRequests
 from .write_requests import WriteRequest, check_body, prepare_body
 from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
@@ -52,7 +54,7 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
+    "pods": frozenset({"attach", "ephemeralcontainers", "portforward", "proxy", "resize"}),
     "nodes": frozenset({"proxy"}),
     "services": frozenset({"proxy"}),
     "certificatesigningrequests": frozenset({"approval"}),
@@ -271,6 +273,8 @@ class Handlers:
             return await table[request.method](request, kind, request_info)
         if subresource == "scale":
             return await self._scale(request, kind, request_info)
+        if subresource in STREAMS:
+            return await self._stream(request, kind, request_info)
         call = self._write_request(request, kind, request_info, CREATE)
         if subresource == "finalize" and request.method == "PUT":
             return await self._finalize(request, call)
@@ -284,6 +288,22 @@ class Handlers:
         if subresource in creations and request.method == "POST":
             return await creations[subresource](call, request)
         raise method_not_allowed(kind.resource)
+
+    async def _stream(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        if request.method not in ("GET", "POST"):
+            raise method_not_allowed(kind.resource)
+        # As kube-apiserver: a WebSocket begins with GET, and must not need fewer rights than POST.
+        path = request_info.object_path
+        attributes = Attributes(
+            "create", "", kind.resource.plural, path.subresource, path.name, path.namespace
+        )
+        decision = self.authorizer.authorize(request.user, attributes)
+        if not decision.allowed:
+            raise forbidden(kind.resource, path.name, decision.reason)
+        call = WriteRequest(kind=kind, object_path=path, user=request.user)
+        return await self.pods.stream(call, request)
 
     async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         if request.method not in ("GET", "PUT", "PATCH"):

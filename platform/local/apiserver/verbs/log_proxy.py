@@ -59,7 +59,7 @@ class LogProxy:
         if response.status != 200:
             body = await response.read()
             response.release()
-            raise _error_from_response(response.status, body)
+            raise error_from_response(response.status, body)
         return _stream_body(response)
 
     async def close(self) -> None:
@@ -76,8 +76,8 @@ async def _stream_body(response: "aiohttp.ClientResponse") -> AsyncGenerator[byt
         response.close()
 
 
-def _error_from_response(status: int, body: bytes) -> StatusError:
-    """An agent's error is a Status object or plain text."""
+def error_from_response(status: int, body: bytes) -> StatusError:
+    """Return an agent's error, which is a Status object or plain text."""
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""The subresources of pods: binding, eviction, log."""
+"""The subresources of pods: binding, eviction, log, exec."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -16,6 +16,7 @@ from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_proxy import LogProxy, LogSource
 from .options import parse_delete_options
+from .stream_proxy import PORT_FORWARD, StreamProxy, StreamTarget, check_upgrade
 from .write_requests import WriteRequest
 from .writes import Writer, now
 
@@ -30,12 +31,18 @@ class PodSubresources:
     """Handles requests for subresources of pods."""
 
     def __init__(
-        self, writer: Writer, deleter: Deleter, kinds: "PodKinds", log_proxy: LogProxy | None
+        self,
+        writer: Writer,
+        deleter: Deleter,
+        kinds: "PodKinds",
+        log_proxy: LogProxy | None,
+        stream_proxy: StreamProxy | None,
     ) -> None:
         self._writer = writer
         self._deleter = deleter
         self._kinds = kinds
         self._log_proxy = log_proxy
+        self._stream_proxy = stream_proxy
 
     async def bind(self, write_request: WriteRequest, request: Request) -> Response:
         """Bind a pod to a node.
@@ -122,6 +129,28 @@ class PodSubresources:
         opened = await self._log_proxy.open(source)
         stream: AsyncGenerator[bytes] = opened
         return Response(content_type=TEXT, stream=stream)
+
+    async def stream(self, write_request: WriteRequest, request: Request) -> Response:
+        """Open the stream of exec, attach or port-forward to the agent of the pod's node.
+
+        Raises:
+            StatusError: 400, 404, or the agent's error.
+        """
+        check_upgrade(request)
+        _, entry = self._writer.get_latest(write_request)
+        pod = entry.parse()
+        subresource = write_request.object_path.subresource
+        names_in_path = [entry.namespace, entry.name]
+        if subresource != PORT_FORWARD:
+            names_in_path.append(_container(pod, request.query.get("container", "")))
+        node = (pod.get("spec") or {}).get("nodeName", "")
+        if not node:
+            raise bad_request(f"pod {entry.name} does not have a host assigned")
+        if self._stream_proxy is None:
+            raise internal("this server has no client certificate for agents")
+        host, port = self._kubelet_address(node)
+        target = StreamTarget(host=host, port=port, subresource=subresource, names=names_in_path)
+        return await self._stream_proxy.open(target, request)
 
     def _kubelet_address(self, node: str) -> tuple[str, int]:
         resource_store: ResourceStore = self._writer.store.resource_store(self._kinds.nodes)

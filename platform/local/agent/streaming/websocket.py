@@ -1,0 +1,116 @@
+"""WebSockets of a server: the response to the handshake, messages in pieces, keep-alive."""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.utilities import LocalProtocolError
+
+from ....httpserver.upgrades import UpgradedConnection, UpgradeRequest
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_NORMAL_CLOSURE = 1000
+
+
+def is_websocket(request: UpgradeRequest) -> bool:
+    """Return whether a request asks for a WebSocket."""
+    return "websocket" in map(str.lower, request.values("upgrade"))
+
+
+def choose_protocol(request: UpgradeRequest, supported: Sequence[str]) -> str | None:
+    """Return the first of the client's protocols that is supported."""
+    offered = request.values("sec-websocket-protocol")
+    return next((each for each in offered if each in supported), None)
+
+
+def handshake_response(request: UpgradeRequest, protocol: str) -> bytes:
+    """Return the response that accepts a WebSocket."""
+    key = next(iter(request.values("sec-websocket-key")), "").encode("latin-1")
+    accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+        b"sec-websocket-accept: %b\r\nsec-websocket-protocol: %b\r\n\r\n"
+        % (accept, protocol.encode())
+    )
+
+
+class WebSocket:
+    """The server's end of a WebSocket after the handshake."""
+
+    def __init__(self, connection: UpgradedConnection) -> None:
+        self._connection = connection
+        self._protocol = Connection(ConnectionType.SERVER)
+
+    async def pieces(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """Yield the pieces of messages, and whether each is its message's last; none at the close.
+
+        A message of any size takes no more memory than what is received at once.
+
+        Raises:
+            ConnectionError: the connection is lost.
+        """
+        while data := await self._connection.read():
+            self._protocol.receive_data(data)
+            for event in self._protocol.events():
+                await asyncio.sleep(0)  # a client may send tiny frames for ever
+                if isinstance(event, BytesMessage):
+                    yield bytes(event.data), event.message_finished
+                elif isinstance(event, TextMessage):
+                    yield event.data.encode(), event.message_finished
+                elif isinstance(event, Ping):
+                    self._connection.write(self._protocol.send(event.response()))
+                    await self._connection.drain()
+                elif isinstance(event, CloseConnection):
+                    await self.close(event)
+                    return
+
+    def write(self, data: bytes) -> None:
+        """Send a message; to be followed by `drain`.
+
+        Raises:
+            ConnectionResetError: the WebSocket is closed.
+        """
+        try:
+            self._connection.write(self._protocol.send(BytesMessage(data=data)))
+        except LocalProtocolError:
+            raise ConnectionResetError("the WebSocket is closed") from None
+
+    async def drain(self) -> None:
+        """Wait while the client reads more slowly than is written."""
+        await self._connection.drain()
+
+    async def ping(self) -> None:
+        """Send a ping: the connection of a client that is gone is lost then."""
+        try:
+            self._connection.write(self._protocol.send(Ping()))
+        except LocalProtocolError:
+            raise ConnectionResetError("the WebSocket is closed") from None
+        await self.drain()
+
+    async def close(self, received: CloseConnection | None = None) -> None:
+        """Send the closing frame, or the response to the *received* one."""
+        event = CloseConnection(code=_NORMAL_CLOSURE) if received is None else received.response()
+        try:
+            self._connection.write(self._protocol.send(event))
+        except LocalProtocolError:
+            return  # both ends have closed it
+        await self.drain()
+
+
+class WebSocketBytes:
+    """The messages of a WebSocket as a stream of bytes: SPDY in a tunnel."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._pieces = websocket.pieces()
+        self.write = websocket.write
+        self.drain = websocket.drain
+
+    async def read(self) -> bytes:
+        """Return the next bytes; empty at the end."""
+        async for piece, _ in self._pieces:
+            if piece:
+                return piece
+        return b""

@@ -1,0 +1,416 @@
+"""SPDY and WebSockets of exec and port-forward, with hostile clients."""
+
+import asyncio
+import json
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.polling import wait_for
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong
+
+from batholith.httpserver.upgrades import UpgradedConnection, UpgradeRequest
+from batholith.local.agent.streaming import spdy
+from batholith.local.agent.streaming.command_streams import (
+    STDOUT,
+    CommandStreams,
+    Status,
+    StreamOptions,
+    StreamsRejectedError,
+    TerminalSize,
+    serve_command,
+)
+from batholith.local.agent.streaming.inbox import Inbox
+from batholith.local.agent.streaming.spdy import SpdyConnection, SpdyStream
+from batholith.local.agent.streaming.spdy_headers import (
+    DICTIONARY,
+    MAX_HEADERS,
+    HeaderDecoder,
+    HeaderEncoder,
+    SpdyError,
+)
+from batholith.machinery.testing import run_ready_tasks
+
+FIN = 1
+SUCCESS: Status = {"status": "Success"}
+
+
+class FakeTransport(asyncio.Transport):
+    """The transport of a client that reads when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.reading = True
+        self.closed = False
+        self.high_water = 2**30
+        self.on_high_water: Callable[[], None] = lambda: None
+
+    def write(self, data: Any) -> None:
+        self.sent += bytes(data)
+        if len(self.sent) > self.high_water:
+            self.on_high_water()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Wire:
+    """A connection whose peer is the test."""
+
+    def __init__(self) -> None:
+        self.transport = FakeTransport()
+        self.connection = UpgradedConnection(self.transport)
+        self.transport.on_high_water = self.connection.pause_writing
+
+    def receive(self, data: bytes) -> None:
+        self.connection.feed_data(data)
+
+
+def control(kind: int, content: bytes, flags: int = 0) -> bytes:
+    word = 0x80000000 | 3 << 16 | kind
+    return word.to_bytes(4, "big") + (flags << 24 | len(content)).to_bytes(4, "big") + content
+
+
+def data_frame(number: int, data: bytes, flags: int = 0) -> bytes:
+    return number.to_bytes(4, "big") + (flags << 24 | len(data)).to_bytes(4, "big") + data
+
+
+class SpdyClient:
+    """Frames of a client, with its state of compression."""
+
+    def __init__(self) -> None:
+        self.encoder = HeaderEncoder()
+
+    def open(self, number: int, headers: dict[str, str], flags: int = 0) -> bytes:
+        block = self.encoder.encode(headers)
+        return control(1, number.to_bytes(4, "big") + bytes(6) + block, flags)
+
+
+def frames(text: bytes) -> list[tuple[int, int, int, bytes]]:
+    """The frames in *text*: kind or 0 for data, stream, flags, content."""
+    found = []
+    while text:
+        word, size = int.from_bytes(text[:4], "big"), int.from_bytes(text[4:8], "big")
+        flags, length = size >> 24, size & 0xFFFFFF
+        content, text = text[8 : 8 + length], text[8 + length :]
+        if word & 0x80000000:
+            found.append((word & 0xFFFF, int.from_bytes(content[:4], "big"), flags, content[4:]))
+        else:
+            found.append((0, word, flags, content))
+    return found
+
+
+async def run_spdy(
+    wire: Wire, *pieces: bytes, accept: Callable[[SpdyStream], bool] = lambda _: True
+) -> list[tuple[int, int, int, bytes]]:
+    """Frames with which a server answers *pieces*, after which the client disconnects."""
+    for piece in pieces:
+        wire.receive(piece)
+    wire.connection.feed_eof()
+    await SpdyConnection(wire.connection).run(accept)
+    return frames(wire.transport.sent)
+
+
+def test_dictionary_is_the_specification_s() -> None:
+    assert len(DICTIONARY) == 1423
+    assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
+
+
+@given(st.lists(st.dictionaries(st.text("abc-", min_size=1), st.text("xyz 1"), max_size=5)))
+def test_headers_survive_their_encoding(blocks: list[dict[str, str]]) -> None:
+    encoder, decoder = HeaderEncoder(), HeaderDecoder()
+    assert [decoder.decode(encoder.encode(each)) for each in blocks] == blocks
+
+
+@given(
+    data=st.binary(max_size=200),
+    cuts=st.lists(st.integers(1, 40), max_size=20),
+    reset=st.booleans(),
+)
+def test_streams_get_their_data_however_it_arrives(
+    data: bytes, cuts: list[int], reset: bool
+) -> None:
+    async def exchange() -> tuple[bytes, list[SpdyStream]]:
+        wire, client = Wire(), SpdyClient()
+        streams: list[SpdyStream] = []
+        text = client.open(1, {"a": "b"}) + client.open(3, {"c": "d"})
+        text += data_frame(1, data[:100]) + data_frame(9, b"unknown") + data_frame(3, b"other")
+        text += data_frame(1, data[100:], FIN) + data_frame(1, b"late")
+        text += control(3, (3).to_bytes(4, "big") + bytes(4)) if reset else b""
+        for cut in cuts:
+            wire.receive(text[:cut])
+            text = text[cut:]
+        wire.receive(text)
+
+        def accept(stream: SpdyStream) -> bool:
+            streams.append(stream)
+            return True
+
+        running = asyncio.ensure_future(SpdyConnection(wire.connection).run(accept))
+        await wait_for(lambda: len(streams) == 2)
+        received = b""
+        while piece := await streams[0].inbox.get():
+            received += piece
+        wire.connection.feed_eof()
+        await running
+        return received, streams
+
+    received, streams = asyncio.run(exchange())
+    assert received == data
+    assert [stream.headers for stream in streams] == [{"a": "b"}, {"c": "d"}]
+    assert streams[1].is_reset
+
+
+async def test_streams_are_confirmed_before_their_data() -> None:
+    wire, client = Wire(), SpdyClient()
+    streams: list[SpdyStream] = []
+    wire.receive(client.open(1, {}, FIN))
+
+    def accept(stream: SpdyStream) -> bool:
+        streams.append(stream)
+        return True
+
+    running = asyncio.ensure_future(SpdyConnection(wire.connection).run(accept))
+    await wait_for(lambda: streams)
+    await streams[0].write(b"x" * 40_000)
+    await streams[0].close()
+    wire.connection.feed_eof()
+    await running
+    sent = frames(wire.transport.sent)
+    assert [(kind, number) for kind, number, _, _ in sent[:2]] == [(2, 1), (0, 1)]
+    assert b"".join(content for kind, _, _, content in sent if kind == 0) == b"x" * 40_000
+    assert sent[-1][2] == FIN
+
+
+async def test_pings_of_the_client_are_returned_and_its_answers_are_not() -> None:
+    answers = await run_spdy(
+        Wire(), control(6, (7).to_bytes(4, "big")), control(6, (2).to_bytes(4, "big"))
+    )
+    assert answers == [(6, 7, 0, b"")]
+
+
+async def test_streams_are_refused_beyond_their_number_and_with_used_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spdy, "MAX_STREAMS", 2)
+    client = SpdyClient()
+    answers = await run_spdy(Wire(), *(client.open(number, {}) for number in (1, 3, 3, 4, 5)))
+    assert [(kind, number, content) for kind, number, _, content in answers if kind == 3] == [
+        (3, 3, bytes([0, 0, 0, 1])),
+        (3, 4, bytes([0, 0, 0, 1])),
+        (3, 5, bytes([0, 0, 0, 3])),
+    ]
+
+
+async def test_closed_streams_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spdy, "MAX_STREAMS", 2)
+    client, pieces = SpdyClient(), []
+    for number in range(1, 21, 2):
+        pieces += [client.open(number, {}), control(3, number.to_bytes(4, "big") + bytes(4))]
+    answers = await run_spdy(Wire(), *pieces)
+    assert [kind for kind, _, _, _ in answers] == [2] * 10
+
+
+def _compressed(block: bytes) -> bytes:
+    compressor = zlib.compressobj(zdict=DICTIONARY)
+    return compressor.compress(block) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+HOSTILE = {
+    "other version": b"\x80\x02\x00\x01" + bytes(4),
+    "large control frame": control(4, b"")[:4] + (spdy.MAX_CONTROL_FRAME + 1).to_bytes(4, "big"),
+    "unknown frame": control(77, bytes(4)),
+    "short frame": control(3, b"x"),
+    "headers that are not compressed": control(1, bytes(10) + b"\xff\xff\xff"),
+    "large headers": SpdyClient().open(1, {"a": "b" * MAX_HEADERS}),
+    "headers that end early": control(1, bytes(10) + _compressed(b"\0\0\0\x02\0\0\0\x01a")),
+    "more headers than there are": control(1, bytes(10) + _compressed(b"\xff" * 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+async def test_violations_of_spdy_end_the_connection(text: bytes) -> None:
+    with pytest.raises(SpdyError):
+        await run_spdy(Wire(), text)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_end_a_connection_without_another_error(text: bytes) -> None:
+    async def run() -> None:
+        with suppress(SpdyError):
+            await run_spdy(Wire(), text)
+
+    asyncio.run(run())
+
+
+async def test_unread_stream_stops_its_connection() -> None:
+    wire, client = Wire(), SpdyClient()
+    running = asyncio.ensure_future(SpdyConnection(wire.connection).run(lambda _: True))
+    wire.receive(client.open(1, {}))
+    received = 0
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            if not wire.transport.reading:
+                break
+            wire.receive(data_frame(1, b"x" * 32_768))
+            received += 32_768
+            await run_ready_tasks()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert not wire.transport.reading
+    assert received < 2**20
+    assert peak < 2**21
+    running.cancel()
+
+
+async def test_inbox_that_is_discarded_blocks_nobody() -> None:
+    inbox = Inbox()
+    await inbox.put(b"x" * 2**20)
+    waiting = asyncio.ensure_future(inbox.put(b"more"))
+    await run_ready_tasks()
+    assert not waiting.done()
+    inbox.discard()
+    await waiting
+    await inbox.put(b"x" * 2**20)
+    await inbox.put(b"x")
+
+
+def request(**headers: str) -> UpgradeRequest:
+    pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return UpgradeRequest(method="GET", target="/exec/a/b/c", headers=pairs)
+
+
+WEBSOCKET = request(
+    upgrade="websocket",
+    sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",
+    sec_websocket_protocol="x, v5.channel.k8s.io",
+)
+
+
+class WebSocketClient:
+    """The client of a command on a wire."""
+
+    def __init__(self, options: StreamOptions, command: Any) -> None:
+        self.wire = Wire()
+        self.protocol = Connection(ConnectionType.CLIENT)
+        serving = serve_command(WEBSOCKET, self.wire.connection, options, command)
+        self.serving = asyncio.ensure_future(serving)
+
+    def send(self, event: Event) -> None:
+        self.wire.receive(self.protocol.send(event))
+
+    async def events(self) -> list[Event]:
+        """What was received after the handshake."""
+        await wait_for(lambda: b"\r\n\r\n" in self.wire.transport.sent)
+        head, _, rest = self.wire.transport.sent.partition(b"\r\n\r\n")
+        assert b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head
+        protocol = Connection(ConnectionType.CLIENT)
+        protocol.receive_data(rest)
+        return list(protocol.events())
+
+
+async def test_client_that_never_reads_stops_the_command() -> None:
+    written = 0
+
+    async def write_forever(streams: CommandStreams) -> Status:
+        nonlocal written
+        while True:
+            written += 1000
+            await streams.write(STDOUT, b"x" * 1000)
+
+    client = WebSocketClient(StreamOptions(stdout=True), write_forever)
+    client.wire.transport.high_water = 64 * 1024
+    await run_ready_tasks()
+    assert 64 * 1024 < written < 66 * 1024
+    assert len(client.wire.transport.sent) < 67 * 1024
+    client.wire.connection.connection_lost()
+    with pytest.raises(ConnectionError):
+        await client.serving
+
+
+async def test_command_is_cancelled_when_its_client_closes_the_websocket() -> None:
+    ended = asyncio.Event()
+
+    async def wait(streams: CommandStreams) -> Status:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return SUCCESS
+
+    client = WebSocketClient(StreamOptions(stdout=True), wait)
+    await run_ready_tasks()
+    client.send(CloseConnection(code=1000))
+    await client.serving
+    assert ended.is_set()
+
+
+async def test_messages_in_pieces_are_the_input_of_the_command() -> None:
+    received = b""
+
+    async def read(streams: CommandStreams) -> Status:
+        nonlocal received
+        while data := await streams.stdin.get():
+            received += data
+        return SUCCESS
+
+    client = WebSocketClient(StreamOptions(stdin=True), read)
+    client.send(BytesMessage(data=b"\0one ", message_finished=False))
+    client.send(Ping(payload=b"p"))
+    client.send(BytesMessage(data=b"two ", message_finished=True))
+    client.send(BytesMessage(data=b""))
+    client.send(BytesMessage(data=b"\7unknown"))
+    client.send(BytesMessage(data=b"\0three"))
+    client.send(BytesMessage(data=b"\xff\0"))
+    await wait_for(lambda: b"Success" in client.wire.transport.sent)
+    assert received == b"one two three"
+    events = await client.events()
+    assert any(isinstance(event, Pong) and bytes(event.payload) == b"p" for event in events)
+    messages = [bytes(event.data) for event in events if isinstance(event, BytesMessage)]
+    assert messages == [b"\3", b"\3" + json.dumps(SUCCESS).encode()]
+    client.wire.connection.feed_eof()
+    await client.serving
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (request(upgrade="websocket", sec_websocket_protocol="other"), 400),
+        (request(upgrade="SPDY/3.1", x_stream_protocol_version="other"), 403),
+        (request(upgrade="h2c"), 400),
+    ],
+)
+async def test_unsupported_protocols_are_rejected(asked: UpgradeRequest, status: int) -> None:
+    async def unused(streams: CommandStreams) -> Status:
+        raise AssertionError
+
+    wire = Wire()
+    with pytest.raises(StreamsRejectedError) as caught:
+        await serve_command(asked, wire.connection, StreamOptions(stdout=True), unused)
+    assert caught.value.status == status
+    assert wire.transport.sent == b""
+
+
+async def test_only_the_latest_size_counts_and_malformed_ones_do_not() -> None:
+    size = TerminalSize()
+    size.feed(b'{"Width": 1, "Height": 2}{"Width": 30, "Hei')
+    size.feed(b'ght": 40}\n{"Width": 70000, "Height": 1}{"Width": "x"}[]}{}')
+    assert await size.next() == (30, 40)
+    size.feed(b"x" * 10_000)
+    size.feed(b'}{"Width": 5, "Height": 6}')
+    assert await size.next() == (5, 6)
