@@ -2,7 +2,7 @@
 
 import typer
 
-from . import cluster, components
+from . import cluster, components, images
 from .admission import admission
 from .controllers import controllers
 from .flag_groups import Version
@@ -34,5 +34,6 @@ app.command(cls=GoFlagCommand)(scheduler)
 app.command(cls=GoFlagCommand)(admission)
 app.command()(components.agent)
 app.command()(components.api)
+app.add_typer(images.app, name="image")
 app.command()(cluster.version)
 register(app)
