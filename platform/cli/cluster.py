@@ -29,7 +29,7 @@ from ..local.supervisor.supervisor import (
 )
 from ..model.job_size import MAX_PODS
 from . import controller_selection, logs
-from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob
+from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob, PodsOption
 from .manager import exit_on_error, parse_http_limits
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def up(
     ] = None,
     controllers: Controllers = "*",
     mount: MountOption = None,
+    pods: PodsOption = "auto",
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
@@ -153,6 +154,8 @@ def up(
     data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
+        if simulate and pods != "auto":
+            raise ValueError("--pods has no effect on simulated pods, which run nothing")
         enabled = controller_selection.select_embedded(controllers)
         options = Options(
             simulate=simulate,
@@ -166,6 +169,7 @@ def up(
             controllers=enabled,
             pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
+            pods=pods,
         )
     _up(context, data, options, detach=detach)
 

@@ -24,6 +24,7 @@ from .flag_groups import (
     LogFormat,
     LogLevel,
     MaxPodsPerJob,
+    PodsOption,
     Version,
 )
 from .go_flags import command_from_groups
@@ -192,6 +193,7 @@ def agent(
         Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
     ] = None,
     mount: MountOption = None,
+    pods: PodsOption = "auto",
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -204,6 +206,7 @@ def agent(
     """Run pods as processes of this machine, or simulate nodes."""
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
+    from ..local.agent.images.manager import RunMode
     from ..local.agent.service import Agent
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serve_endpoints
@@ -212,7 +215,12 @@ def agent(
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
-    settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
+    settings = replace(
+        settings,
+        limits=limits,
+        listener_metrics=telemetry.listener_metrics,
+        run_mode=RunMode(pods),
+    )
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 

@@ -87,6 +87,8 @@ class Options:
     """The controllers that run, as in ``--controllers``."""
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount."""
+    pods: Literal["processes", "images", "auto"] = "auto"
+    """Whether pods run images."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -312,6 +314,8 @@ class EmbeddedCluster:
             arguments += ["--simulate", str(options.simulate)]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
+        if not options.simulate:
+            arguments += ["--pods", options.pods]
         for directory in options.host_dirs:
             arguments += ["--mount", str(directory)]
         return arguments

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -61,6 +61,13 @@ def _parse_log_level(value: str | None) -> str | None:
     return value
 
 
+PodsOption = Annotated[
+    Literal["processes", "images", "auto"],
+    typer.Option(
+        help="What pods run: programs of this machine; their images; or their images if these are "
+        "stored, else programs of this machine."
+    ),
+]
 MaxPodsPerJob = Annotated[
     int,
     typer.Option(

@@ -18,7 +18,10 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
+from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
+from .images.support import ImageSupport
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods.image_use import image_uses
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
@@ -116,6 +119,7 @@ class RealNode:
         create_dirs(settings.data_dir)
         report = await asyncio.to_thread(detect_isolation, settings.sandbox)
         self._record_isolation_events(report)
+        images = self._images(report)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -123,8 +127,9 @@ class RealNode:
             memory=settings.memory or machine_memory(),
             pods=settings.pods,
             runtime=str(report.isolation),
-            labels=settings.labels,
+            labels={RUN_MODE_LABEL: images.label, **settings.labels},
             log_port=port,
+            images=images.node_images,
         )
         records = [record for _, record in PodDir.all(settings.data_dir)]
         self._context = NodeContext(
@@ -134,6 +139,7 @@ class RealNode:
             isolation=report.isolation,
             id_mode=report.id_mode,
             safe_paths=report.safe_paths,
+            images=images,
             allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
@@ -143,6 +149,19 @@ class RealNode:
             id_ranges={record.uid: record.ids for record in records if record.ids},
         )
         return config
+
+    def _images(self, report: IsolationReport) -> ImageManager:
+        """Return the images of containers; remove what earlier agents left incomplete."""
+        settings = self._settings
+        support = ImageSupport(report, settings.data_dir)
+        images = ImageManager(
+            settings.data_dir, settings.run_mode, support, retry=settings.image_retry
+        )
+        images.store.collect(lambda: image_uses(settings.data_dir))
+        if settings.run_mode is RunMode.IMAGES and (error := support.known_error):
+            message = f"containers cannot run images: {error}"
+            self._record_event(type="Warning", reason="ImagesUnsupported", message=message)
+        return images
 
     def _record_isolation_events(self, report: IsolationReport) -> None:
         """Record events about the isolation that this machine lacks."""

@@ -177,7 +177,7 @@ class LayerWriter:
             with os.fdopen(os.open(names[-1], flags, 0o600, dir_fd=above), "wb") as file:
                 content(file)
                 file.flush()
-                os.fchown(file.fileno(), attributes.uid, attributes.gid)
+                _chown(file.fileno(), attributes)
                 os.fchmod(file.fileno(), attributes.mode)
                 os.utime(file.fileno(), ns=(attributes.mtime, attributes.mtime))
 
@@ -306,12 +306,12 @@ class LayerWriter:
 
     def _set_dir(self, names: Names, attributes: Attributes) -> None:
         with self._open_dir(names) as opened:
-            os.fchown(opened, attributes.uid, attributes.gid)
+            _chown(opened, attributes)
         self._dirs[names] = attributes
 
     @staticmethod
     def _set_special(name: str, above: int, attributes: Attributes) -> None:
-        os.chown(name, attributes.uid, attributes.gid, dir_fd=above, follow_symlinks=False)
+        _chown(name, attributes, above)
         os.utime(name, ns=(attributes.mtime, attributes.mtime), dir_fd=above, follow_symlinks=False)
 
     def _remove(self, names: Names, above: int) -> None:
@@ -330,6 +330,13 @@ def _attributes(found: os.stat_result | None) -> Attributes:
     if found is None:
         return Attributes()
     return Attributes(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+
+
+def _chown(file: int | str, attributes: Attributes, dir_fd: int | None = None) -> None:
+    """Set the owner of a file; a normal user owns all files itself."""
+    if os.geteuid() == 0:
+        follow = isinstance(file, int)
+        os.chown(file, attributes.uid, attributes.gid, dir_fd=dir_fd, follow_symlinks=follow)
 
 
 def _shown(names: Names) -> str:

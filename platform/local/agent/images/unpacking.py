@@ -230,9 +230,7 @@ def _names(path: str) -> Names:
 
 def _attributes(entry: tarfile.TarInfo, counts: dict[str, int]) -> Attributes:
     uid, gid = entry.uid, entry.gid
-    if os.geteuid() != 0:  # a normal user can own files only itself
-        uid, gid = os.geteuid(), os.getegid()
-    elif not (0 <= uid < ID_RANGE_SIZE and 0 <= gid < ID_RANGE_SIZE):
+    if not (0 <= uid < ID_RANGE_SIZE and 0 <= gid < ID_RANGE_SIZE):
         uid, gid = (each if 0 <= each < ID_RANGE_SIZE else _NOBODY for each in (uid, gid))
         counts["foreign_owners"] += 1
     mode = entry.mode & (0o1777 if entry.isdir() else 0o777)

@@ -24,7 +24,8 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _AT_FDCWD, _AT_EMPTY_PATH, _MOVE_FROM_EMPTY_PATH = -100, 0x1000, 4
 _ATTR_IDMAP = 0x00100000
-_NOSUID, _NODEV, _BIND = 2, 4, 4096
+_NOSUID, _NODEV, _REMOUNT, _BIND = 2, 4, 32, 4096
+_MAX_LINKS = 40
 _LAYERS_SIZE = 1 << 20
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -58,7 +59,7 @@ def build(
     if image["overlay"]:
         _mount_overlay(root, image, upper, work, owner)
     else:
-        raise CannotStartError("no overlayfs")
+        _copy(image, upper, root, owner)
     os.close(upper)
     os.close(work)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -69,13 +70,16 @@ def build(
         _own_directory(top, "sys", owner)
         mounting.bind_mount(top, "/sys", "/sys", read_only=True)
         for kind, source, path, sub_path in steps:
-            _check_target(top, path)
+            target = _without_links(top, path)
+            if target == "/":
+                raise CannotStartError(f"{path!r} is a link to the root directory of the image")
             mounting.bind_mount(
-                top, source, path, sub_path=sub_path, read_only=kind != "rw", owner=owner
+                top, source, target, sub_path=sub_path, read_only=kind != "rw", owner=owner
             )
         for path in image["volumes"]:
-            _keep_writable(top, path, owner)
-        os.close(mounting.mount_point(top, image["working_dir"], is_dir=True, owner=owner))
+            _keep_writable(top, _without_links(top, path), owner)
+        working_dir = _without_links(top, image["working_dir"])
+        os.close(mounting.mount_point(top, working_dir, is_dir=True, owner=owner))
         # Last: what the pod mounts below a link to /proc is in the directory that it covers.
         _own_directory(top, "proc", owner)
         mounting.mount_proc(root)
@@ -89,13 +93,15 @@ def build(
 
 def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | None) -> None:
     """Give the root directory the mode and the owner that it has in the image."""
-    if not image["directories"]:
-        return
-    found = os.stat(image["directories"][0])
-    os.fchmod(upper, stat.S_IMODE(found.st_mode) & 0o1777)
+    mode, uid, gid = 0o755, 0, 0
+    if image["directories"]:
+        found = os.stat(image["directories"][0])
+        mode = stat.S_IMODE(found.st_mode) & 0o1777
+        if owner is not None:
+            uid, gid = found.st_uid - image["first_id"], found.st_gid - image["first_id"]
+    os.fchmod(upper, mode)
     if owner is not None:
-        shift = owner - image["first_id"]
-        os.fchown(upper, found.st_uid + shift, found.st_gid + shift)
+        os.fchown(upper, owner + uid, owner + gid)
 
 
 def _mount_overlay(
@@ -116,6 +122,20 @@ def _mount_overlay(
     options = f"lowerdir={lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
     mounting.mount("overlay", root, "overlay", _NOSUID | _NODEV, f"{options},userxattr")
     os.chdir("/")
+
+
+def _copy(image: Mapping[str, Any], upper: int, root: str, owner: int | None) -> None:
+    """Copy the layers, where overlayfs cannot stack them with the pod's ids, and mount the copy."""
+    if __package__:
+        from .layer_copy import copy_layers
+    else:
+        from layer_copy import copy_layers  # type: ignore[import-not-found, no-redef]
+
+    shift = 0 if owner is None else owner - image["first_id"]
+    copy_layers(reversed(image["directories"]), upper, shift)
+    mounting.mount(f"/proc/self/fd/{upper}", root, None, _BIND)
+    kept = os.statvfs(root).f_flag & mounting.KEPT_FLAGS
+    mounting.mount(None, root, None, _BIND | _REMOUNT | _NOSUID | _NODEV | kept)
 
 
 def _attach(directory: str, target: str, ids: int | None) -> None:
@@ -144,16 +164,24 @@ def map_layer_ids(tree: int, ids: int) -> None:
 
 
 def _id_map(first: int, to: int) -> int:
-    """Return a descriptor of a user namespace that maps ids from *first* on to those from *to*."""
+    """Return a descriptor of a user namespace that maps ids from *first* on to those from *to*.
+
+    The process in it is no child of this one: those with other user ids are taken for the
+    container's program.
+    """
     ready, waiting = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            mounting.check_syscall(_LIBC.unshare(mounting.NEW_USER), "unshare")
-            # Not os.getpid(): /proc may be that of the pid namespace outside.
-            os.write(ready[1], os.readlink("/proc/self").encode())
             os.close(waiting[1])
-            os.read(waiting[0], 1)  # until the parent has opened the namespace
+            if os.fork() == 0:
+                mounting.check_syscall(_LIBC.unshare(mounting.NEW_USER), "unshare")
+                # Not os.getpid(): /proc may be that of the pid namespace outside.
+                os.write(ready[1], os.readlink("/proc/self").encode())
+                os.read(waiting[0], 1)  # until the namespace is open
+            else:
+                os.close(ready[1])
+                os.wait()
         finally:
             os._exit(0)
     os.close(ready[1])
@@ -182,16 +210,42 @@ def _own_directory(top: int, name: str, owner: int | None) -> None:
         raise CannotStartError(f"the image's /{name} is not a directory") from None
 
 
-def _check_target(top: int, path: str) -> None:
-    """Raise CannotStartError if *path* is the root itself, by links of the image."""
+def _without_links(top: int, path: str) -> str:
+    """Return *path* with the links of the image resolved, also where their targets are missing.
+
+    Only a name: where a running pod may change a volume, the mount point is resolved again.
+    """
+    pending, done, links = path.split("/")[::-1], list[str](), 0
+    while pending:
+        name = pending.pop()
+        if name == "..":
+            del done[-1:]
+        if name in ("", ".", ".."):
+            continue
+        target = _link_target(top, done, name)
+        if target is None:
+            done.append(name)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise CannotStartError(f"too many links in {path!r}")
+        if target.startswith("/"):
+            done.clear()
+        pending += target.split("/")[::-1]
+    return "/" + "/".join(done)
+
+
+def _link_target(top: int, above: Sequence[str], name: str) -> str | None:
     try:
-        opened = mounting.open_in_root(top, path)
-    except FileNotFoundError:
-        return
-    same = os.path.sameopenfile(opened, top)
-    os.close(opened)
-    if same:
-        raise CannotStartError(f"{path!r} is a link to the root directory of the image")
+        directory = mounting.open_in_root(top, "/".join(above))
+    except OSError:
+        return None
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
 
 
 def _keep_writable(top: int, path: str, owner: int | None) -> None:

@@ -35,7 +35,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
-_KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
+KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
 _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
@@ -195,10 +195,9 @@ def _mkdir(parent_fd: int, name: str, *, mode: int, owner: int | None) -> int:
 
 
 def mount_point(root: int, path: str, *, is_dir: bool, owner: int | None = None) -> int:
-    """Return a descriptor of *path* in the tree below *root*, created if it does not exist.
+    """Return a descriptor of *path* in the tree below *root*, created for *owner* if missing.
 
-    Links are followed as in the container, and never out of the tree. New directories belong to
-    *owner*, or to this process's user.
+    Links are followed as in the container, and never out of the tree.
     """
     names = _components(path)
     above = os.dup(root)
@@ -441,8 +440,7 @@ def bind_mount(
 ) -> None:
     """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*.
 
-    *owner* owns missing directories. The sub-path may be several ones, each below the one before,
-    separated by `NEXT_SUB_PATH`.
+    The sub-path may be several ones, each below the one before, separated by `NEXT_SUB_PATH`.
 
     Raises:
         CannotStartError: a sub-path leads out of its volume; HostChangedError: no mount point.
@@ -524,7 +522,7 @@ def set_read_only(target: str, *, recursive: bool = True) -> None:
     # Before Linux 5.12: one by one, keeping the flags that may not be cleared.
     real = os.path.realpath(target)
     for path in _mounts_at(real) if recursive else [real]:
-        kept = os.statvfs(path).f_flag & _KEPT_FLAGS
+        kept = os.statvfs(path).f_flag & KEPT_FLAGS
         mount(None, path, None, _BIND | _REMOUNT | _RDONLY | kept)
 
 

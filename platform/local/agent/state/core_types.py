@@ -169,6 +169,7 @@ class Container(ApiStruct, frozen=True):
 
     name: str = ""
     image: str = ""
+    image_pull_policy: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
@@ -340,6 +341,8 @@ class ContainerStatus(ApiStruct, frozen=True):
 
     name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
+    image: str = ""
+    image_id: str = msgspec.field(name="imageID", default="")
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0
