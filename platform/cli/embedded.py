@@ -89,6 +89,8 @@ class Options:
     """Directories of the machine that pods may mount."""
     pods: Literal["processes", "images", "auto"] = "auto"
     """Whether pods run images."""
+    registries: tuple[str, ...] = ()
+    """As in ``--registry``."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -316,6 +318,8 @@ class EmbeddedCluster:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
             arguments += ["--pods", options.pods]
+        for registry in options.registries:
+            arguments += ["--registry", registry]
         for directory in options.host_dirs:
             arguments += ["--mount", str(directory)]
         return arguments

@@ -68,6 +68,15 @@ PodsOption = Annotated[
         "stored, else programs of this machine."
     ),
 ]
+RegistryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry",
+        metavar="HOST[=URL]",
+        help="Registry from which images are pulled when a pod needs them, and the URL of a mirror "
+        "to try first; repeatable. With --pods=images all registries are used.",
+    ),
+]
 MaxPodsPerJob = Annotated[
     int,
     typer.Option(

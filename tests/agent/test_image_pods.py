@@ -15,10 +15,11 @@ from support.polling import wait_for
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.errors import ImageError
 from batholith.local.agent.images.manager import RunMode
+from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.images.store import ImageStore, StoredImage
 from batholith.local.agent.pods.image_use import image_uses
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.model.names import CONFIGMAPS, NODES
+from batholith.model.names import CONFIGMAPS, NODES, SECRETS
 
 pytestmark = [pytest.mark.process, pytest.mark.cluster]
 
@@ -373,3 +374,93 @@ async def test_without_a_sandbox_images_are_not_run(
         else:
             assert label == "processes"
             await stopped.phase("p", "Succeeded")
+
+
+# --- pulls ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    with registry_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("mode", [RunMode.AUTO, RunMode.IMAGES])
+async def test_image_of_a_named_registry_is_pulled_with_the_pod_s_secret(
+    stopped: AgentCluster, registry: RegistryServer, mode: RunMode
+) -> None:
+    registry.authentication = "bearer"
+    name = registry.add("team/app", "1", image([busybox()], {"Cmd": ["echo", "pulled"]}))
+    data = {".dockerconfigjson": base64.b64encode(registry.dockerconfig()).decode()}
+    secret = {"metadata": {"name": "key"}, "type": "kubernetes.io/dockerconfigjson", "data": data}
+    await stopped.create(secret, SECRETS)
+    registries = (Registry(registry.host),) if mode is RunMode.AUTO else ()
+    async with stopped.agent(run_mode=mode, registries=registries):
+        body = pod("p", image=name, spec={"imagePullSecrets": [{"name": "key"}]})
+        assert await output(stopped, body) == ["pulled"]
+        await stopped.wait_event("p", "Pulling", name)
+        await stopped.wait_event("p", "Pulled", "Successfully pulled image")
+
+
+async def test_secret_that_cannot_be_used_is_reported(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    name = registry.add("app", "1", image([busybox()], {"Cmd": ["echo", "pulled"]}))
+    async with stopped.agent(registries=(Registry(registry.host),)):
+        body = pod("p", image=name, spec={"imagePullSecrets": [{"name": "missing"}]})
+        assert await output(stopped, body) == ["pulled"]
+        await stopped.wait_event("p", "FailedToRetrieveImagePullSecret", '"missing"')
+
+
+async def test_failed_pull_is_repeated_after_a_back_off(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    files = image([busybox()], {"Cmd": ["true"]})
+    name = f"{registry.host}/app:1"
+    async with stopped.agent(registries=(Registry(registry.host),), image_retry=0.5):
+        await stopped.run(pod("p", image=name))
+        assert "not found" in await waiting(stopped, "p", "ErrImagePull")
+        text = await waiting(stopped, "p", "ImagePullBackOff")
+        assert text.startswith(f'Back-off pulling image "{name}": ErrImagePull: ')
+        await stopped.wait_event("p", "Failed", f'Failed to pull image "{name}"')
+        await stopped.wait_event("p", "BackOff", "Back-off pulling image")
+        registry.add("app", "1", files)
+        await stopped.phase("p", "Succeeded")
+
+
+@pytest.mark.parametrize(("policy", "pulls"), [("Always", 2), ("IfNotPresent", 1), ("Never", 1)])
+async def test_policy_determines_whether_a_stored_image_is_pulled_again(
+    stopped: AgentCluster, registry: RegistryServer, policy: str, pulls: int
+) -> None:
+    files = image([busybox(), Layer().file("version", "1")], {"Cmd": ["cat", "/version"]})
+    name = registry.add("app", "1", files)
+    async with stopped.agent(registries=(Registry(registry.host),)):
+        assert await output(stopped, pod("first", image=name)) == ["1"]
+        newer = image([busybox(), Layer().file("version", "2")], {"Cmd": ["cat", "/version"]})
+        registry.add("app", "1", newer)
+        expected = "2" if policy == "Always" else "1"
+        body = pod("second", image=name, imagePullPolicy=policy)
+        assert await output(stopped, body) == [expected]
+        assert len(registry.paths("manifests/1")) == pulls
+
+
+async def test_auto_mode_asks_no_registry_that_is_not_named(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    name = registry.add("app", "1", image([busybox()]))
+    async with stopped.agent(registries=(Registry("other.example"),)):
+        body = pod("p", "sh", "-c", "echo $((1 + 1))", image=name, imagePullPolicy="Always")
+        assert await output(stopped, body) == ["2"]
+    assert registry.requests == []
+
+
+async def test_pods_that_need_one_image_share_its_pull(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    name = registry.add("app", "1", image([busybox()], {"Cmd": ["true"]}))
+    async with stopped.agent(registries=(Registry(registry.host),)):
+        for number in range(4):
+            await stopped.run(pod(f"p{number}", image=name))
+        for number in range(4):
+            await stopped.phase(f"p{number}", "Succeeded")
+    assert len(registry.paths("/blobs/")) == 2

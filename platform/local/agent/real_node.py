@@ -1,6 +1,7 @@
 """A real node: runs its pods as processes of this machine."""
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,7 +19,9 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
+from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
+from .images.puller import Puller
 from .images.support import ImageSupport
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pods.image_use import image_uses
@@ -119,7 +122,7 @@ class RealNode:
         create_dirs(settings.data_dir)
         report = await asyncio.to_thread(detect_isolation, settings.sandbox)
         self._record_isolation_events(report)
-        images = self._images(report)
+        images = await self._images(report, stack)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -150,14 +153,21 @@ class RealNode:
         )
         return config
 
-    def _images(self, report: IsolationReport) -> ImageManager:
+    async def _images(self, report: IsolationReport, stack: AsyncExitStack) -> ImageManager:
         """Return the images of containers; remove what earlier agents left incomplete."""
         settings = self._settings
         support = ImageSupport(report, settings.data_dir)
+        retry = settings.image_retry
+        puller = Puller(settings.data_dir, settings.registries, clock=self._clock, retry=retry)
+        stack.push_async_callback(puller.close)
         images = ImageManager(
-            settings.data_dir, settings.run_mode, support, retry=settings.image_retry
+            settings.data_dir, settings.run_mode, support, puller=puller, retry=retry
         )
-        images.store.collect(lambda: image_uses(settings.data_dir))
+        try:
+            uses = functools.partial(image_uses, settings.data_dir)
+            await asyncio.to_thread(images.store.collect, uses)
+        except (ImageError, OSError) as error:
+            log.warning("cannot remove unused images", extra={"error": str(error)})
         if settings.run_mode is RunMode.IMAGES and (error := support.known_error):
             message = f"containers cannot run images: {error}"
             self._record_event(type="Warning", reason="ImagesUnsupported", message=message)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
 from .images.manager import RunMode
+from .images.puller import Registry
 from .runtime.runs import IsolationLevel
 from .state.status import BackOff
 from .volumes.host_dirs import HostDir
@@ -76,8 +77,12 @@ class AgentSettings:
     run_mode: RunMode = RunMode.AUTO
     """Whether containers run images, or programs of the machine."""
 
+    registries: tuple[Registry, ...] = ()
+    """Registries from which images are pulled in mode auto, and their mirrors."""
+
     image_retry: float = 10.0
-    """Seconds after which a container that lacks its image is started again."""
+    """Seconds after which a container that lacks its image is started again; doubled after each
+    failed pull."""
 
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()

@@ -11,11 +11,12 @@ from ..state.core_types import Container
 from ..state.environment import ContainerConfigError
 from . import references
 from .errors import ImageError
+from .puller import GetKeyring, ImageUnavailableError, Puller, RecordEvent
 from .references import Reference
 from .store import ImageStore, StoredImage
 from .support import ImageSupport, first_id
 
-_NEVER = "Never"
+_NEVER, _ALWAYS = "Never", "Always"
 RUN_MODE_LABEL = "batholith.io/pods"
 """Label of a node: what its containers run."""
 
@@ -36,30 +37,17 @@ class RunMode(StrEnum):
     """Their images if they are stored, otherwise programs of the machine."""
 
 
-class ImageUnavailableError(ContainerConfigError):
-    """A container cannot have its image; *reason* is that of its waiting state."""
-
-    def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.retry_after = retry_after
-
-    @property
-    def summary(self) -> str:
-        """The reason: other events have the message."""
-        return self.reason
-
-
 class ImageManager:
     """Finds the images of containers."""
 
     def __init__(
-        self, data_dir: Path, mode: RunMode, support: ImageSupport, *, retry: float
+        self, data_dir: Path, mode: RunMode, support: ImageSupport, *, puller: Puller, retry: float
     ) -> None:
-        self._retry = retry
         self.mode = mode
         self.store = ImageStore(data_dir)
         self._support = support
+        self._puller = puller
+        self._retry = retry
 
     @property
     def label(self) -> str:
@@ -72,8 +60,12 @@ class ImageManager:
     def _falls_back(self) -> bool:
         return self.mode is RunMode.AUTO
 
-    async def image_of(self, container: Container) -> StoredImage | None:
+    async def image_of(
+        self, container: Container, *, keyring: GetKeyring, record: RecordEvent
+    ) -> StoredImage | None:
         """Return the image that a container runs; ``None`` for programs of the machine.
+
+        *keyring* returns the credentials of the pod, *record* records an event about it.
 
         Raises:
             ContainerConfigError: it must run its image, and cannot.
@@ -90,26 +82,33 @@ class ImageManager:
                 "InvalidImageName", message, retry_after=self._retry
             ) from None
         found = self.store.find(reference)
-        if found is None and self._falls_back:
+        pulls = self._pulls(container, reference, is_stored=found is not None)
+        if found is None and not pulls:
+            self._missing(container)
             return None
-        if error := await self._support.error():
+        if error_message := await self._support.error():
             if self._falls_back:
                 return None
-            raise ContainerConfigError(f"containers cannot run images here: {error}")
-        return found or self._missing(container, reference)
+            raise ContainerConfigError(f"containers cannot run images here: {error_message}")
+        if pulls:
+            return await self._puller.pull(container.image, reference, keyring, record)
+        text = f'Container image "{container.image}" already present on machine'
+        record("Pulled", text, False)
+        return found
 
-    def _missing(self, container: Container, reference: Reference) -> StoredImage:
-        if container.image_pull_policy == _NEVER:
-            raise ImageUnavailableError(
-                "ErrImageNeverPull",
-                f'Container image "{container.image}" is not present with pull policy of Never',
-                retry_after=self._retry,
-            )
-        raise ImageUnavailableError(
-            "ErrImagePull",
-            f'the image "{reference}" is not stored; load it with `batholith image load`',
-            retry_after=self._retry,
-        )
+    def _pulls(self, container: Container, reference: Reference, *, is_stored: bool) -> bool:
+        """Return whether the image has to be pulled: in auto mode only if its registry is named."""
+        policy = container.image_pull_policy
+        if policy == _NEVER or (self._falls_back and not self._puller.is_configured(reference)):
+            return False
+        return policy == _ALWAYS or not is_stored
+
+    def _missing(self, container: Container) -> None:
+        """Fall back to programs of the machine, or raise ImageUnavailableError."""
+        if self._falls_back:
+            return
+        text = f'Container image "{container.image}" is not present with pull policy of Never'
+        raise ImageUnavailableError("ErrImageNeverPull", text, retry_after=self._retry)
 
     def node_images(self) -> list[dict[str, Any]]:
         """Return the entries of the node's ``status.images``, the largest first."""

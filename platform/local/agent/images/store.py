@@ -178,7 +178,13 @@ class ImageStore:
             self._collect(found)
 
     def collect(self, uses: Callable[[], Iterable[ImageUse]]) -> None:
-        """Remove what was left incomplete, and unused layers, unless the store is in use."""
+        """Remove what was left incomplete, and unused layers, unless the store is in use.
+
+        Raises:
+            ImageError: what is used is not known.
+        """
+        if not self.root.is_dir():
+            return
         with suppress(StoreBusyError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             self._collect(uses())
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ..images.credentials import Keyring
 from ..images.manager import RunMode
 from ..images.store import StoredImage
 from ..runtime import image_run
@@ -17,6 +18,7 @@ from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
 from .image_spec import ImageSpecBuilder
 from .launch_spec import log_shows_port_in_use
+from .pull_secrets import pull_keyring
 from .volume_manager import PodVolumes
 
 _MAX_PLANS = 10
@@ -91,6 +93,19 @@ class PodContainers:
         why = error_message or f"failed to start container {name}: {record.message}"
         context.record_event("Failed", f"Error: {why}")
 
+    async def _image_of(self, name: str) -> StoredImage | None:
+        """Return the image that a container runs, pulled if necessary."""
+        context = self._context
+        pod, node = context.pod(), context.node
+
+        def record(reason: str, message: str, warning: bool) -> None:
+            node.record_event(pod, reason, message, warning=warning)
+
+        async def keyring() -> Keyring:
+            return await pull_keyring(node.client, pod, record)
+
+        return await node.images.image_of(pod.containers[name], keyring=keyring, record=record)
+
     def _started_message(self, run: RunDir) -> str:
         message = f"Started container {run.container_name}"
         if run.image() is None and self._context.node.images.mode is RunMode.AUTO:
@@ -107,11 +122,8 @@ class PodContainers:
             ContainerConfigError: as `start`, or the host changed in each attempt.
         """
         message, images = "", self._context.node.images
-        container = self._context.pod().containers[name]
-        image = await images.image_of(container)
+        image = await self._image_of(name)
         if image is not None:
-            text = f'Container image "{container.image}" already present on machine'
-            self._context.node.record_event(self._context.pod(), "Pulled", text)
             runs = self._context.pod_dir.runs(name)
             await asyncio.to_thread(image_run.clear, [run.path for run in runs if run.is_finished])
         for _ in range(_MAX_PLANS):

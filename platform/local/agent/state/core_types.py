@@ -291,6 +291,12 @@ class HostAlias(ApiStruct, frozen=True):
     hostnames: tuple[str, ...] = ()
 
 
+class ObjectName(ApiStruct, frozen=True):
+    """Reference to an object of the pod's namespace."""
+
+    name: str = ""
+
+
 class PodSpec(ApiStruct, frozen=True):
     """Spec of a pod."""
 
@@ -311,6 +317,7 @@ class PodSpec(ApiStruct, frozen=True):
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
+    image_pull_secrets: tuple[ObjectName, ...] = ()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
