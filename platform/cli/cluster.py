@@ -29,7 +29,7 @@ from ..local.supervisor.supervisor import (
 )
 from ..model.job_size import MAX_PODS
 from . import controller_selection, logs
-from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob
+from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob, PodsOption, RegistryOption
 from .manager import exit_on_error, parse_http_limits
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ MountOption = Annotated[
         help="Directory that pods may mount by hostPath and local volumes; repeatable. "
         "The current directory is permitted read-only.",
     ),
+]
+CpusOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="CPU capacity of the node.", show_default="at least 16"),
 ]
 DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """Errors of locking and using a data directory."""
@@ -135,10 +139,7 @@ def up(
         int | None,
         typer.Option(min=0, max=65535, help=f"Port of the REST API; {ANY_PORT}."),
     ] = None,
-    cpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="CPU capacity of the node.", show_default="at least 16"),
-    ] = None,
+    cpus: CpusOption = None,
     podgroups: Annotated[
         Literal["all", "gangs"],
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
@@ -150,6 +151,8 @@ def up(
     ] = None,
     controllers: Controllers = "*",
     mount: MountOption = None,
+    pods: PodsOption = "auto",
+    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
@@ -176,6 +179,8 @@ def up(
             pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
             notify_allow=_checked_destinations(notify_allow or []),
+            pods=pods,
+            registries=_registries(registry, pods=pods, simulate=simulate),
         )
     _up(context, data, options, detach=detach)
 
@@ -243,6 +248,20 @@ def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[
     permitted = [host_dirs.resolve(text, data_dir=data.root) for text in mounts]
     current = host_dirs.working_directory(data_dir=data.root)
     return (*permitted, *([current] if current else ()))
+
+
+def _registries(registries: list[str] | None, *, pods: str, simulate: int) -> tuple[str, ...]:
+    """Return the registries from which images may be pulled.
+
+    Raises:
+        ValueError: one is malformed, or an option has no effect on simulated pods.
+    """
+    from ..local.agent.images.puller import parse_registries
+
+    if simulate and (registries or pods != "auto"):
+        raise ValueError("--pods and --registry have no effect on simulated pods")
+    parse_registries(tuple(registries or ()))
+    return tuple(registries or ())
 
 
 async def _supervise(supervisor: Supervisor, *, usage: str) -> None:

@@ -24,6 +24,8 @@ from .flag_groups import (
     LogFormat,
     LogLevel,
     MaxPodsPerJob,
+    PodsOption,
+    RegistryOption,
     Version,
 )
 from .go_flags import command_from_groups
@@ -98,6 +100,12 @@ def _is_loopback(listener: socket.socket) -> bool:
     return (mapped or address).is_loopback
 
 
+Cpus = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="CPU capacity of each node.", show_default="at least 16; simulated: 32"
+    ),
+]
 OtherTrainingOperator = Annotated[
     bool,
     typer.Option(
@@ -191,16 +199,13 @@ def agent(
     data_dir: Annotated[Path, typer.Option(help="Directory of pods and their logs.")],
     kubeconfig: Kubeconfig = None,
     simulate: Annotated[int, typer.Option(min=0, help="Number of simulated nodes.")] = 0,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="CPU capacity of each node.", show_default="at least 16; simulated: 32"
-        ),
-    ] = None,
+    cpus: Cpus = None,
     pki_dir: Annotated[
         Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
     ] = None,
     mount: MountOption = None,
+    pods: PodsOption = "auto",
+    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -221,6 +226,7 @@ def agent(
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
+    settings = _with_images(settings, pods, registry or ())
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
@@ -314,6 +320,17 @@ def _run_client(
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)
+
+
+def _with_images(
+    settings: "AgentSettings", pods: str, registries: Iterable[str]
+) -> "AgentSettings":
+    from ..local.agent.images.manager import RunMode
+    from ..local.agent.images.puller import parse_registries
+
+    with exit_on_error(ValueError):
+        parsed = parse_registries(tuple(registries))
+    return replace(settings, run_mode=RunMode(pods), registries=parsed)
 
 
 def _prepare_files(settings: "AgentSettings") -> None:

@@ -90,6 +90,10 @@ class Options:
     """Directories of the machine that pods may mount."""
     notify_allow: tuple[str, ...] = ()
     """Hosts and networks that may be notified although they are not public."""
+    pods: Literal["processes", "images", "auto"] = "auto"
+    """Whether pods run images."""
+    registries: tuple[str, ...] = ()
+    """As in ``--registry``."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -333,6 +337,10 @@ class EmbeddedCluster:
             arguments += ["--simulate", str(options.simulate)]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
+        if not options.simulate:
+            arguments += ["--pods", options.pods]
+        for registry in options.registries:
+            arguments += ["--registry", registry]
         for directory in options.host_dirs:
             arguments += ["--mount", str(directory)]
         return arguments

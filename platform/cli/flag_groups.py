@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -61,6 +61,22 @@ def _parse_log_level(value: str | None) -> str | None:
     return value
 
 
+PodsOption = Annotated[
+    Literal["processes", "images", "auto"],
+    typer.Option(
+        help="What pods run: programs of this machine; their images; or their images if these are "
+        "stored, else programs of this machine."
+    ),
+]
+RegistryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry",
+        metavar="HOST[=URL]",
+        help="Registry from which images are pulled when a pod needs them, and the URL of a mirror "
+        "to try first; repeatable. With --pods=images all registries are used.",
+    ),
+]
 MaxPodsPerJob = Annotated[
     int,
     typer.Option(

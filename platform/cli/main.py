@@ -2,7 +2,7 @@
 
 import typer
 
-from . import cluster, components
+from . import cluster, components, images
 from .admission import admission
 from .controllers import controllers
 from .flag_groups import Version
@@ -36,5 +36,6 @@ app.command()(components.agent)
 app.command()(components.api)
 app.command()(components.workloads)
 app.command()(components.proxy)
+app.add_typer(images.app, name="image")
 app.command()(cluster.version)
 register(app)

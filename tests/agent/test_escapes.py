@@ -23,7 +23,8 @@ from support.polling import wait_for
 from batholith.local.agent.pods.handlers import HandlerError
 from batholith.local.agent.pods.handlers import _sandbox_pid as inside
 from batholith.local.agent.runtime import nsenter, rootfs, runs, shim
-from batholith.local.agent.runtime.ids import SHARED, Ids
+from batholith.local.agent.runtime.ids import IMAGES, SHARED, Ids
+from batholith.local.agent.runtime.image_run import RunImage
 from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE
 from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
@@ -109,6 +110,8 @@ class ContainerAttack:
     user: int
     ids: Ids
     program: str
+    image: str = ""
+    """``overlay`` or ``copy`` for a container that runs an image."""
 
     def prepare(self, *argv: str, run_as: int = 0, mounts: Sequence[rootfs.Mount] = ()) -> RunDir:
         """Prepare the run like the agent."""
@@ -117,6 +120,8 @@ class ContainerAttack:
         with seen_by(self.user):
             tools = () if self.ids.base is None else runs.PYTHON_PREFIXES
             steps = rootfs.mount_plan(mounts, hidden=[str(data)], home="/no-home", tools=tools)
+        if self.image:
+            steps = image_steps(mounts)
         variables = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
         run_dir.prepare(
             LaunchSpec(
@@ -129,10 +134,29 @@ class ContainerAttack:
                 user=(run_as, run_as),
                 ids=self.ids,
                 steps=steps,
+                image=self.run_image() if self.image else None,
             )
         )
         own(data, self.user)
+        if self.image and self.ids.base is not None:
+            own(data / "layer", IMAGES)
         return run_dir
+
+    def run_image(self) -> RunImage:
+        """Return an image of one layer, which has the links of the machine's root directory."""
+        layer = self.data / "layer"
+        layer.mkdir()
+        for entry in os.scandir("/"):
+            if entry.is_symlink():
+                (layer / entry.name).symlink_to(os.readlink(entry.path))
+        return RunImage(
+            name="app:1",
+            image_id="sha256:1",
+            chains=("1",),
+            directories=(str(layer),),
+            first_id=None if self.ids.base is None else IMAGES,
+            overlay=self.image == "overlay",
+        )
 
     async def start(self, script: Path, *arguments: str, **more: Any) -> asyncio.subprocess.Process:
         """Start a program of the agent as its user."""
@@ -154,6 +178,14 @@ class ContainerAttack:
         }
 
 
+def image_steps(mounts: Sequence[rootfs.Mount]) -> list[rootfs.Step]:
+    """Return the mounts of a pod whose image needs the machine's programs for the attacks."""
+    needed = [rootfs.Mount("/usr", "/usr", read_only=True)]
+    needed.append(rootfs.Mount(str(PROGRAM), str(PROGRAM), read_only=True))
+    every = sorted([*needed, *mounts], key=lambda mount: mount.target.count("/"))
+    return [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in every]
+
+
 def own(directory: Path, user: int) -> None:
     """Change the owner of a directory tree."""
     for path in (directory, *directory.rglob("*")):
@@ -163,12 +195,19 @@ def own(directory: Path, user: int) -> None:
 SHIM = Path(shim.__file__).with_name("starting.py")
 
 
-@pytest.fixture(params=list(IsolationLevel))
+IMAGES_BY = ("overlay", "copy")
+"""How the root of a container with an image is built."""
+
+
+@pytest.fixture(params=[*IsolationLevel, *IMAGES_BY])
 def attack(
     request: pytest.FixtureRequest, data: Path, user: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> ContainerAttack:
-    """Each isolation level that applies."""
-    level: IsolationLevel = request.param
+    """Each isolation level that applies, and images."""
+    image = request.param if request.param in IMAGES_BY else ""
+    level: IsolationLevel = IsolationLevel.UNSHARE if image else request.param
+    if image and not ids.namespace:
+        pytest.skip("images are run with user namespaces only")
     if level is IsolationLevel.PLAIN and user == 0:
         pytest.skip("without a sandbox the pods of root's agent run as root")
     if level is IsolationLevel.BUBBLEWRAP:
@@ -176,7 +215,9 @@ def attack(
         if user == 0:
             pytest.skip("root does not use bubblewrap")
     monkeypatch.setattr(sys, "executable", python())
-    return ContainerAttack(data=data, level=level, user=user, ids=ids, program=python())
+    return ContainerAttack(
+        data=data, level=level, user=user, ids=ids, program=python(), image=image
+    )
 
 
 def require_bubblewrap() -> None:
@@ -307,7 +348,7 @@ async def test_command_of_a_client_enters_no_other_process_than_the_container_s(
     await started.wait()
 
 
-SANDBOXES = [IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE]
+SANDBOXES = [IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE, *IMAGES_BY]
 Replaced = tuple[list[rootfs.Mount], list[str]]
 
 

@@ -65,6 +65,9 @@ class NodeConfig:
     log_port: int = 0
     """Port of the log server, 0 for none."""
 
+    images: Callable[[], Sequence[Mapping[str, Any]]] = list
+    """Returns the entries of ``status.images``."""
+
     @property
     def capacity(self) -> dict[str, str]:
         """Capacity, which is also the allocatable."""
@@ -116,6 +119,7 @@ def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> d
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": config.log_port}},
         "nodeInfo": _node_info(config),
+        "images": config.images(),
     }
 
 
@@ -174,6 +178,7 @@ class NodeStatusManager:
         self._stopped: set[str] = set()
         self._unregistered: set[str] = set()
         self._unready: dict[str, None] = {}
+        self._reported_images: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._has_unready = asyncio.Event()
         selector = f"metadata.name={nodes[0].name}" if len(nodes) == 1 else ""
         self._informer = Informer(client, NODES, Node, field_selector=selector)
@@ -252,6 +257,7 @@ class NodeStatusManager:
     async def _update_status(self, config: NodeConfig) -> None:
         status = node_status(config, now=self._clock.now(), started_at=self._started_at)
         body = {"status": status}
+        self._reported_images[config.name] = status["images"]
         kind = PatchType.STRATEGIC
         await self._client.patch(NODES, config.name, body, subresource="status", kind=kind)
 
@@ -311,7 +317,8 @@ class NodeStatusManager:
             reported = start if due else reported
             for number, config in enumerate(self._nodes, 1):
                 if config.name not in self._stopped:
-                    await self._heartbeat(config, update_status=due)
+                    changed = config.images() != self._reported_images.get(config.name)
+                    await self._heartbeat(config, update_status=due or changed)
                 delay = start + period * number / len(self._nodes) - self._clock.monotonic()
                 if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):
                     await self._clock.sleep(max(delay, 0.0))

@@ -1,6 +1,7 @@
 """A real node: runs its pods as processes of this machine."""
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -18,8 +19,13 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
+from .images.errors import ImageError
+from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
+from .images.puller import Puller
+from .images.support import ImageSupport
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pods.client_commands import ClientCommands
+from .pods.image_use import image_uses
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
@@ -119,6 +125,7 @@ class RealNode:
         create_dirs(settings.data_dir)
         report = await asyncio.to_thread(detect_isolation, settings.sandbox)
         self._record_isolation_events(report)
+        images = await self._images(report, stack)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -126,8 +133,9 @@ class RealNode:
             memory=settings.memory or machine_memory(),
             pods=settings.pods,
             runtime=str(report.isolation),
-            labels=settings.labels,
+            labels={RUN_MODE_LABEL: images.label, **settings.labels},
             log_port=port,
+            images=images.node_images,
         )
         records = [record for _, record in PodDir.all(settings.data_dir)]
         self._context = NodeContext(
@@ -137,6 +145,7 @@ class RealNode:
             isolation=report.isolation,
             id_mode=report.id_mode,
             safe_paths=report.safe_paths,
+            images=images,
             allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
@@ -147,6 +156,26 @@ class RealNode:
             id_ranges={record.uid: record.ids for record in records if record.ids},
         )
         return config
+
+    async def _images(self, report: IsolationReport, stack: AsyncExitStack) -> ImageManager:
+        """Return the images of containers; remove what earlier agents left incomplete."""
+        settings = self._settings
+        support = ImageSupport(report, settings.data_dir)
+        retry = settings.image_retry
+        puller = Puller(settings.data_dir, settings.registries, clock=self._clock, retry=retry)
+        stack.push_async_callback(puller.close)
+        images = ImageManager(
+            settings.data_dir, settings.run_mode, support, puller=puller, retry=retry
+        )
+        try:
+            uses = functools.partial(image_uses, settings.data_dir)
+            await asyncio.to_thread(images.store.collect, uses)
+        except (ImageError, OSError) as error:
+            log.warning("cannot remove unused images", extra={"error": str(error)})
+        if settings.run_mode is RunMode.IMAGES and (error := support.known_error):
+            message = f"containers cannot run images: {error}"
+            self._record_event(type="Warning", reason="ImagesUnsupported", message=message)
+        return images
 
     def _record_isolation_events(self, report: IsolationReport) -> None:
         """Record events about the isolation that this machine lacks."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
+from .images.manager import RunMode
+from .images.puller import Registry
 from .runtime.runs import IsolationLevel
 from .state.status import BackOff
 from .volumes.host_dirs import HostDir
@@ -71,6 +73,16 @@ class AgentSettings:
 
     sandbox: IsolationLevel | None = None
     """Isolation level of containers; ``None`` selects the best one that works on this machine."""
+
+    run_mode: RunMode = RunMode.AUTO
+    """Whether containers run images, or programs of the machine."""
+
+    registries: tuple[Registry, ...] = ()
+    """Registries from which images are pulled in mode auto, and their mirrors."""
+
+    image_retry: float = 10.0
+    """Seconds after which a container that lacks its image is started again; doubled after each
+    failed pull."""
 
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()

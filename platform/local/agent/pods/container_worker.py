@@ -66,7 +66,8 @@ class PodContext:
 
         *has_started* and *ready* are set if the pod's status already shows so.
         """
-        prober = self.prober(run)
+        prober, image = self.prober(run), run.image()
+        container = self.pod().containers[run.container_name]
         return Started(
             run.container_name,
             at,
@@ -74,7 +75,9 @@ class PodContext:
             started=has_started or prober.is_started_immediately,
             ready=ready or prober.is_ready_immediately,
             steady_at=self.node.steady_time.from_wall(at),
-            placeholder=is_placeholder(self.pod().containers[run.container_name], run.argv()),
+            placeholder=image is None and is_placeholder(container, run.argv()),
+            image=image.name if image else "",
+            image_id=image.image_id if image else "",
         )
 
     def exited_event(self, run: RunDir, record: ExitRecord, *, steady_at: datetime) -> Exited:

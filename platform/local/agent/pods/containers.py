@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ..images.credentials import Keyring
+from ..images.manager import RunMode
+from ..images.store import StoredImage
+from ..runtime import image_run
 from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
@@ -12,7 +16,9 @@ from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
 from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
-from .launch_spec import LaunchSpecBuilder, log_shows_port_in_use
+from .image_spec import ImageSpecBuilder
+from .launch_spec import log_shows_port_in_use
+from .pull_secrets import pull_keyring
 from .volume_manager import PodVolumes
 
 _MAX_PLANS = 10
@@ -82,10 +88,30 @@ class PodContainers:
         context, name = self._context, run.container_name
         record = run.exit_record()
         if record is None or record.reason != START_ERROR:
-            context.node.record_event(context.pod(), "Started", f"Started container {name}")
+            context.node.record_event(context.pod(), "Started", self._started_message(run))
             return
         why = error_message or f"failed to start container {name}: {record.message}"
         context.record_event("Failed", f"Error: {why}")
+
+    async def _image_of(self, name: str) -> StoredImage | None:
+        """Return the image that a container runs, pulled if necessary."""
+        context = self._context
+        pod, node = context.pod(), context.node
+
+        def record(reason: str, message: str, warning: bool) -> None:
+            node.record_event(pod, reason, message, warning=warning)
+
+        async def keyring() -> Keyring:
+            return await pull_keyring(node.client, pod, record)
+
+        return await node.images.image_of(pod.containers[name], keyring=keyring, record=record)
+
+    def _started_message(self, run: RunDir) -> str:
+        message = f"Started container {run.container_name}"
+        if run.image() is None and self._context.node.images.mode is RunMode.AUTO:
+            image = self._context.pod().containers[run.container_name].image
+            return f"{message} as a process of this machine: image {image} is not stored"
+        return message
 
     async def _start_process(self, name: str, volumes: PodVolumes) -> tuple[ContainerProcess, str]:
         """Start the shim of a new run; if the host changed since the plan, of another one.
@@ -95,11 +121,15 @@ class PodContainers:
         Raises:
             ContainerConfigError: as `start`, or the host changed in each attempt.
         """
-        message = ""
+        message, images = "", self._context.node.images
+        image = await self._image_of(name)
+        if image is not None:
+            runs = self._context.pod_dir.runs(name)
+            await asyncio.to_thread(image_run.clear, [run.path for run in runs if run.is_finished])
         for _ in range(_MAX_PLANS):
             run = self._context.pod_dir.new_run(name)
-            launch, error_message = self._build_launch_spec(run, volumes)
-            await asyncio.to_thread(run.prepare, launch)
+            launch, error_message = self._build_launch_spec(run, volumes, image)
+            await asyncio.to_thread(images.prepare, run, launch)
             pid = await start_and_wait(run)
             process = ContainerProcess(run, pid, clock=self._context.node.clock)
             record = run.exit_record()
@@ -108,13 +138,17 @@ class PodContainers:
             message = (await process.wait()).message
         raise ContainerConfigError(f"the sandbox cannot be set up: {message}")
 
-    def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> tuple[LaunchSpec, str]:
+    def _build_launch_spec(
+        self, run: RunDir, volumes: PodVolumes, image: StoredImage | None
+    ) -> tuple[LaunchSpec, str]:
         """Return the launch spec, and an error message if its program is not found."""
         context, pod = self._context, self._context.pod()
-        builder = LaunchSpecBuilder(pod, context.node, volumes)
-        log_file = context.pod_dir.log_path(run)
+        builder = ImageSpecBuilder(pod, context.node, volumes)
+        container, log_file = pod.containers[run.container_name], context.pod_dir.log_path(run)
         try:
-            return builder.build(pod.containers[run.container_name], run, log_file)
+            if image is None:
+                return builder.build(container, run, log_file)
+            return builder.build_of_image(container, run, log_file, image=image), ""
         except OSError as error:
             raise ContainerConfigError(str(error)) from error
 

@@ -69,7 +69,7 @@ class LaunchSpecBuilder:
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
         )
-        mount_error, mounts = _forbidden_mount(container), []
+        mount_error, mounts = forbidden_mount(container), []
         if not mount_error:
             mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
         argv, error_message = self._argv(container, env, mounts)
@@ -80,7 +80,7 @@ class LaunchSpecBuilder:
         else:
             owner = ids.owner(user.uid)
             run_mounts = [
-                _termination_message_mount(container, run, owner),
+                termination_message_mount(container, run, owner),
                 *users.passwd_mounts(user, run.path, ids),
             ]
             mounts += _working_mount(directory, mounts, run, owner)
@@ -195,7 +195,7 @@ class LaunchSpecBuilder:
         return steps
 
 
-def _forbidden_mount(container: Container) -> str:
+def forbidden_mount(container: Container) -> str:
     """Return why the container cannot have what it mounts; empty if it can.
 
     Like container runtimes, which fail to start it: Kubernetes accepts such pods.
@@ -235,7 +235,7 @@ def _working_mount(
     return [Mount(str(source), os.path.normpath("/" + directory))]
 
 
-def _termination_message_mount(container: Container, run: RunDir, owner: int | None) -> Mount:
+def termination_message_mount(container: Container, run: RunDir, owner: int | None) -> Mount:
     """Mount the file that takes the container's termination message."""
     message = run.path / "termination-log"
     message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -14,6 +14,7 @@ from ....machinery.event_recorder import Recorder, object_reference
 from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
+from ..images.manager import ImageManager
 from ..runtime.ids import IdMode, Ids, allocate_range
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
@@ -144,6 +145,7 @@ class NodeContext:
     safe_paths: bool
     """Sub-paths can be mounted safely (`IsolationReport.safe_paths`)."""
 
+    images: ImageManager
     allocatable: ResourceList
     hosts_files: HostsFileManager
     services: Callable[[str], Iterable[Service]]

@@ -33,7 +33,6 @@ from .status_manager import PodStatusManager, confirm_deletion
 
 log = logging.getLogger(__name__)
 
-_CONFIG_ERROR_BACKOFF = 10.0
 _MAX_GRACE_OF_DELETED = 30.0
 _MIN_WAIT = 0.01
 """Minimum wait in seconds, for actions that are due but still in progress."""
@@ -273,9 +272,9 @@ class PodWorker:
         try:
             await self.containers.start(name, prepared)
         except ContainerConfigError as error:
-            self._setup.back_off(name, _CONFIG_ERROR_BACKOFF)
-            self._context.record_event("Failed", f"Error: {error}")
-            self._events.append(StartFailed(name, "CreateContainerConfigError", str(error)))
+            self._setup.back_off(name, error.retry_after)
+            self._context.record_event("Failed", f"Error: {error.summary}")
+            self._events.append(StartFailed(name, error.reason, str(error)))
 
     def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
         back_off = self._back_off

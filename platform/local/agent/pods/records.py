@@ -16,6 +16,7 @@ import msgspec
 
 from ....kube.private_files import GROUP_OTHER_WRITE, ensure_private_dir
 from ..runtime import shim
+from ..runtime.image_run import WRITABLE
 from ..runtime.removal import remove_tree
 from ..runtime.runs import RunDir
 from ..state.core_types import Pod
@@ -125,7 +126,7 @@ class PodDir:
         remove_tree(self.path / "volumes")
         for name in self.containers():
             for run in self.runs(name):
-                for entry in ("root", "home", "work"):
+                for entry in ("root", "home", "work", WRITABLE):
                     remove_tree(run.path / entry)
 
     @property

@@ -22,7 +22,10 @@ SHARED = 0x70000000
 _LAST = 0x7FFE0000
 """First id beyond the ranges, where systemd's container ranges begin."""
 
-_RANGE_COUNT = (_LAST - SHARED) // ID_RANGE_SIZE - 1
+_RANGE_COUNT = (_LAST - SHARED) // ID_RANGE_SIZE - 2
+
+IMAGES = _LAST - ID_RANGE_SIZE
+"""First id of the owners of unpacked images; no pod has one of them."""
 
 
 class IdMode(StrEnum):

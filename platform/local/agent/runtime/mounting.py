@@ -35,11 +35,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
-_KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
+KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
 _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
-_SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
+_SYS_OPENAT2, SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
 NEXT_SUB_PATH = "\0"
@@ -194,8 +194,8 @@ def _mkdir(parent_fd: int, name: str, *, mode: int, owner: int | None) -> int:
     return created
 
 
-def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
-    """Return a descriptor of *path* in the tree below *root*, created if it does not exist.
+def mount_point(root: int, path: str, *, is_dir: bool, owner: int | None = None) -> int:
+    """Return a descriptor of *path* in the tree below *root*, created for *owner* if missing.
 
     Links are followed as in the container, and never out of the tree.
     """
@@ -206,7 +206,7 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
             below = open_in_root(root, "/".join(names[:number]))
         except FileNotFoundError:
             if is_dir or number < len(names):
-                below = _mkdir(above, name, mode=0o755, owner=None)
+                below = _mkdir(above, name, mode=0o755, owner=owner)
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
                 below = os.open(name, flags, 0o644, dir_fd=above)
@@ -350,6 +350,11 @@ def mount(
     check_syscall(result, f"mount {target}")
 
 
+def detach_mounts() -> None:
+    """Keep mounts of this process's mount namespace from appearing in others."""
+    mount(None, "/", None, _REC | _PRIVATE)
+
+
 def build_root(
     root: str, steps: Iterable[Sequence[str]], *, owner: int | None, tmpfs_size: int
 ) -> None:
@@ -361,12 +366,12 @@ def build_root(
     The pod's mounts are the last steps but sealing. Only they are mounted below directories of
     volumes, in which a pod may have put links; so paths of all other steps are safe.
     """
-    mount(None, "/", None, _REC | _PRIVATE)
-    _mount_tmpfs(root, mode="755", size=tmpfs_size, owner=owner)
+    detach_mounts()
+    mount_tmpfs(root, mode="755", size=tmpfs_size, owner=owner)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for kind, source, path, sub_path in steps:
         if kind == "seal":
-            _set_read_only(root + path, recursive=False)
+            set_read_only(root + path, recursive=False)
         elif kind == "link":
             _create_dirs(os.path.dirname(root + path))
             os.symlink(source, root + path)
@@ -377,17 +382,18 @@ def build_root(
                 bind_mount(top, os.devnull, path, read_only=True)
         elif kind == "tmpfs":
             _create_dirs(root + path)
-            _mount_tmpfs(root + path, mode=source, size=tmpfs_size, owner=owner)
+            mount_tmpfs(root + path, mode=source, size=tmpfs_size, owner=owner)
         elif kind == "dev":
-            _mount_devices(root, tmpfs_size)
+            mount_devices(root, tmpfs_size)
         elif kind == "proc":
-            _mount_proc(root)
+            mount_proc(root)
         else:
             bind_mount(top, source, path, sub_path=sub_path, read_only=kind != "rw")
     os.close(top)
 
 
-def _mount_tmpfs(target: str, *, mode: str, size: int, owner: int | None) -> None:
+def mount_tmpfs(target: str, *, mode: str, size: int, owner: int | None) -> None:
+    """Mount a new tmpfs of *size* bytes, whose root belongs to *owner*."""
     if mode == HIDDEN_MODE:
         size = HIDDEN_SIZE
     options = f"mode={mode},size={size},nr_inodes={size // _BYTES_PER_INODE + _MIN_INODES}"
@@ -423,7 +429,15 @@ def _show(root: int, source: str, path: str) -> None:
     _set_path_read_only(root, path)
 
 
-def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
+def bind_mount(
+    root: int,
+    source: str,
+    path: str,
+    *,
+    sub_path: str = "",
+    read_only: bool,
+    owner: int | None = None,
+) -> None:
     """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*.
 
     The sub-path may be several ones, each below the one before, separated by `NEXT_SUB_PATH`.
@@ -435,15 +449,16 @@ def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_on
     for each in filter(None, sub_path.split(NEXT_SUB_PATH)):
         volume, opened = opened, _open_sub_path(opened, each)
         os.close(volume)
-    _mount_opened(root, opened, path)
+    _mount_opened(root, opened, path, owner=owner)
     os.close(opened)
     if read_only:
         _set_path_read_only(root, path)
 
 
-def _mount_opened(root: int, opened: int, path: str) -> None:
+def _mount_opened(root: int, opened: int, path: str, *, owner: int | None = None) -> None:
+    is_dir = stat.S_ISDIR(os.fstat(opened).st_mode)
     try:
-        target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
+        target = mount_point(root, path, is_dir=is_dir, owner=owner)
     except OSError as error:
         raise HostChangedError(f"mount point {path}: {error.strerror}") from error
     try:
@@ -455,7 +470,7 @@ def _mount_opened(root: int, opened: int, path: str) -> None:
 def _set_path_read_only(root: int, path: str) -> None:
     # Resolved again: the descriptor of the mount point is of the directory that is now covered.
     covering = open_in_root(root, path)
-    _set_read_only(f"/proc/self/fd/{covering}")
+    set_read_only(f"/proc/self/fd/{covering}")
     os.close(covering)
 
 
@@ -471,7 +486,7 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
 
     The steps' paths are relative to *directory*, on which a new tmpfs is mounted.
     """
-    mount(None, "/", None, _REC | _PRIVATE)
+    detach_mounts()
     mount("tmpfs", directory, "tmpfs", _NOSUID | _NODEV, "mode=755")
     for kind, source, path, sub_path in steps:
         if kind == "tmpfs":
@@ -493,11 +508,12 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
         os.close(root)
 
 
-def _set_read_only(target: str, *, recursive: bool = True) -> None:
+def set_read_only(target: str, *, recursive: bool = True) -> None:
+    """Make the mount at *target* read-only, and those below it."""
     attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(
-        _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), flags, attributes, len(attributes)
+        SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), flags, attributes, len(attributes)
     )
     if result == 0:
         return
@@ -506,7 +522,7 @@ def _set_read_only(target: str, *, recursive: bool = True) -> None:
     # Before Linux 5.12: one by one, keeping the flags that may not be cleared.
     real = os.path.realpath(target)
     for path in _mounts_at(real) if recursive else [real]:
-        kept = os.statvfs(path).f_flag & _KEPT_FLAGS
+        kept = os.statvfs(path).f_flag & KEPT_FLAGS
         mount(None, path, None, _BIND | _REMOUNT | _RDONLY | kept)
 
 
@@ -517,10 +533,11 @@ def _mounts_at(path: str) -> list[str]:
     return [one for one in found if one == path or one.startswith(f"{path}/")]
 
 
-def _mount_devices(root: str, tmpfs_size: int) -> None:
+def mount_devices(root: str, tmpfs_size: int) -> None:
+    """Fill the directory /dev of *root*, in which there are no links."""
     shared = root + "/dev/shm"  # noqa: S108 - the container's own
     os.makedirs(shared, exist_ok=True)
-    _mount_tmpfs(shared, mode="1777", size=tmpfs_size, owner=None)
+    mount_tmpfs(shared, mode="1777", size=tmpfs_size, owner=None)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in sorted(os.listdir("/dev")):
         if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
@@ -533,7 +550,8 @@ def _mount_devices(root: str, tmpfs_size: int) -> None:
     os.symlink("/run/termination-log", f"{root}/dev/termination-log")
 
 
-def _mount_proc(root: str) -> None:
+def mount_proc(root: str) -> None:
+    """Mount /proc in *root*, which is missing or a directory there."""
     proc = root + "/proc"
     os.makedirs(proc, exist_ok=True)
     try:
@@ -544,7 +562,7 @@ def _mount_proc(root: str) -> None:
     for name in READ_ONLY_PROC_PATHS:
         if os.path.exists(f"{proc}/{name}"):
             mount(f"{proc}/{name}", f"{proc}/{name}", None, _BIND | _REC)
-            _set_read_only(f"{proc}/{name}")
+            set_read_only(f"{proc}/{name}")
 
 
 def pivot_root(root: str) -> None:

@@ -34,8 +34,9 @@ import msgspec
 
 from ....machinery.clock import Clock
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
-from . import groups, mounting, rootfs, shim
+from . import groups, image_run, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
+from .image_run import RunImage
 from .process_id import ProcessId
 
 RUN_VARIABLE = "BATHOLITH_RUN"
@@ -71,9 +72,10 @@ class RunClaim(msgspec.Struct, frozen=True):
 
 
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """The command in `launch.json`."""
+    """The command and the image in `launch.json`."""
 
     argv: tuple[str, ...] = ()
+    image: RunImage | None = None
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
@@ -112,6 +114,9 @@ class LaunchSpec:
     bubblewrap, and to start it without supplementary groups."""
     tmpfs_size: int = 64 << 20
     """Bytes of each tmpfs in the sandbox."""
+
+    image: RunImage | None = None
+    """The image whose files are the root, at the level `UNSHARE`."""
 
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
@@ -152,6 +157,10 @@ class RunDir:
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
             content |= _bubblewrap(spec, str(root))
+        if spec.image is not None:
+            image_run.prepare(self.path)
+            writable = str(self.path / image_run.WRITABLE)
+            content |= {"image": msgspec.to_builtins(spec.image), "writable": writable}
         shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
 
     def start(self, ready_fd: int = -1) -> int:
@@ -197,6 +206,11 @@ class RunDir:
         """Return the command of the run; empty without `launch.json`."""
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.argv if launch else ()
+
+    def image(self) -> RunImage | None:
+        """Return the image of the run, if it runs one."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.image if launch else None
 
     def read_claim(self) -> RunClaim | None:
         """Return the claim of the run, if any."""

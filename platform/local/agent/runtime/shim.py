@@ -1,7 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting` (with `groups`) and `forking`. In order:
+`mounting` (with `groups`), `image_root` and `forking`. In order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.
@@ -17,6 +17,7 @@ and mounts (`rootfs`). Exit codes: n, 128+signal, 128 if the program cannot be e
 
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import resource
@@ -26,10 +27,11 @@ import time
 import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is not mounted
 
 if __package__:
-    from . import mounting
+    from . import image_root, mounting
     from .forking import fork_helper
     from .mounting import CannotStartError, HostChangedError
 else:
+    import image_root  # type: ignore[import-not-found, no-redef]
     import mounting  # type: ignore[import-not-found, no-redef]
     from forking import fork_helper  # type: ignore[import-not-found, no-redef]
     from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
@@ -355,7 +357,10 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
-    mounting.build_root(root, launch["steps"], owner=ids["base"], tmpfs_size=launch["tmpfs_size"])
+    build = mounting.build_root
+    if launch.get("image"):
+        build = functools.partial(image_root.build, launch["image"], launch["writable"])
+    build(root, launch["steps"], owner=ids["base"], tmpfs_size=launch["tmpfs_size"])
     if ids["base"] is None:
         mounting.pivot_root(root)
         mounting.drop_privileges(ids, ids["capabilities"])

@@ -169,6 +169,7 @@ class Container(ApiStruct, frozen=True):
 
     name: str = ""
     image: str = ""
+    image_pull_policy: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
@@ -290,6 +291,12 @@ class HostAlias(ApiStruct, frozen=True):
     hostnames: tuple[str, ...] = ()
 
 
+class ObjectName(ApiStruct, frozen=True):
+    """Reference to an object of the pod's namespace."""
+
+    name: str = ""
+
+
 class PodSpec(ApiStruct, frozen=True):
     """Spec of a pod."""
 
@@ -310,6 +317,7 @@ class PodSpec(ApiStruct, frozen=True):
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
+    image_pull_secrets: tuple[ObjectName, ...] = ()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
@@ -340,6 +348,8 @@ class ContainerStatus(ApiStruct, frozen=True):
 
     name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
+    image: str = ""
+    image_id: str = msgspec.field(name="imageID", default="")
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0

@@ -28,6 +28,17 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class ContainerConfigError(Exception):
     """The container cannot be configured; the text is for its status."""
 
+    reason = "CreateContainerConfigError"
+    """Reason of the container's waiting state."""
+
+    retry_after = 10.0
+    """Seconds after which its start is tried again."""
+
+    @property
+    def summary(self) -> str:
+        """What an event says."""
+        return str(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSources:

@@ -99,6 +99,10 @@ class ContainerState:
     placeholder: bool = False
     """It runs a placeholder instead of its image's program."""
 
+    image: str = ""
+    """Complete name of the image that it runs, if any."""
+
+    image_id: str = ""
     kill_at: datetime | None = None
     """Set when the container must be stopped: when to kill it. The restart policy still applies."""
 
@@ -178,6 +182,10 @@ class Started:
     ready: bool = True
     placeholder: bool = False
     steady_at: datetime | None = None
+    image: str = ""
+    """Complete name of the image that it runs; empty for programs of the machine."""
+
+    image_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +288,8 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         ready=event.ready,
         has_started=old.has_started or event.started,
         placeholder=event.placeholder,
+        image=event.image,
+        image_id=event.image_id,
     )
 
 
@@ -469,8 +479,8 @@ class _ContainerRenderer:
         )
         return {
             "name": container.name,
-            "image": container.image,
-            "imageID": "",
+            "image": state.image or container.image,
+            "imageID": state.image_id,
             "containerID": f"batholith://{state.container_id}" if state.container_id else "",
             "ready": state.ready or (finished_init and not container.is_sidecar),
             "started": state.started,

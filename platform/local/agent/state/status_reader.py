@@ -37,6 +37,8 @@ def _container_from_status(status: ContainerStatus) -> ContainerState:
         started=running is not None,
         ready=running is not None,
         has_started=running is not None or current is not None,
+        image=status.image if status.image_id else "",
+        image_id=status.image_id,
     )
 
 

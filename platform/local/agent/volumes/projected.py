@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime.removal import remove_tree
+from ..runtime.users import effective_context
 from ..state.core_types import (
     DownwardApiSource,
     KeyedVolumeSource,
@@ -35,7 +36,6 @@ from ..state.environment import (
 )
 
 _FILE_MODE = 0o644
-_TOKEN_MODE = 0o600
 _DATA_LINK = "..data"
 _NEW_DATA_LINK = "..link"
 
@@ -104,7 +104,8 @@ class _FileCollector:
         if projection.service_account_token:
             token = self.sources.tokens.get(projection.service_account_token.audience)
             if token is not None:  # an API server may lack service account tokens
-                yield projection.service_account_token.path, ProjectedFile(token, _TOKEN_MODE)
+                path = projection.service_account_token.path
+                yield path, ProjectedFile(token, _token_mode(self.pod))
 
     def _data(
         self, source: KeyedVolumeSource, kind: str, objects: Mapping[str, bytes] | None
@@ -134,6 +135,12 @@ class _FileCollector:
 
     def _mode(self, own: int | None, default: int | None) -> int:
         return next((mode for mode in (own, default, self.mode) if mode is not None), _FILE_MODE)
+
+
+def _token_mode(pod: Pod) -> int:
+    """Return the mode of tokens: like kubelet, private if all containers are the same user."""
+    uids = {effective_context(pod, each).run_as_user for each in pod.containers.values()}
+    return 0o600 if len(uids) == 1 and None not in uids else _FILE_MODE
 
 
 def _validate_path(name: str) -> None:

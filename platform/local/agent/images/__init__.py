@@ -1,0 +1,1 @@
+"""Container images: their store, archives, registries, and which containers run them."""

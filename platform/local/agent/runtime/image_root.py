@@ -1,0 +1,257 @@
+"""The root file system of a container that runs an image: its layers, and the pod's mounts.
+
+Imported by `shim`, so of Batholith it imports only `mounting` and `forking`. The image is hostile,
+and this process may be root: paths in it are resolved as inside of it, by descriptor, and the
+directories of /dev, /proc and /sys may not be links. Nothing of it is executed here.
+"""
+
+import ctypes
+import os
+import stat
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+if __package__:
+    from . import mounting
+    from .mounting import CannotStartError, HostChangedError
+else:
+    import mounting  # type: ignore[import-not-found, no-redef]
+    from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+_AT_FDCWD, _AT_EMPTY_PATH, _MOVE_FROM_EMPTY_PATH = -100, 0x1000, 4
+_ATTR_IDMAP = 0x00100000
+_NOSUID, _NODEV, _REMOUNT, _BIND = 2, 4, 32, 4096
+_MAX_LINKS = 40
+_LAYERS_SIZE = 1 << 20
+_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def build(
+    image: Mapping[str, Any],
+    writable: str,
+    root: str,
+    steps: Iterable[Sequence[str]],
+    *,
+    owner: int | None,
+    tmpfs_size: int,
+) -> None:
+    """Build a container's root at the directory *root*, in this process's own mount namespace.
+
+    Args:
+        image: a `RunImage`.
+        writable: directory of what the container writes.
+        root: path of an empty directory of the agent.
+        steps: the pod's mounts (`ro` and `rw`), as `mounting.build_root` has them.
+        owner: host id of the pod's root; ``None`` if it is this process's user.
+        tmpfs_size: bytes of /dev/shm.
+
+    Raises:
+        CannotStartError: the image cannot be mounted, or has links where it must not.
+    """
+    mounting.detach_mounts()
+    upper = os.open(f"{writable}/upper", _DIR_FLAGS)
+    work = os.open(f"{writable}/work", _DIR_FLAGS)
+    _copy_root_attributes(image, upper, owner)
+    if image["overlay"]:
+        _mount_overlay(root, image, upper, work, owner)
+    else:
+        _copy(image, upper, root, owner)
+    os.close(upper)
+    os.close(work)
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _own_directory(top, "dev", owner)
+        mounting.mount_tmpfs(f"{root}/dev", mode="755", size=tmpfs_size, owner=owner)
+        mounting.mount_devices(root, tmpfs_size)
+        _own_directory(top, "sys", owner)
+        mounting.bind_mount(top, "/sys", "/sys", read_only=True)
+        for kind, source, path, sub_path in steps:
+            target = _without_links(top, path)
+            if target == "/":
+                raise CannotStartError(f"{path!r} is a link to the root directory of the image")
+            mounting.bind_mount(
+                top, source, target, sub_path=sub_path, read_only=kind != "rw", owner=owner
+            )
+        for path in image["volumes"]:
+            _keep_writable(top, _without_links(top, path), owner)
+        working_dir = _without_links(top, image["working_dir"])
+        os.close(mounting.mount_point(top, working_dir, is_dir=True, owner=owner))
+        # Last: what the pod mounts below a link to /proc is in the directory that it covers.
+        _own_directory(top, "proc", owner)
+        mounting.mount_proc(root)
+    except (OSError, HostChangedError) as error:
+        raise CannotStartError(f"in the image: {error}") from error
+    finally:
+        os.close(top)
+    if image["read_only"]:
+        mounting.set_read_only(root, recursive=False)
+
+
+def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | None) -> None:
+    """Give the root directory the mode and the owner that it has in the image."""
+    mode, uid, gid = 0o755, 0, 0
+    if image["directories"]:
+        found = os.stat(image["directories"][0])
+        mode = stat.S_IMODE(found.st_mode) & 0o1777
+        if owner is not None:
+            uid, gid = found.st_uid - image["first_id"], found.st_gid - image["first_id"]
+    os.fchmod(upper, mode)
+    if owner is not None:
+        os.fchown(upper, owner + uid, owner + gid)
+
+
+def _mount_overlay(
+    root: str, image: Mapping[str, Any], upper: int, work: int, owner: int | None
+) -> None:
+    """Mount the layers at *root*, the ids of their owners mapped to the pod's."""
+    mounting.mount_tmpfs(root, mode="700", size=_LAYERS_SIZE, owner=None)
+    ids = None if owner is None else _id_map(image["first_id"], owner)
+    # Short paths: the options of a mount must fit into a page, and have no ',' or ':'.
+    os.chdir(root)
+    layers = image["directories"]
+    for number, directory in enumerate(layers):
+        os.mkdir(str(number))
+        _attach(directory, str(number), ids)
+    if not layers:
+        os.mkdir("0")
+    lower = ":".join(map(str, range(max(1, len(layers)))))
+    options = f"lowerdir={lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
+    mounting.mount("overlay", root, "overlay", _NOSUID | _NODEV, f"{options},userxattr")
+    os.chdir("/")
+
+
+def _copy(image: Mapping[str, Any], upper: int, root: str, owner: int | None) -> None:
+    """Copy the layers, where overlayfs cannot stack them with the pod's ids, and mount the copy."""
+    if __package__:
+        from .layer_copy import copy_layers
+    else:
+        from layer_copy import copy_layers  # type: ignore[import-not-found, no-redef]
+
+    shift = 0 if owner is None else owner - image["first_id"]
+    copy_layers(reversed(image["directories"]), upper, shift)
+    mounting.mount(f"/proc/self/fd/{upper}", root, None, _BIND)
+    kept = os.statvfs(root).f_flag & mounting.KEPT_FLAGS
+    mounting.mount(None, root, None, _BIND | _REMOUNT | _NOSUID | _NODEV | kept)
+
+
+def _attach(directory: str, target: str, ids: int | None) -> None:
+    """Mount *directory* at *target* with the ids of the user namespace *ids*, if any."""
+    if ids is None:
+        mounting.mount(directory, target, None, _BIND)
+        return
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
+    tree = _LIBC.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(directory), flags)
+    mounting.check_syscall(tree, "open_tree")
+    map_layer_ids(tree, ids)
+    moved = _LIBC.syscall(
+        _SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY_PATH
+    )
+    os.close(tree)
+    mounting.check_syscall(moved, "move_mount")
+
+
+def map_layer_ids(tree: int, ids: int) -> None:
+    """Give a detached mount the id map of the user namespace *ids*."""
+    attributes = struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, ids)
+    result = _LIBC.syscall(
+        mounting.SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes)
+    )
+    mounting.check_syscall(result, "mount_setattr")
+
+
+def _id_map(first: int, to: int) -> int:
+    """Return a descriptor of a user namespace that maps ids from *first* on to those from *to*.
+
+    The process in it is no child of this one: those with other user ids are taken for the
+    container's program.
+    """
+    ready, waiting = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(waiting[1])
+            if os.fork() == 0:
+                mounting.check_syscall(_LIBC.unshare(mounting.NEW_USER), "unshare")
+                # Not os.getpid(): /proc may be that of the pid namespace outside.
+                os.write(ready[1], os.readlink("/proc/self").encode())
+                os.read(waiting[0], 1)  # until the namespace is open
+            else:
+                os.close(ready[1])
+                os.wait()
+        finally:
+            os._exit(0)
+    os.close(ready[1])
+    try:
+        process = os.read(ready[0], 32).decode()
+        if not process:
+            raise CannotStartError("no user namespace for the owners of an image's files")
+        for name in ("uid_map", "gid_map"):
+            mounting.write_proc_file(
+                f"/proc/{process}/{name}", f"{first} {to} {mounting.ID_RANGE_SIZE}"
+            )
+        return os.open(f"/proc/{process}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for end in (ready[0], *waiting):
+            os.close(end)
+        os.waitpid(child, 0)
+
+
+def _own_directory(top: int, name: str, owner: int | None) -> None:
+    """Create a directory of the root that must not be a link."""
+    try:
+        os.close(os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top))
+    except FileNotFoundError:
+        os.close(mounting.mount_point(top, name, is_dir=True, owner=owner))
+    except OSError:
+        raise CannotStartError(f"the image's /{name} is not a directory") from None
+
+
+def _without_links(top: int, path: str) -> str:
+    """Return *path* with the links of the image resolved, also where their targets are missing.
+
+    Only a name: where a running pod may change a volume, the mount point is resolved again.
+    """
+    pending, done, links = path.split("/")[::-1], list[str](), 0
+    while pending:
+        name = pending.pop()
+        if name == "..":
+            del done[-1:]
+        if name in ("", ".", ".."):
+            continue
+        target = _link_target(top, done, name)
+        if target is None:
+            done.append(name)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise CannotStartError(f"too many links in {path!r}")
+        if target.startswith("/"):
+            done.clear()
+        pending += target.split("/")[::-1]
+    return "/" + "/".join(done)
+
+
+def _link_target(top: int, above: Sequence[str], name: str) -> str | None:
+    try:
+        directory = mounting.open_in_root(top, "/".join(above))
+    except OSError:
+        return None
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+
+
+def _keep_writable(top: int, path: str, owner: int | None) -> None:
+    """Mount a directory on itself, so that it is not part of the root's mount."""
+    opened = mounting.mount_point(top, path, is_dir=True, owner=owner)
+    try:
+        mounting.mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{opened}", None, _BIND)
+    finally:
+        os.close(opened)

@@ -1,0 +1,79 @@
+"""``batholith image``: load, list, rm."""
+
+from pathlib import Path
+
+import pytest
+from support.images import Layer, image, write_layout
+from typer.testing import CliRunner, Result
+
+from batholith.cli.main import app
+from batholith.local.supervisor.datadir import DataDir
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def run(*arguments: str, data: Path) -> Result:
+    return CliRunner().invoke(app, ["image", *arguments, "--data-dir", str(data)])
+
+
+def layout(tmp_path: Path, name: str, *layers: Layer) -> str:
+    config = {"Healthcheck": {"Test": ["CMD", "true"]}, "StopSignal": "SIGQUIT"}
+    return str(
+        write_layout(tmp_path / f"layout-{name}", f"r.example/{name}:1", image(layers, config))
+    )
+
+
+def test_images_are_loaded_listed_and_removed(tmp_path: Path, data: Path) -> None:
+    base = Layer().file("a", bytes(1 << 20))
+    for name in ("one", "two"):
+        loaded = run("load", layout(tmp_path, name, base), data=data)
+        assert loaded.exit_code == 0, loaded.output
+        assert f"loaded r.example/{name}:1" in loaded.output
+        assert "HEALTHCHECK is ignored" in loaded.output
+        assert "STOPSIGNAL 'SIGQUIT' is ignored" in loaded.output
+    listed = run("list", data=data).output.splitlines()
+    assert [line.split()[0] for line in listed] == ["IMAGE", "r.example/one:1", "r.example/two:1"]
+    assert listed[1].endswith("1.0 MiB")
+    removed = run("rm", "r.example/one:1", "r.example/two:1", data=data)
+    assert removed.exit_code == 0, removed.output
+    assert len(run("list", data=data).output.splitlines()) == 1
+    assert list((data / "images" / "layers").iterdir()) == []
+
+
+def test_images_can_be_loaded_before_the_first_start_and_during_a_run(
+    tmp_path: Path, data: Path
+) -> None:
+    assert run("load", layout(tmp_path, "one", Layer().file("a")), data=data).exit_code == 0
+    directory = DataDir(data)
+    directory.lock()
+    try:
+        assert run("load", layout(tmp_path, "two", Layer().file("a")), data=data).exit_code == 0
+    finally:
+        directory.unlock()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["load", "missing.tar"], "No such file"),
+        (["rm", "missing"], "there is no image 'missing'"),
+        (["rm", "A"], "'A' is not the name of an image"),
+    ],
+)
+def test_errors_are_reported(data: Path, arguments: list[str], message: str) -> None:
+    result = run(*arguments, data=data)
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_other_directories_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("list", data=tmp_path)
+    assert result.exit_code == 1
+    assert "not a data directory" in result.output
+    assert not (tmp_path / "images").exists()
