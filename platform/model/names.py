@@ -35,6 +35,7 @@ BATCH_GROUP = "batch.volcano.sh"
 BUS_GROUP = "bus.volcano.sh"
 FLOW_GROUP = "flow.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
+TOPOLOGY_GROUP = "topology.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
 CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
@@ -43,6 +44,7 @@ JOBFLOWS = Resource(FLOW_GROUP, "v1alpha1", "jobflows", "JobFlow")
 JOBTEMPLATES = Resource(FLOW_GROUP, "v1alpha1", "jobtemplates", "JobTemplate")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
+HYPERNODES = Resource(TOPOLOGY_GROUP, "v1alpha1", "hypernodes", "HyperNode", namespaced=False)
 
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
 """Kubernetes' own Jobs; ``JOBS`` and ``CRONJOBS`` are Volcano's."""

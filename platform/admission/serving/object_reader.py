@@ -11,9 +11,10 @@ from ...kube.informer.informer import Informer
 from ...model.admission import Json
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
-from ...model.names import NAMESPACES, QUEUES, Resource
+from ...model.names import HYPERNODES, NAMESPACES, QUEUES, Resource
 
 LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
+    "/hypernodes/validate": (HYPERNODES,),
     "/jobs/mutate": (NAMESPACES, QUEUES),
     "/jobs/validate": (QUEUES,),
     "/podgroups/mutate": (NAMESPACES,),
@@ -21,6 +22,10 @@ LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
     "/queues/validate": (QUEUES,),
 }
 """Resources that the rules of an admission path look up."""
+
+_WITHOUT_INFORMER = frozenset((HYPERNODES,))
+"""Resources that are read from the API server at each review. HyperNodes are written rarely, and
+their definition may be missing after an upgrade: then an informer would never be synced."""
 
 
 class LookupObject(ApiStruct, frozen=True):
@@ -32,12 +37,14 @@ class LookupObject(ApiStruct, frozen=True):
 
 
 class InformerReader:
-    """Reads from one informer per resource."""
+    """Reads from one informer per resource, with few exceptions."""
 
     def __init__(self, client: Client, resources: Iterable[Resource]) -> None:
         self._client = client
         self._informers = {
-            each: Informer(client, each, LookupObject) for each in sorted(resources, key=str)
+            each: Informer(client, each, LookupObject)
+            for each in sorted(resources, key=str)
+            if each not in _WITHOUT_INFORMER
         }
 
     @property
@@ -78,7 +85,7 @@ class RecordingReader:
         self.requested: set[tuple[Resource, str, str]] = set()
         self.listed: set[Resource] = set()
         self.had_miss = False
-        """Whether an object was not found."""
+        """Whether an object was not found, or objects have no informer."""
         self.objects: dict[tuple[Resource, str, str], Json | None] = {}
         self.lists: dict[Resource, list[Json]] = {}
         self._informers = informers
@@ -99,4 +106,7 @@ class RecordingReader:
         fresh = self.lists.get(resource)
         if fresh is not None:
             return fresh
+        if resource not in self._informers:
+            self.had_miss = True
+            return []
         return [msgspec.to_builtins(cached) for cached in self._informers[resource]]
