@@ -45,6 +45,19 @@ def warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     return list(_warnings(hypernode, others))
 
 
+def topology_warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
+    """Return a warning if a job or PodGroup gets a network topology while nothing is known about
+    the network."""
+    spec, old = (nested_object(obj, "spec") for obj in (request.object, request.old_object))
+    topology = nested_object(spec, "networkTopology")
+    if not topology or topology == old.get("networkTopology") or any(reader.list(HYPERNODES)):
+        return []
+    return [
+        "spec.networkTopology has no effect as long as there are no HyperNodes, unless the "
+        "scheduler is configured to use labels of nodes as tiers"
+    ]
+
+
 def _errors(hypernode: HyperNode) -> Iterator[str]:
     if not hypernode.spec.members:
         yield "spec.members: member must have at least one member"
@@ -93,19 +106,19 @@ def _cycle_errors(hypernode: HyperNode, others: Mapping[str, HyperNode]) -> Iter
 
 def _path(start: str, end: str, every: Mapping[str, HyperNode]) -> list[str]:
     """Return the HyperNodes from *start* to *end*, which it contains; empty if it does not."""
-    came_from = {start: ""}
+    parents = {start: ""}
     waiting = [start]
     while waiting:
         current = waiting.pop()
         if current == end:
             found = [current]
-            while before := came_from[found[-1]]:
+            while before := parents[found[-1]]:
                 found.append(before)
             return found[::-1]
         for member in every[current].spec.members:
             for lower in _members(member, every):
-                if lower not in came_from:
-                    came_from[lower] = current
+                if lower not in parents:
+                    parents[lower] = current
                     waiting.append(lower)
     return []
 
@@ -118,7 +131,7 @@ def _warnings(hypernode: HyperNode, others: Mapping[str, HyperNode]) -> Iterator
     tier = hypernode.spec.tier
     for index, member in enumerate(hypernode.spec.members):
         path, selector = f"spec.members[{index}]", member.selector
-        if selector.exact_match is selector.regex_match is selector.label_match is None:
+        if not any((selector.exact_match, selector.regex_match, selector.label_match)):
             yield f"{path} selects nothing: it has no selector"
         elif selector.label_match is not None and member.type == HYPERNODE:
             yield f"{path} selects nothing: labelMatch selects nodes only"

@@ -99,11 +99,13 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
 
 def _warn_job(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     ignored = _unscheduled(request, unscheduled_fields.of_job)
-    return [*queue_warnings.job_warnings(request, reader), *ignored]
+    topology = hypernodes.topology_warnings(request, reader)
+    return [*queue_warnings.job_warnings(request, reader), *topology, *ignored]
 
 
 def _warn_podgroup(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
-    return _unscheduled(request, unscheduled_fields.of_podgroup)
+    topology = hypernodes.topology_warnings(request, reader)
+    return [*topology, *_unscheduled(request, unscheduled_fields.of_podgroup)]
 
 
 def _unscheduled(request: AdmissionRequest, fields: Callable[[object, str], Found]) -> list[str]:

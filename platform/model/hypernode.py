@@ -1,6 +1,7 @@
 """Volcano's HyperNode (``topology.volcano.sh/v1alpha1``): a set of nodes close in the network."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -80,33 +81,121 @@ class Domain:
     nodes: frozenset[str]
 
 
-def resolve(
-    hypernodes: Collection[HyperNode], nodes: Mapping[str, Mapping[str, str]]
-) -> dict[str, Domain]:
-    """Return the domains by name; *nodes*: the labels of the existing nodes by name.
+class HyperNodes:
+    """The HyperNodes of a cluster and their nodes, kept up to date object by object."""
 
-    Members that do not exist, or whose selector is invalid, count as absent, as do HyperNodes in
-    others of the same or a lower tier: so cycles, which may be stored without webhooks, end.
-    """
-    domains: dict[str, Domain] = {}
-    below: dict[str, Domain] = {}
-    ordered = sorted(hypernodes, key=lambda each: (each.spec.tier, each.metadata.name))
-    for hypernode in ordered:
-        spec, name = hypernode.spec, hypernode.metadata.name
-        below |= {
-            lower: domains[lower]
-            for lower in domains.keys() - below.keys()
-            if domains[lower].tier < spec.tier
+    def __init__(self) -> None:
+        """Start without HyperNodes and nodes."""
+        self._hypernodes: dict[str, HyperNode] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._matchers: dict[str, _NodeMatcher] = {}
+        self._direct: dict[str, set[str]] = {}
+        """The nodes that a HyperNode selects itself."""
+        self._domains: dict[str, Domain] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of HyperNodes."""
+        return len(self._hypernodes)
+
+    @property
+    def labels(self) -> Mapping[str, Mapping[str, str]]:
+        """The labels of the nodes, by name."""
+        return self._labels
+
+    def update(self, name: str, hypernode: HyperNode | None) -> bool:
+        """Add, update or delete a HyperNode; returns whether its spec changed."""
+        known = self._hypernodes.get(name)
+        if (known and known.spec) == (hypernode and hypernode.spec):
+            return False
+        self._domains = None
+        if hypernode is None:
+            del self._hypernodes[name], self._matchers[name], self._direct[name]
+            return True
+        matcher = _NodeMatcher(hypernode.spec)
+        self._hypernodes[name], self._matchers[name] = hypernode, matcher
+        self._direct[name] = {
+            each
+            for each in matcher.possible(self._labels)
+            if matcher.matches(each, self._labels[each])
         }
-        found: set[str] = set()
+        return True
+
+    def update_node(self, name: str, labels: Mapping[str, str] | None) -> bool:
+        """Add or update a node, or remove it if *labels* is ``None``; returns whether that may
+        change the nodes of a HyperNode."""
+        if self._labels.get(name) == labels:
+            return False
+        if labels is None:
+            del self._labels[name]
+        else:
+            self._labels[name] = labels
+        for hypernode, matcher in self._matchers.items():
+            direct = self._direct[hypernode]
+            if labels is not None and matcher.matches(name, labels):
+                direct.add(name)
+            else:
+                direct.discard(name)
+        self._domains = None
+        return True
+
+    def domains(self) -> Mapping[str, Domain]:
+        """Return the domains by name.
+
+        Members that do not exist, or whose selector is invalid, count as absent, as do HyperNodes
+        in others of the same or a lower tier: so cycles, which may be stored without webhooks, end.
+        """
+        if self._domains is None:
+            self._domains = self._resolve()
+        return self._domains
+
+    def _resolve(self) -> dict[str, Domain]:
+        domains: dict[str, Domain] = {}
+        below: dict[str, Domain] = {}
+        tier = -1
+        ordered = sorted(self._hypernodes.items(), key=lambda each: (each[1].spec.tier, each[0]))
+        for name, hypernode in ordered:
+            spec = hypernode.spec
+            if spec.tier > tier:
+                tier, below = spec.tier, dict(domains)
+            found = set(self._direct[name])
+            for member in spec.members:
+                if member.type == HYPERNODE:
+                    for lower in selected_names(member.selector, below):
+                        found |= below[lower].nodes
+            domains[name] = Domain(name, spec.tier, spec.tier_name, frozenset(found))
+        return domains
+
+
+class _NodeMatcher:
+    """Which nodes a HyperNode selects itself."""
+
+    def __init__(self, spec: HyperNodeSpec) -> None:
+        self._names: set[str] = set()
+        self._patterns: list[re2._Regexp[str]] = []
+        self._selectors: list[Selector] = []
         for member in spec.members:
-            if member.type == NODE:
-                found.update(_selected_nodes(member.selector, nodes))
-            elif member.type == HYPERNODE:
-                for lower in selected_names(member.selector, below):
-                    found |= below[lower].nodes
-        domains[name] = Domain(name, spec.tier, spec.tier_name, frozenset(found))
-    return domains
+            selector = member.selector
+            if member.type != NODE:
+                continue
+            with suppress(PatternError, SelectorError):
+                if selector.exact_match is not None:
+                    self._names.add(selector.exact_match.name)
+                elif selector.regex_match is not None:
+                    self._patterns.append(compile_pattern(selector.regex_match.pattern))
+                elif selector.label_match is not None:
+                    self._selectors.append(from_label_selector(selector.label_match))
+
+    def possible(self, nodes: Mapping[str, object]) -> Iterable[str]:
+        """Return the nodes that may match, all that do among them."""
+        return nodes if self._patterns or self._selectors else self._names & nodes.keys()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node is selected."""
+        return (
+            name in self._names
+            or any(pattern.search(name) for pattern in self._patterns)
+            or any(selector.matches(labels) for selector in self._selectors)
+        )
 
 
 def selected_names(selector: MemberSelector, names: Collection[str]) -> Iterator[str]:
@@ -120,18 +209,6 @@ def selected_names(selector: MemberSelector, names: Collection[str]) -> Iterator
         except PatternError:
             return
         yield from (name for name in names if pattern.search(name))
-
-
-def _selected_nodes(
-    selector: MemberSelector, nodes: Mapping[str, Mapping[str, str]]
-) -> Iterable[str]:
-    if selector.label_match is None:
-        return selected_names(selector, nodes)
-    try:
-        labels: Selector = from_label_selector(selector.label_match)
-    except SelectorError:
-        return ()
-    return (name for name, own in nodes.items() if labels.matches(own))
 
 
 @lru_cache(maxsize=1024)

@@ -151,6 +151,8 @@ CREATED_BY_JOB_TEMPLATE = "volcano.sh/createdByJobTemplate"
 """Label and annotation of a Job: ``<namespace>.<name>`` of its JobTemplate."""
 PODGROUP_MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of the owner of pods without a job: the gang size (minMember)."""
+ALLOCATED_HYPERNODE = "volcano.sh/job-allocated-hypernode"
+"""On PodGroups with a network topology: the HyperNode that all their pods are in."""
 PODGROUP_QUEUE = "scheduling.volcano.sh/queue-name"
 """Annotation of a pod without a job: the queue of its PodGroup. Also of a namespace: the default
 queue of its Jobs and PodGroups."""

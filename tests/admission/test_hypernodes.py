@@ -1,13 +1,18 @@
 """Validation of HyperNodes: members, selectors, patterns, cycles."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.admission import ObjectReaderStub, admit, denial, hypernode, member
+from support.admission import ObjectReaderStub, admit, denial, hypernode, member, queue, task
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import MERGE, Server
+from support.polling import wait_until_true
 
 from batholith.admission import WEBHOOKS
+from batholith.model import crds
 from batholith.model.admission import AdmissionRequest
-from batholith.model.names import HYPERNODES
+from batholith.model.names import HYPERNODES, JOBS, QUEUES
 
 Json = dict[str, Any]
 
@@ -115,3 +120,38 @@ def test_members_without_effect_cause_warnings() -> None:
         "spec.members[1] selects nothing: labelMatch selects nodes only",
         "spec.members[2] has no effect for HyperNode 'above': its tier 2 is not below 2",
     ]
+
+
+async def test_servers_compare_a_hypernode_with_the_others(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    """Webhooks have no informer of HyperNodes, and read them at each review."""
+    async with servers.start(tmp_path, crds=crds.load(), webhooks=WEBHOOKS) as server:
+        job = {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "j"},
+            "spec": {"tasks": [task("t")], "networkTopology": {"mode": "hard"}},
+        }
+        await server.create(QUEUES.path(), {**queue("default"), "spec": {"weight": 1}})
+        path = QUEUES.path(name="default", subresource="status")
+        opened = {"status": {"state": "Open"}}
+        await server.request("PATCH", path, opened, content_type=MERGE)
+        at = f"{JOBS.path('default')}?dryRun=All"
+
+        async def is_accepted() -> bool:
+            return (await server.request("POST", at, job)).status == 201
+
+        await wait_until_true(is_accepted)
+        assert "as long as there are no HyperNodes" in str(await _warnings(server, at, job))
+        await server.create(HYPERNODES.path(), hypernode("a", member("b", of="HyperNode"), tier=1))
+        assert await _warnings(server, at, job) == []
+        cycle = hypernode("b", member("a", of="HyperNode"), tier=2)
+        response = await server.request("POST", HYPERNODES.path(), cycle)
+        assert "HyperNodes must not contain each other: b -> a -> b" in response.body["message"]
+
+
+async def _warnings(server: Server, path: str, body: Json) -> list[str]:
+    response = await server.request("POST", path, body)
+    assert response.status == 201, response.body
+    return list(response.warnings)

@@ -8,28 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import hypernode, member
 
-from batholith.model.hypernode import HyperNode, PatternError, compile_pattern, resolve
+from batholith.model.hypernode import HyperNode, HyperNodes, PatternError, compile_pattern
 
 Json = dict[str, Any]
 NODES = {f"node-{index}": {"rack": f"r{index // 2}", "gpu": "yes"} for index in range(6)}
 
 
 def nodes_of(*hypernodes: Json) -> dict[str, set[str]]:
-    typed = [msgspec.convert(each, HyperNode) for each in hypernodes]
-    return {name: set(domain.nodes) for name, domain in resolve(typed, NODES).items()}
+    found = HyperNodes()
+    for name, labels in NODES.items():
+        found.update_node(name, labels)
+    for each in hypernodes:
+        found.update(each["metadata"]["name"], msgspec.convert(each, HyperNode))
+    return {name: set(domain.nodes) for name, domain in found.domains().items()}
 
 
 def test_members_are_selected_by_name_by_pattern_and_by_labels() -> None:
     assert nodes_of(
         hypernode("exact", member("node-0"), member("missing")),
         hypernode("pattern", member(regexMatch={"pattern": "node-[01]"})),
-        hypernode("part", member(regexMatch={"pattern": "5"})),
+        hypernode("other", member(regexMatch={"pattern": "5"})),
         hypernode("labels", member(labelMatch={"matchLabels": {"rack": "r1"}})),
         hypernode("nothing", {"type": "Node"}),
     ) == {
         "exact": {"node-0"},
         "pattern": {"node-0", "node-1"},
-        "part": {"node-5"},
+        "other": {"node-5"},
         "labels": {"node-2", "node-3"},
         "nothing": set(),
     }
@@ -97,3 +101,47 @@ def test_a_hypernode_contains_its_members_of_lower_tiers_however_they_are_connec
         return {f"node-{each}" for each in nodes}.union(*map(expected, below))
 
     assert found == {f"h{index}": expected(index) for index in range(len(hypernodes))}
+
+
+SELECTED = (
+    hypernode("exact", member("node-0"), member("node-7")),
+    hypernode("pattern", member(regexMatch={"pattern": "[02468]$"})),
+    hypernode("labels", member(labelMatch={"matchLabels": {"rack": "r0"}})),
+    hypernode("above", member(of="HyperNode", regexMatch={"pattern": "^(exact|labels)$"}), tier=2),
+)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 9), st.sampled_from(["r0", "r1", None])),
+            st.tuples(st.sampled_from(SELECTED), st.booleans()),
+        ),
+        max_size=12,
+    )
+)
+def test_changes_of_nodes_and_hypernodes_in_any_order_lead_to_the_same_domains(
+    changes: list[Any],
+) -> None:
+    kept = HyperNodes()
+    nodes: dict[str, dict[str, str]] = {}
+    hypernodes: dict[str, HyperNode] = {}
+    for what, value in changes:
+        if isinstance(what, int):
+            labels = None if value is None else {"rack": value}
+            kept.update_node(f"node-{what}", labels)
+            nodes.pop(f"node-{what}", None)
+            nodes |= {f"node-{what}": labels} if labels else {}
+        else:
+            name = what["metadata"]["name"]
+            typed = msgspec.convert(what, HyperNode) if value else None
+            kept.update(name, typed)
+            hypernodes.pop(name, None)
+            hypernodes |= {name: typed} if typed else {}
+        kept.domains()
+    rebuilt = HyperNodes()
+    for name, each in hypernodes.items():
+        rebuilt.update(name, each)
+    for name, labels in nodes.items():
+        rebuilt.update_node(name, labels)
+    assert kept.domains() == rebuilt.domains()

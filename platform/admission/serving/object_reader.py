@@ -16,9 +16,9 @@ from ...model.names import HYPERNODES, NAMESPACES, QUEUES, Resource
 LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
     "/hypernodes/validate": (HYPERNODES,),
     "/jobs/mutate": (NAMESPACES, QUEUES),
-    "/jobs/validate": (QUEUES,),
+    "/jobs/validate": (HYPERNODES, QUEUES),
     "/podgroups/mutate": (NAMESPACES,),
-    "/podgroups/validate": (QUEUES,),
+    "/podgroups/validate": (HYPERNODES, QUEUES),
     "/queues/validate": (QUEUES,),
 }
 """Resources that the rules of an admission path look up."""
@@ -64,8 +64,7 @@ class InformerReader:
         """
         fresh = RecordingReader(self._informers)
         for resource in recorded.listed:
-            listing = await self._client.list(resource, view=LookupObject)
-            fresh.lists[resource] = [msgspec.to_builtins(each) for each in listing.items]
+            fresh.lists[resource] = await self._list(resource)
         for resource, namespace, name in recorded.requested:
             try:
                 found = await self._client.get(
@@ -77,6 +76,16 @@ class InformerReader:
                 fresh.objects[resource, namespace, name] = msgspec.to_builtins(found)
         return fresh
 
+    async def _list(self, resource: Resource) -> list[Json]:
+        """Return all objects of a resource; none if its definition is not installed."""
+        try:
+            listing = await self._client.list(resource, view=LookupObject)
+        except NotFoundError:
+            if resource in _WITHOUT_INFORMER:
+                return []
+            raise
+        return [msgspec.to_builtins(each) for each in listing.items]
+
 
 class RecordingReader:
     """A :class:`~batholith.model.admission.ObjectReader` that records lookups."""
@@ -86,6 +95,8 @@ class RecordingReader:
         self.listed: set[Resource] = set()
         self.had_miss = False
         """Whether an object was not found, or objects have no informer."""
+        self.is_unread = False
+        """Whether objects without an informer were looked up, so that none were found."""
         self.objects: dict[tuple[Resource, str, str], Json | None] = {}
         self.lists: dict[Resource, list[Json]] = {}
         self._informers = informers
@@ -107,6 +118,6 @@ class RecordingReader:
         if fresh is not None:
             return fresh
         if resource not in self._informers:
-            self.had_miss = True
+            self.had_miss = self.is_unread = True
             return []
         return [msgspec.to_builtins(cached) for cached in self._informers[resource]]
