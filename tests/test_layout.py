@@ -14,6 +14,7 @@ PLATFORM = ROOT / "platform"
 
 LONG_MODULES = {
     "scheduler/framework/session.py": "all that actions may do in a cycle, and what it keeps of it",
+    "scheduler/state/gangs/gang.py": "a change of a task changes sums of its gang and its queue",
     "scheduler/state/cache/cache.py": "each event changes tasks, nodes, gangs and queues together",
 }
 """Modules of more than 600 lines, and why they are not divided."""

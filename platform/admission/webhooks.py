@@ -5,10 +5,11 @@ from collections.abc import Callable
 from ..model import job_defaults, unscheduled_fields
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
-from ..model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from ..model.names import CRONJOBS, HYPERNODES, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from ..model.unscheduled_fields import Found
 from . import (
     cronjobs,
+    hypernodes,
     jobflows,
     namespaces,
     podgroups,
@@ -30,6 +31,9 @@ Warn = Callable[[AdmissionRequest, ObjectReader], list[str]]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
+
+_VALIDATING_NAMES = {HYPERNODES: "validatehypernodes.volcano.sh"}
+"""Names of Volcano that do not have the kind."""
 
 
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
@@ -88,17 +92,20 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _validating(PODGROUPS, _CREATE, podgroups.validate, _warn_podgroup),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
+        _validating(HYPERNODES, _WRITE, hypernodes.validate, hypernodes.warnings),
         *training.webhooks(settings),
     )
 
 
 def _warn_job(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     ignored = _unscheduled(request, unscheduled_fields.of_job)
-    return [*queue_warnings.job_warnings(request, reader), *ignored]
+    topology = hypernodes.topology_warnings(request, reader)
+    return [*queue_warnings.job_warnings(request, reader), *topology, *ignored]
 
 
 def _warn_podgroup(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
-    return _unscheduled(request, unscheduled_fields.of_podgroup)
+    topology = hypernodes.topology_warnings(request, reader)
+    return [*topology, *_unscheduled(request, unscheduled_fields.of_podgroup)]
 
 
 def _unscheduled(request: AdmissionRequest, fields: Callable[[object, str], Found]) -> list[str]:
@@ -128,7 +135,7 @@ def _validating(
     warn: Warn | None = None,
 ) -> Webhook:
     return Webhook(
-        name=f"validate{resource.kind.lower()}.volcano.sh",
+        name=_VALIDATING_NAMES.get(resource, f"validate{resource.kind.lower()}.volcano.sh"),
         path=f"/{resource.plural}/validate",
         resource=resource,
         operations=operations,

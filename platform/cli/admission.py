@@ -43,14 +43,10 @@ COMPONENT = "admission"
 METRICS_PORT = 8081
 
 ENABLED = (
-    "/jobflows/validate,/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
-    "/queues/mutate,/queues/validate,/cronjobs/validate"
+    "/hypernodes/validate,/jobflows/validate,/jobs/mutate,/jobs/validate,/podgroups/mutate,"
+    "/podgroups/validate,/queues/mutate,/queues/validate,/cronjobs/validate"
 )
 """Without the paths of pods, so that creating pods does not depend on the webhooks."""
-
-UNSUPPORTED_PATHS = frozenset(("/hypernodes/validate",))
-"""Paths of Volcano's chart for kinds that are not supported."""
-
 
 SHUTDOWN_DELAY = 3.0
 """Seconds after SIGTERM until all nodes have removed the pod from the Service's endpoints."""
@@ -328,11 +324,8 @@ def _warn_ineffective_gates(text: str, options: "AdmissionOptions") -> None:
 
 
 def _parse_paths(text: str) -> tuple[str, ...]:
-    """Return the distinct paths to serve; log a warning for unsupported paths of Volcano."""
-    requested = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
-    for path in UNSUPPORTED_PATHS & requested.keys():
-        log.warning("unsupported admission path ignored", extra={"path": path})
-    return tuple(path for path in requested if path not in UNSUPPORTED_PATHS)
+    """Return the distinct paths to serve."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ BATCH_GROUP = "batch.volcano.sh"
 BUS_GROUP = "bus.volcano.sh"
 FLOW_GROUP = "flow.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
+TOPOLOGY_GROUP = "topology.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
 CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
@@ -43,6 +44,7 @@ JOBFLOWS = Resource(FLOW_GROUP, "v1alpha1", "jobflows", "JobFlow")
 JOBTEMPLATES = Resource(FLOW_GROUP, "v1alpha1", "jobtemplates", "JobTemplate")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
+HYPERNODES = Resource(TOPOLOGY_GROUP, "v1alpha1", "hypernodes", "HyperNode", namespaced=False)
 
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
 """Kubernetes' own Jobs; ``JOBS`` and ``CRONJOBS`` are Volcano's."""
@@ -157,6 +159,8 @@ CREATED_BY_JOB_TEMPLATE = "volcano.sh/createdByJobTemplate"
 """Label and annotation of a Job: ``<namespace>.<name>`` of its JobTemplate."""
 PODGROUP_MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of the owner of pods without a job: the gang size (minMember)."""
+ALLOCATED_HYPERNODE = "volcano.sh/job-allocated-hypernode"
+"""On PodGroups with a network topology: the HyperNode that all their pods are in."""
 PODGROUP_QUEUE = "scheduling.volcano.sh/queue-name"
 """Annotation of a pod without a job: the queue of its PodGroup. Also of a namespace: the default
 queue of its Jobs and PodGroups."""

@@ -10,15 +10,11 @@ from typing import Any
 Found = Iterator[tuple[str, str]]
 """Yields the paths of such fields, and why they have no effect."""
 
-_NO_TOPOLOGY = "the scheduler does not know the topology of the network"
-
 
 def of_job(spec: object, path: str) -> Found:
     """Yield the fields of a job's *spec*, which is at *path*."""
     if not isinstance(spec, dict):
         return
-    if spec.get("networkTopology"):
-        yield f"{path}.networkTopology", _NO_TOPOLOGY
     tasks = spec.get("tasks")
     for index, task in enumerate(tasks if isinstance(tasks, list) else ()):
         if isinstance(task, dict):
@@ -39,8 +35,6 @@ def of_podgroup(spec: object, path: str) -> Found:
     """Yield the fields of a PodGroup's *spec*, which is at *path*."""
     if not isinstance(spec, dict):
         return
-    if spec.get("networkTopology"):
-        yield f"{path}.networkTopology", _NO_TOPOLOGY
     if spec.get("subGroupPolicy"):
         yield f"{path}.subGroupPolicy", "a PodGroup is scheduled as one gang, without sub-groups"
 

@@ -14,6 +14,7 @@ from .framework.decision import (
     StartDelay,
 )
 from .framework.framework import Framework
+from .framework.gang_domains import lowest_domain
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import PodGroupReport, build_report
 from .framework.queue_positions import QueuePositions
@@ -93,6 +94,7 @@ class CycleRunner:
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
         self._cache.pod_fields = framework.pod_fields
+        self._cache.domains.set_label_tiers(framework.label_tiers)
         self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
@@ -188,7 +190,10 @@ class CycleRunner:
         )
         if gang.phase != phase:
             self._cache.changes.mark_stale(gang)
-        return report
+        if gang.topology is None:
+            return report
+        columns = self._cache.node_matrix.columns
+        return report._replace(domain=lowest_domain(gang, self._cache.domains.table(), columns))
 
     def _delays(self) -> Iterator[StartDelay]:
         for key, cause, earlier, later in self._caches.start_plan.pop_delays(

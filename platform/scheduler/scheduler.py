@@ -30,6 +30,7 @@ from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..model import names
+from ..model.hypernode import HyperNode
 from ..model.meta import HasMeta
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -50,6 +51,7 @@ from .state.cache.events import (
     CSINodeEvent,
     DeclarationsChanged,
     EvictionForgotten,
+    HyperNodeEvent,
     NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
@@ -307,6 +309,7 @@ class Scheduler:
                 names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
             ),
             self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
+            self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
             self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.admission import ObjectReaderStub, job
+from support.admission import ObjectReaderStub, hypernode, job, member
 
 from batholith.admission import WEBHOOKS
 from batholith.model import unscheduled_fields
@@ -18,14 +18,14 @@ WHOLE_CPU = {
 PARTITIONS = {"totalPartitions": 2, "partitionSize": 2}
 
 
-def warnings(kind: str, new: Json, old: Json | None = None) -> list[str]:
-    """Return the warnings of a write of *new*."""
+def warnings(kind: str, new: Json, *stored: Json, old: Json | None = None) -> list[str]:
+    """Return the warnings of a write of *new*, with *stored* objects."""
     operation = "CREATE" if old is None else "UPDATE"
     request = AdmissionRequest(
         operation=operation, namespace="ns", name="x", object=new, old_object=old
     )
     found = [each.warn for each in WEBHOOKS if each.warn and each.resource.kind == kind]
-    return [text for warn in found for text in warn(request, ObjectReaderStub())]
+    return [text for warn in found for text in warn(request, ObjectReaderStub(*stored))]
 
 
 def of_kind(kind: str, spec: Json) -> Json:
@@ -44,7 +44,6 @@ def tasks(**fields: Any) -> Json:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"networkTopology": HARD}, "networkTopology"),
         (tasks(topologyPolicy="best-effort", template=WHOLE_CPU), "tasks[0].topologyPolicy"),
         (tasks(replicas=4, partitionPolicy=PARTITIONS), "tasks[0].partitionPolicy"),
     ],
@@ -60,7 +59,6 @@ def test_jobs_and_their_templates_warn_of_each_field_that_the_scheduler_ignores(
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"networkTopology": HARD}, "spec.networkTopology"),
         ({"subGroupPolicy": [{"name": "a"}]}, "spec.subGroupPolicy"),
     ],
 )
@@ -76,14 +74,23 @@ def test_objects_without_such_fields_cause_no_warning(kind: str) -> None:
 
 
 def test_an_update_warns_only_of_fields_that_it_adds() -> None:
-    old = of_kind("Job", {"networkTopology": HARD})
-    assert warnings("Job", old, old) == []
-    (text,) = warnings(
-        "Job",
-        of_kind("Job", {"networkTopology": HARD} | tasks(replicas=4, partitionPolicy=PARTITIONS)),
-        old,
-    )
-    assert "partitionPolicy" in text
+    partitioned = tasks(replicas=4, partitionPolicy=PARTITIONS)
+    old = of_kind("Job", partitioned)
+    assert warnings("Job", old, old=old) == []
+    aligned = {"topologyPolicy": "restricted", "template": WHOLE_CPU}
+    new = of_kind("Job", {"tasks": [partitioned["tasks"][0] | aligned]})
+    (text,) = warnings("Job", new, old=old)
+    assert "topologyPolicy" in text
+
+
+@pytest.mark.parametrize("kind", ["Job", "PodGroup"])
+def test_a_topology_causes_a_warning_only_where_nothing_is_known_about_the_network(
+    kind: str,
+) -> None:
+    new = of_kind(kind, {"networkTopology": HARD})
+    (text,) = warnings(kind, new)
+    assert text.startswith("spec.networkTopology has no effect as long as there are no HyperNodes")
+    assert warnings(kind, new, hypernode("rack", member("node-0"))) == []
 
 
 @pytest.mark.parametrize("spec", [None, [], {"tasks": 7}, {"tasks": ["x", {}]}])

@@ -326,7 +326,7 @@ async def test_another_content_type_gets_415(client: WebhookClient, content_type
     assert (status, "expected application/json" in text) == (415, True)
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/validate/", "/hypernodes/validate", "/x"])
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/validate/", "/hypernodes/mutate", "/x"])
 async def test_an_unknown_path_gets_404_and_allows_nothing(
     client: WebhookClient, path: str
 ) -> None:

@@ -79,8 +79,9 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.SECRETS, {"type": "Opaque"}, ()),
     (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
-    (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, (
-        "spec.networkTopology",
+    (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, ()),
+    (names.JOBTEMPLATES, {"spec": {"tasks": [{"partitionPolicy": {"totalPartitions": 1}}]}}, (
+        "spec.tasks[0].partitionPolicy",
     )),
     (BATCH_JOBS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
         "spec.template.spec.hostIPC",

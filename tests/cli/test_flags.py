@@ -166,6 +166,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
         "/podgroups/validate",
         "/queues/mutate",
         "/queues/validate",
+        "/hypernodes/validate",
         "/cronjobs/validate",
     )
     assert options.endpoint.service == "volcano-admission-service"

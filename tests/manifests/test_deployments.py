@@ -234,14 +234,15 @@ def test_webhooks_exempt_system_namespaces(found: Objects) -> None:
             assert expression["values"] == ["kube-system", "volcano-system"]
 
 
-def test_quirk_q18_queue_webhooks_have_no_namespace_selector_and_no_status_rule(
+def test_quirk_q18_webhooks_of_the_cluster_have_no_namespace_selector_and_no_status_rule(
     found: Objects,
 ) -> None:
     """A namespace selector has no effect on cluster-scoped objects."""
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for name, configuration in of_kind(found, kind).items():
             (webhook,) = configuration["webhooks"]
-            assert ("namespaceSelector" in webhook) == ("queues" not in name)
+            is_namespaced = not any(each in name for each in ("queues", "hypernodes"))
+            assert ("namespaceSelector" in webhook) == is_namespaced
             assert all("/" not in each for each in webhook["rules"][0]["resources"])
 
 

@@ -47,6 +47,7 @@ from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
     CRONJOBS,
+    HYPERNODES,
     JOBFLOWS,
     JOBS,
     JOBTEMPLATES,
@@ -313,6 +314,8 @@ class RbacScenario:
         flows = [{"name": "first"}, {"name": "second", "dependsOn": {"targets": ["first"]}}]
         spec = {"flows": flows, "jobRetainPolicy": "delete"}
         await self._create(JOBFLOWS, "flow", spec)
+        member = {"type": "Node", "selector": {"regexMatch": {"pattern": "."}}}
+        await self._create(HYPERNODES, "rack", {"tier": 1, "members": [member]})
         await self._wait_until(JOBFLOWS.path(TEST_NAMESPACE, "flow"), _has_message("Succeed"))
         at = f"/v1/namespaces/{TEST_NAMESPACE}/jobflows"
         assert [it["name"] for it in (await self._get(at))["items"]] == ["flow"]

@@ -334,14 +334,14 @@ def test_a_name_that_is_taken_is_an_error(installed: Path, group: str, name: str
 
 
 def test_unimplemented_plugins_are_disabled_unless_the_configuration_is_strict() -> None:
-    text = HELM + "- plugins: [{name: network-topology-aware, arguments: {weight: 10}}]"
+    text = HELM + "- plugins: [{name: rescheduling, arguments: {interval: 5m}}]"
     loaded = conf.load(text, strict=False)
     assert loaded.tiers[:2] == conf.load(HELM).tiers
     assert loaded.tiers[2:] == ((),)
-    assert loaded.disabled == {"network-topology-aware": "tiers[2].plugins[0]"}
-    assert loaded.disabled_text.endswith("'network-topology-aware' (tiers[2].plugins[0])")
+    assert loaded.disabled == {"rescheduling": "tiers[2].plugins[0]"}
+    assert loaded.disabled_text.endswith("'rescheduling' (tiers[2].plugins[0])")
     assert conf.load(HELM, strict=False).disabled_text == ""
-    with pytest.raises(conf.ConfError, match="unimplemented plugin 'network-topology-aware'"):
+    with pytest.raises(conf.ConfError, match="unimplemented plugin 'rescheduling'"):
         conf.load(text)
 
 
@@ -370,7 +370,18 @@ SHIPPED = {
         f'actions: "enqueue, allocate, backfill, reclaim, preempt"\n'
         f"tiers: [{{plugins: [{_BASE}, {{name: sla}}]}}, {{plugins: [{{name: overcommit}}, {_DRF}, "
         "{name: proportion}, {name: nodeorder}, {name: binpack}, {name: network-topology-aware}]}]",
-        "unimplemented plugin 'network-topology-aware'",
+        "",
+    ),
+    "network topology": (
+        'actions: "enqueue, allocate, backfill"\n'
+        "tiers: [{plugins: [{name: priority}, {name: gang}, {name: conformance}]}, {plugins: "
+        "[{name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}, {name: binpack}, "
+        "{name: network-topology-aware, arguments: {weight: 10, hypernode.binpack.cpu: 5, "
+        "hypernode.binpack.memory: 1, hypernode.binpack.resources: "
+        "'nvidia.com/gpu, example.com/foo', hypernode.binpack.resources.nvidia.com/gpu: 2, "
+        "hypernode.binpack.resources.example.com/foo: 3, hypernode.binpack.normal-pod.enable: "
+        "true, hypernode.binpack.normal-pod.fading: 0.8}}]}]",
+        "",
     ),
     "capacity": (
         f'actions: "enqueue, allocate, backfill, reclaim"\ntiers: [{{plugins: [{_BASE}]}}, '

@@ -10,6 +10,7 @@ from batholith.admission import AdmissionSettings, webhooks
 from batholith.model.admission import AdmissionRequest, DeniedError, Json
 from batholith.model.names import (
     CRONJOBS,
+    HYPERNODES,
     JOBFLOWS,
     JOBS,
     NAMESPACES,
@@ -19,7 +20,8 @@ from batholith.model.names import (
 )
 
 RESOURCES = {
-    "CronJob": CRONJOBS, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS,
+    "CronJob": CRONJOBS, "HyperNode": HYPERNODES, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES,
+    "PodGroup": PODGROUPS,
 }  # fmt: skip
 
 
@@ -79,6 +81,20 @@ def queue(name: str, *, state: str = "Open", annotations: Any = None, **spec: An
         "spec": spec,
         "status": {"state": state},
     }
+
+
+def hypernode(name: str, *members: Json, tier: int = 1, **spec: Any) -> Json:
+    return {
+        "apiVersion": "topology.volcano.sh/v1alpha1",
+        "kind": "HyperNode",
+        "metadata": {"name": name},
+        "spec": {"tier": tier, **({"members": [*members]} if members else {}), **spec},
+    }
+
+
+def member(name: str = "", *, of: str = "Node", **selector: Any) -> Json:
+    """A member of a HyperNode: the one called *name*, or those that *selector* selects."""
+    return {"type": of, "selector": {"exactMatch": {"name": name}} if name else selector}
 
 
 def admit(

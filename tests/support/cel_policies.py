@@ -7,7 +7,16 @@ import yaml
 from support.manifests import MANIFESTS
 from support.realkube import RealKube
 
-from batholith.model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import (
+    CRONJOBS,
+    HYPERNODES,
+    JOBFLOWS,
+    JOBS,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    Resource,
+)
 
 Json = dict[str, Any]
 
@@ -18,8 +27,8 @@ PLURALS = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 RESOURCES: dict[str, Resource] = {
-    "CronJob": CRONJOBS, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS,
-    "Pod": PODS,
+    "CronJob": CRONJOBS, "HyperNode": HYPERNODES, "Job": JOBS, "JobFlow": JOBFLOWS,
+    "Queue": QUEUES, "PodGroup": PODGROUPS, "Pod": PODS,
 }  # fmt: skip
 
 
@@ -65,6 +74,7 @@ def _probes() -> Iterator[tuple[Resource, Json]]:
     yield CRONJOBS, _object(CRONJOBS, {"schedule": "x", "jobTemplate": {}})
     undefined = {"name": "a", "dependsOn": {"targets": ["b"]}}
     yield JOBFLOWS, _object(JOBFLOWS, {"flows": [undefined]})
+    yield HYPERNODES, _object(HYPERNODES, {"tier": 1})
     yield JOBS, _object(JOBS, {})
     yield QUEUES, _object(QUEUES, {"parent": "probe"})
     yield PODGROUPS, _object(PODGROUPS, {"networkTopology": both})

@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 TRAINING = ROOT / "manifests" / "training-crds"
-NAMES = ("jobs", "queues", "podgroups", "commands", "cronjobs", "jobflows", "jobtemplates")
+NAMES = (
+    "jobs", "queues", "podgroups", "commands", "cronjobs", "jobflows", "jobtemplates", "hypernodes",
+)  # fmt: skip
 
 JOB_SPEC_PLACEHOLDER = "x-batholith-job-spec"
 """Keyword of a schema to be replaced by that of a Job's spec: the ``whole``, or as a ``patch``."""

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.admission import container, cronjob, job, queue, task
+from support.admission import container, cronjob, hypernode, job, member, queue, task
 
 from batholith.admission import AdmissionSettings
 
 Json = dict[str, Any]
 
 DATA = Path(__file__).parents[1] / "data" / "denial-phrases.jsonl"
-UNIMPLEMENTED = ("hypernodes/validate",)
-"""Webhooks of kinds without a controller so far."""
-
 SETTINGS = AdmissionSettings(queue_allocated_pods_check=True)
 
 BY_SCHEMA = "the definition's schema denies it first, with its own message"
@@ -28,6 +25,7 @@ MISSING = "a policy sees the queues that there are, not that one is missing"
 STATUS = "status is a sub-resource, which neither webhooks nor policies are asked about"
 DATABASE = "CEL has no database of time zones"
 NAMES = "the API server denies the name first, with its own message"
+PATTERNS = "CEL cannot compile a pattern without failing"
 OPTIONAL = "the rule is off unless --enable-queue-allocated-pods-check is set"
 
 
@@ -52,7 +50,7 @@ class DenialCase:
 def phrases() -> list[str]:
     """The phrases of all kinds that there are."""
     rows = [json.loads(line) for line in DATA.read_text().splitlines()]
-    return [row["phrase"] for row in rows if row["webhook"] not in UNIMPLEMENTED]
+    return [row["phrase"] for row in rows]
 
 
 def filled(phrase: str, values: tuple[object, ...]) -> str:
@@ -376,5 +374,13 @@ CRONJOBS: dict[str, DenialCase] = {
         values=("c_", "name"), new=cronjob(name="c_"), not_by_servers=NAMES
     ),
 }
-CASES = JOBS | QUEUES | OTHERS | CRONJOBS
+HYPERNODES: dict[str, DenialCase] = {
+    "member regexMatch pattern is invalid: %v": DenialCase(
+        values=("missing",),
+        new=hypernode("h", member(regexMatch={"pattern": "a("})),
+        not_by_policies=PATTERNS,
+    ),
+    "member must have at least one member": DenialCase(new=hypernode("h")),
+}
+CASES = JOBS | QUEUES | OTHERS | CRONJOBS | HYPERNODES
 """By phrase, as the table has it."""

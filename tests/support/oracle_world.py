@@ -5,13 +5,14 @@ from support.scheduler import SchedulerWorld
 from support.scheduler_oracle.cycle import Outcome, decide
 from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_config
 
+from batholith.model.hypernode import HyperNode
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.cache.events import Recheck
 from batholith.scheduler.state.core_types import Node, Pod, PodStatus
 
-Object = Node | Pod | PodGroup | Queue
+Object = Node | Pod | PodGroup | Queue | HyperNode
 
 
 class OracleWorld:
@@ -57,6 +58,7 @@ class OracleWorld:
             pods=self.pods,
             podgroups=self.podgroups,
             queues=self.queues,
+            hypernodes=[each for each in self.objects.values() if isinstance(each, HyperNode)],
             held=self.held(),
             exceeding=exceeding_gangs(self.world.cluster),
         )

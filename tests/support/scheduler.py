@@ -1,5 +1,7 @@
 """Builders for the scheduler's tests: objects as decoded from a watch."""
 
+from batholith.model.hypernode import HyperNode
+from batholith.model.job import NetworkTopology
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
 from batholith.model.pod_resources import Resources
@@ -11,7 +13,7 @@ from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.podgroup_status import PodGroupReport
 from batholith.scheduler.state.cache.cache import SchedulerCache
-from batholith.scheduler.state.cache.events import DeclarationsChanged
+from batholith.scheduler.state.cache.events import DeclarationsChanged, HyperNodeEvent
 from batholith.scheduler.state.core_types import (
     Affinity,
     Container,
@@ -110,6 +112,7 @@ def podgroup(
     priority_class: str = "",
     resources: dict[str, str | int | float] | None = None,
     created: str = "2026-01-01T00:00:00Z",
+    topology: NetworkTopology | None = None,
 ) -> PodGroup:
     """A PodGroup, Inqueue unless *phase* is given."""
     return PodGroup(
@@ -122,6 +125,7 @@ def podgroup(
             queue=queue,
             priority_class_name=priority_class,
             min_resources=resources,
+            network_topology=topology,
         ),
         status=PodGroupStatus(phase=phase),
     )
@@ -181,7 +185,7 @@ class SchedulerWorld:
         for each in self.pod_objects.values():
             self.cluster.apply(DeclarationsChanged(each))
 
-    def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
+    def upsert(self, *objects: Node | Pod | PodGroup | Queue | HyperNode) -> None:
         """Add or update *objects*."""
         for each in objects:
             match each:
@@ -194,8 +198,10 @@ class SchedulerWorld:
                     self.cluster.described.update_podgroup(None, each)
                 case Queue():
                     self.cluster.update_queue(None, each)
+                case HyperNode():
+                    self.cluster.apply(HyperNodeEvent(None, each))
 
-    def remove(self, deleted: Node | Pod | PodGroup | Queue) -> None:
+    def remove(self, deleted: Node | Pod | PodGroup | Queue | HyperNode) -> None:
         """Let an object go."""
         match deleted:
             case Node():
@@ -207,6 +213,8 @@ class SchedulerWorld:
                 self.cluster.described.update_podgroup(deleted, None)
             case Queue():
                 self.cluster.update_queue(deleted, None)
+            case HyperNode():
+                self.cluster.apply(HyperNodeEvent(deleted, None))
 
     def schedule(self) -> dict[str, str]:
         """Run a cycle; return the node of each pod that it allocated."""

@@ -23,7 +23,16 @@ from batholith.admission.serving.server import ReviewServer
 from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
-from batholith.model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import (
+    CRONJOBS,
+    HYPERNODES,
+    JOBFLOWS,
+    JOBS,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    Resource,
+)
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 
@@ -110,6 +119,7 @@ async def _unregister(server: Server, webhooks: Sequence[Webhook], counts: Revie
 
 _PROBES: dict[Resource, Json] = {
     CRONJOBS: {"spec": {"schedule": "@daily", "jobTemplate": {}}},
+    HYPERNODES: {"spec": {"tier": 1}},
     JOBFLOWS: {"spec": {"flows": []}},
     JOBS: job(name="probe"),
     QUEUES: queue("probe"),

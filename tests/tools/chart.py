@@ -29,6 +29,7 @@ SOURCES = (
         f"components/policies/{subject}-policies.yaml"
         for subject in (
             "cronjob",
+            "hypernode",
             "job",
             "job-update",
             "jobflow",

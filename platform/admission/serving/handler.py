@@ -83,28 +83,39 @@ class AdmissionHandler:
                 },
             )
         else:
-            warnings = self._warnings(rule, admission_request)
+            warnings = await self._warnings(rule, admission_request)
             response = reviews.allowed(review, patch, warnings=warnings)
         allowed = str(response["response"]["allowed"]).lower()
         self._duration.labels(path, allowed).observe(time.perf_counter() - started)
         return response
 
-    def _warnings(self, webhook: Webhook, request: AdmissionRequest) -> list[str]:
+    async def _warnings(self, webhook: Webhook, request: AdmissionRequest) -> list[str]:
         if webhook.warn is None:
             return []
-        return webhook.warn(request, self._reader.recording())
+        reader = self._reader.recording()
+        warnings = webhook.warn(request, reader)
+        if not reader.is_unread:
+            return warnings
+        fresh = await self._refetched(webhook, reader)
+        return [] if fresh is None else webhook.warn(request, fresh)
+
+    async def _refetched(self, webhook: Webhook, reader: RecordingReader) -> RecordingReader | None:
+        """Return a reader with the objects that *reader* has looked up, read from the API server;
+        ``None`` if that fails."""
+        try:
+            async with asyncio.timeout(RECHECK_TIMEOUT):
+                return await self._reader.refetch(reader)
+        except _RECHECK_ERRORS as error:
+            log_fields = {"path": webhook.path, "error": str(error)}
+            log.warning("cannot re-read objects", extra=log_fields)
+            return None
 
     async def _review(self, webhook: Webhook, request: AdmissionRequest) -> list[Operation]:
         reader = self._reader.recording()
         denial, patch = _evaluate(webhook, request, reader)
         if (denial or reader.had_miss) and (reader.requested or reader.listed):
-            try:
-                async with asyncio.timeout(RECHECK_TIMEOUT):
-                    fresh = await self._reader.refetch(reader)
-            except _RECHECK_ERRORS as error:
-                log_fields = {"path": webhook.path, "error": str(error)}
-                log.warning("cannot re-read objects", extra=log_fields)
-            else:
+            fresh = await self._refetched(webhook, reader)
+            if fresh is not None:
                 denial, patch = _evaluate(webhook, request, fresh)
         if denial is not None:
             raise denial

@@ -11,16 +11,21 @@ from ...kube.informer.informer import Informer
 from ...model.admission import Json
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
-from ...model.names import NAMESPACES, QUEUES, Resource
+from ...model.names import HYPERNODES, NAMESPACES, QUEUES, Resource
 
 LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
+    "/hypernodes/validate": (HYPERNODES,),
     "/jobs/mutate": (NAMESPACES, QUEUES),
-    "/jobs/validate": (QUEUES,),
+    "/jobs/validate": (HYPERNODES, QUEUES),
     "/podgroups/mutate": (NAMESPACES,),
-    "/podgroups/validate": (QUEUES,),
+    "/podgroups/validate": (HYPERNODES, QUEUES),
     "/queues/validate": (QUEUES,),
 }
 """Resources that the rules of an admission path look up."""
+
+_WITHOUT_INFORMER = frozenset((HYPERNODES,))
+"""Resources that are read from the API server at each review. HyperNodes are written rarely, and
+their definition may be missing after an upgrade: then an informer would never be synced."""
 
 
 class LookupObject(ApiStruct, frozen=True):
@@ -32,12 +37,14 @@ class LookupObject(ApiStruct, frozen=True):
 
 
 class InformerReader:
-    """Reads from one informer per resource."""
+    """Reads from one informer per resource, with few exceptions."""
 
     def __init__(self, client: Client, resources: Iterable[Resource]) -> None:
         self._client = client
         self._informers = {
-            each: Informer(client, each, LookupObject) for each in sorted(resources, key=str)
+            each: Informer(client, each, LookupObject)
+            for each in sorted(resources, key=str)
+            if each not in _WITHOUT_INFORMER
         }
 
     @property
@@ -57,8 +64,7 @@ class InformerReader:
         """
         fresh = RecordingReader(self._informers)
         for resource in recorded.listed:
-            listing = await self._client.list(resource, view=LookupObject)
-            fresh.lists[resource] = [msgspec.to_builtins(each) for each in listing.items]
+            fresh.lists[resource] = await self._list(resource)
         for resource, namespace, name in recorded.requested:
             try:
                 found = await self._client.get(
@@ -70,6 +76,16 @@ class InformerReader:
                 fresh.objects[resource, namespace, name] = msgspec.to_builtins(found)
         return fresh
 
+    async def _list(self, resource: Resource) -> list[Json]:
+        """Return all objects of a resource; none if its definition is not installed."""
+        try:
+            listing = await self._client.list(resource, view=LookupObject)
+        except NotFoundError:
+            if resource in _WITHOUT_INFORMER:
+                return []
+            raise
+        return [msgspec.to_builtins(each) for each in listing.items]
+
 
 class RecordingReader:
     """A :class:`~batholith.model.admission.ObjectReader` that records lookups."""
@@ -78,7 +94,9 @@ class RecordingReader:
         self.requested: set[tuple[Resource, str, str]] = set()
         self.listed: set[Resource] = set()
         self.had_miss = False
-        """Whether an object was not found."""
+        """Whether an object was not found, or objects have no informer."""
+        self.is_unread = False
+        """Whether objects without an informer were looked up, so that none were found."""
         self.objects: dict[tuple[Resource, str, str], Json | None] = {}
         self.lists: dict[Resource, list[Json]] = {}
         self._informers = informers
@@ -99,4 +117,7 @@ class RecordingReader:
         fresh = self.lists.get(resource)
         if fresh is not None:
             return fresh
+        if resource not in self._informers:
+            self.had_miss = self.is_unread = True
+            return []
         return [msgspec.to_builtins(cached) for cached in self._informers[resource]]

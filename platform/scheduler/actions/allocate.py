@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 
 from ..framework.backfilling.options import options_of
 from ..framework.candidate import Candidate
+from ..framework.domain_capacities import empty_capacity
+from ..framework.missing_members import MissingMembers, required_tasks
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
-from ..framework.queueing_hints import limit_hints, required_tasks
+from ..framework.queueing_hints import limit_hints
 from ..framework.session import Session
 from ..framework.start_planning import StartPlanning
-from ..framework.statement import MissingMembers
 from ..framework.unfit_tasks import UnfitTasks
-from ..framework.victim_plan import pods_fitting
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from ..state.gangs.diagnosis import Diagnosis, FitError
 from ..state.gangs.gang import Gang, QueueInfo, Task
@@ -260,13 +260,9 @@ def _exceeds_nodes(session: Session, gang: Gang, unfit: UnfitTasks) -> bool:
     Raises:
         PluginError: a filter raised.
     """
-    node_matrix = session.cache.node_matrix
     for eq_class, count in required_tasks(list(gang.pending_tasks.values()), MissingMembers(gang)):
-        if eq_class in unfit.failed:
-            request = eq_class.request_vector(node_matrix.resource_index)
-            fitting = pods_fitting(request, node_matrix.allocatable)
-            if fitting[session.feasible(eq_class)].sum() < count:
-                return True
+        if eq_class in unfit.failed and empty_capacity(session, gang, eq_class) < count:
+            return True
     return False
 
 

@@ -8,9 +8,9 @@
 
 import heapq
 
+from ..framework.missing_members import MissingMembers
 from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
-from ..framework.statement import MissingMembers
 from ..state.gangs.gang import Gang
 
 

@@ -9,10 +9,10 @@ queue must not count there, so they have a scheduling gate until then.
 """
 
 from ..framework.candidate import Candidate
+from ..framework.missing_members import MissingMembers
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
-from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts

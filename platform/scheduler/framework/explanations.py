@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 import msgspec
 
 from ...model import times
-from ..state.gangs.diagnosis import BudgetUse, Diagnosis, FitError, NodeFit, Shortage
+from ..state.gangs.diagnosis import (
+    BudgetUse,
+    Diagnosis,
+    DomainFit,
+    FitError,
+    NodeFit,
+    Shortage,
+)
 from ..state.gangs.start_estimate import StartEstimate
 from ..state.resources import format_amount
 
@@ -110,6 +117,8 @@ class Explanation:
             explanation["pod"] = fit_error.task_name
             if fit_error.nodes is not None:
                 explanation["nodes"] = _nodes(fit_error.nodes)
+            if fit_error.domains is not None:
+                explanation["topology"] = _topology(fit_error.domains)
         for optional in ("", "nodes", "limits", "message"):
             explanation.pop(optional, None)
             encoded = msgspec.json.encode(explanation)
@@ -169,6 +178,14 @@ def _nodes(fit: NodeFit) -> dict[str, object]:
             nearest["reason"] = _shortened(fit.nearest.reason, _MAX_REASON)
         nodes["nearest"] = nearest
     return nodes
+
+
+def _topology(fit: DomainFit) -> dict[str, object]:
+    topology: dict[str, object] = {"highestTier": _shortened(fit.highest_tier, _MAX_REASON)}
+    if fit.nearest:
+        nearest = {"name": fit.nearest, "needed": fit.needed, "fitting": fit.fitting}
+        topology["nearest"] = nearest
+    return topology
 
 
 def _lacks(lacks: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, str]]:

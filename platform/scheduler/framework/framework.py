@@ -1,9 +1,12 @@
 """The configured plugins by the methods of the extension points."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ..plugins.extension_points import (
+    DomainOrderPlugin,
     FieldsPlugin,
     FilterPlugin,
     JobEnqueueablePlugin,
@@ -14,6 +17,7 @@ from ..plugins.extension_points import (
     QueueLimitPlugin,
     ReservePlugin,
     ScorePlugin,
+    Scores,
     SessionPlugin,
     VictimPlugin,
     has_method,
@@ -21,6 +25,10 @@ from ..plugins.extension_points import (
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
 from ..state.podinfo.declared_fields import union
+from ..state.resources import IntVector, Matrix
+from .plugin_calls import PluginError
+
+T = TypeVar("T")
 
 ConfiguredPlugins = Iterable[tuple[PluginOption, object]]
 
@@ -82,8 +90,39 @@ class Framework:
             "normalized_scores", every, "enableNodeOrder"
         )
         self.pod_scorers: list[ScorePlugin] = _having("pod_scores", every, "enableNodeOrder")
+        self._domain_order: list[DomainOrderPlugin] = _having(
+            "domain_scores", every, "enabledHyperNodeOrder"
+        )
         self.reserve: list[ReservePlugin] = _having("reserve", every)
         self.pre_bind: list[PreBindPlugin] = _having("pre_bind", every)
+
+    @property
+    def label_tiers(self) -> Sequence[str]:
+        """Labels of nodes that are tiers of the network where there are no HyperNodes."""
+        return self._declared("label_tiers", ())
+
+    @property
+    def max_eviction_domains(self) -> int:
+        """In how many domains of the network pods may be evicted for one gang, at most."""
+        return self._declared("max_eviction_domains", 8)
+
+    def _declared(self, name: str, default: T) -> T:
+        """Return the attribute *name* of the first plugin that has it."""
+        return next((getattr(each, name) for each in self.plugins if hasattr(each, name)), default)
+
+    def score_domains(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
+        """Return the sum of the scores of domains for pods that request *request* together.
+
+        Raises:
+            PluginError: a plugin raised.
+        """
+        total: Scores = np.zeros(used.shape[1])
+        for plugin in self._domain_order:
+            try:
+                total = total + plugin.domain_scores(request, allocatable, used)
+            except Exception as error:
+                raise PluginError(plugin, "domain_scores") from error
+        return total
 
     def suits_members_without_pods(self) -> bool:
         """Return whether members may get nodes before they have pods: those have no fields that

@@ -120,6 +120,16 @@ class Placer:
         self._refresh()
         return int(self._capacity.sum())
 
+    def capacities(self) -> IntVector:
+        """Return how many more pods fit on each node; not to be changed."""
+        self._refresh()
+        return self._capacity
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether scores are normalized over the nodes that fit."""
+        return bool(self._normalized_scorers)
+
     def allocate(self, count: int) -> list[int]:
         """Allocate up to *count* pods; returns a node index for each."""
         self._refresh()

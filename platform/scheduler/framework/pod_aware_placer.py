@@ -44,14 +44,17 @@ class PodAwarePlacer:
         scorers: Sequence[ScorePlugin] = (),
         normalized_scorers: Sequence[ScorePlugin] = (),
         on_score_error: Callable[[PluginError], object],
+        allowed: BoolVector | None = None,
     ) -> None:
         """Use *placer* for everything that does not depend on other pods.
 
-        A score that raises is skipped from then on, and *on_score_error* called.
+        *allowed* are the nodes that may be chosen, by default all. A score that raises is skipped
+        from then on, and *on_score_error* called.
         """
         self._node_matrix = node_matrix
         self._eq_class = eq_class
         self._placer = placer
+        self._allowed = allowed
         self._filters = filters
         self._scorers: dict[ScorerKey, ScoreCandidates] = {
             (each, "pod_scores"): each.pod_scores for each in scorers
@@ -77,6 +80,8 @@ class PodAwarePlacer:
                 nothing then.
         """
         if self._is_plain():
+            if self._allowed is not None:
+                return int(self._placer.capacities()[self._allowed].sum())
             return self._placer.capacity()
         chosen = self.allocate(at_most)
         self.rollback(chosen)
@@ -86,6 +91,8 @@ class PodAwarePlacer:
     def allocate(self, count: int) -> list[int]:
         """Allocate up to *count* pods; returns a node index for each."""
         if self._is_plain():
+            if self._allowed is not None:
+                return self._placer.allocate_among(count, self._allowed)
             return self._placer.allocate(count)
         chosen: list[int] = []
         position, plan = self._plan
@@ -105,6 +112,15 @@ class PodAwarePlacer:
             self.rollback(chosen)
             raise
         return chosen
+
+    @property
+    def base(self) -> Placer:
+        """The placer for what does not depend on other pods."""
+        return self._placer
+
+    def capacities(self) -> IntVector:
+        """Return how many more pods fit on each node apart from other pods; not to be changed."""
+        return self._placer.capacities()
 
     @property
     def planned(self) -> int:
@@ -155,6 +171,8 @@ class PodAwarePlacer:
 
     def _rejected(self) -> BoolVector:
         rejected = np.zeros(self._node_matrix.columns, np.bool_)
+        if self._allowed is not None:
+            rejected |= ~self._allowed
         for plugin in self._filters:
             try:
                 for each in plugin.pod_filters(self._eq_class, self._node_matrix):

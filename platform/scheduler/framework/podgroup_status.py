@@ -75,6 +75,9 @@ class PodGroupReport(NamedTuple):
     plan: PlanNote | None = None
     """What the annotation with the plan is to contain; ``None`` for what it contains."""
 
+    domain: str = ""
+    """The domain of the network that has all pods of the gang, if it has a constraint on that."""
+
     impossible: bool = False
     """Whether the gang waits, and could not start even if nothing else ran."""
 

@@ -11,6 +11,7 @@ from ..state.gangs.gang import Gang, Task
 from ..state.planning.reservations import EXPIRY_MARGIN, Purpose, Reservation
 from ..state.queue.scheduling_queue import QueueingHints
 from .decision import Eviction
+from .domain_capacities import eviction_domains
 from .preemption_attempt import PreemptionAttempt
 from .queueing_hints import ANY_NODE_CHANGE
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
@@ -35,21 +36,26 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
+    domains = eviction_domains(session, gang)
     for breaking in (False, True):
-        with (
-            session.statement(gang) as statement,
-            reservations.lent((gang.key, *outranked)),
-        ):
-            attempt = PreemptionAttempt(session, statement, gang, reach, breaking=breaking)
-            # Without victims it would hold resources of pods that may never terminate.
-            if attempt.run() and (outranked or _evicts(statement)):
-                _commit(session, gang, statement, reach)
-                for dropped in reservations.recount(outranked):
-                    forget_reservation(session, dropped)
-                return True
-        candidates = attempt.candidates
-        retry_at += [] if candidates.retry_at is None else [candidates.retry_at]
-        if not candidates.breaks_gangs:
+        breaks_gangs = False
+        for option in domains:
+            with (
+                session.within(option),
+                session.statement(gang) as statement,
+                reservations.lent((gang.key, *outranked)),
+            ):
+                attempt = PreemptionAttempt(session, statement, gang, reach, breaking=breaking)
+                # Without victims it would hold resources of pods that may never terminate.
+                if attempt.run() and (outranked or _evicts(statement)):
+                    _commit(session, gang, statement, reach)
+                    for dropped in reservations.recount(outranked):
+                        forget_reservation(session, dropped)
+                    return True
+            candidates = attempt.candidates
+            retry_at += [] if candidates.retry_at is None else [candidates.retry_at]
+            breaks_gangs |= candidates.breaks_gangs
+        if not breaks_gangs:
             break
     if retry_at:
         session.cache.scheduling_queue.starving.retry_at(min(retry_at))

@@ -15,8 +15,10 @@ from ..state.gangs.gang import Gang, Task
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .future_fit import FutureFit
+from .missing_members import MissingMembers
 from .session import Session
-from .statement import MissingMembers, Operation, Statement, grouped
+from .statement import Operation, Statement
+from .task_runs import grouped
 from .victim_candidates import VictimCandidates, uses_port_of
 from .victim_plan import NodeOption, choose_victims
 from .victim_pruning import VictimPruning, victims_of

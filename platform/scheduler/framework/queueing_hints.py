@@ -6,7 +6,7 @@ a class than it needs, no other change helps. Then gangs with equal demand wait 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 
 from ..state.gangs.gang import Gang, Task
 from ..state.podinfo.equivalence import EquivalenceClass
@@ -20,7 +20,8 @@ from ..state.queue.scheduling_queue import (
     NodeNeed,
     QueueingHints,
 )
-from .statement import MissingMembers
+from .gang_domains import used_nodes
+from .missing_members import MissingMembers, required_tasks
 from .unfit_tasks import ClassCapacity, UnfitTasks
 
 ANY_NODE_CHANGE = frozenset({FREED, USAGE})
@@ -58,6 +59,9 @@ def queueing_hints_of(
         events |= unfit.limits.get(eq_class, OWN)
     if events:
         return QueueingHints(events, demand=demand_of(gang, queue_name, tasks, missing))
+    if unfit.in_domains:
+        demand = demand_of(gang, queue_name, tasks, missing)
+        return QueueingHints(ANY_NODE_CHANGE | {ANY}, demand=demand)
     if unfit.limits and len(required) == len({task.eq_class for task in tasks}):
         limits = frozenset().union(*unfit.limits.values())
         if missing.total >= len(tasks) or len(required) == 1:
@@ -89,24 +93,6 @@ def _hints_of_extra_tasks(
     return QueueingHints(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
 
 
-def required_tasks(
-    tasks: list[Task], missing: MissingMembers
-) -> Iterable[tuple[EquivalenceClass, int]]:
-    """Yield how many tasks of which class the gang cannot do without."""
-    counts = Counter(task.eq_class for task in tasks)
-    if missing.total >= len(tasks):
-        yield from counts.items()
-        return
-    if len(counts) == 1:
-        needed = max(missing.total, sum(missing.by_role.values()))
-        yield next(iter(counts)), needed
-        return
-    for role, count in missing.by_role.items():
-        classes = {task.eq_class for task in tasks if task.role == role}
-        if len(classes) == 1:
-            yield classes.pop(), count
-
-
 def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
     """Return what decides whether *gang* fits, in which limits, before which start reservations,
     and which pods may be evicted for it; equal for equal gangs."""
@@ -122,4 +108,6 @@ def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMe
         frozenset(missing.by_role.items()),
         frozenset(counts.items()),
         gang.estimated_seconds,
+        gang.topology,
+        None if gang.topology is None else frozenset(used_nodes(gang)),
     )

@@ -5,9 +5,9 @@ still free. It gets the missing members at least to its minimum, or none.
 """
 
 from ..state.gangs.gang import Gang, Task
+from .missing_members import MissingMembers
 from .plugin_calls import PluginError
 from .session import Session
-from .statement import MissingMembers
 
 
 def suits_node(session: Session, task: Task) -> bool:

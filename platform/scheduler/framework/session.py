@@ -4,7 +4,8 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -37,6 +38,7 @@ from .decision import Eviction, Nomination, UngatedPod
 from .explain import explain
 from .feasibility import pod_masks
 from .framework import Framework
+from .gang_domains import EVERYWHERE, GangDomains, Option
 from .placer import NodeLimit, Placer
 from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
@@ -58,6 +60,10 @@ OWN_CHANGES = QueueingHints(OWN)
 
 class Session(PluginDecisions):
     """The scheduler cache and the plugins, for the actions of one cycle."""
+
+    _option = EVERYWHERE
+    """The nodes that may be chosen now."""
+    _spare: NodeLimit | None = None
 
     def __init__(
         self,
@@ -104,7 +110,7 @@ class Session(PluginDecisions):
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
-        self._spare: NodeLimit | None = None
+        self._option_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         calls = PluginCalls(framework.plugin_names)
@@ -133,6 +139,11 @@ class Session(PluginDecisions):
         Raises:
             PluginError: a filter or limit raised.
         """
+        if self._option.allowed is not None:
+            return self._option_placer(eq_class, self._option)
+        return self._unrestricted_placer(eq_class)
+
+    def _unrestricted_placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         if self._spare is not None:
             return self._spare_placer(eq_class, self._spare)
         pod_aware = self._pod_aware_placers.get(eq_class)
@@ -156,6 +167,71 @@ class Session(PluginDecisions):
         self._pod_aware_placers[eq_class] = pod_aware
         return pod_aware
 
+    def domains_of(self, gang: Gang) -> GangDomains | None:
+        """Return the domains of the network into which the pods of *gang* may go; ``None`` if it
+        has no constraint, or nothing is known about the network."""
+        if gang.topology is None:
+            return None
+        table = self.cache.domains.table()
+        if not len(table):
+            return None
+        return GangDomains(
+            table, gang, gang.topology, self.cache.node_matrix, self._framework.score_domains
+        )
+
+    def capacities(self, eq_class: EquivalenceClass) -> IntVector:
+        """Return how many more pods of *eq_class* fit on each node, apart from other pods.
+
+        Raises:
+            PluginError: a filter or limit raised.
+        """
+        return self.placer(eq_class).capacities()
+
+    def total_request(self, tasks: Sequence[Task]) -> IntVector:
+        """Return what *tasks* request together."""
+        index = self.cache.node_matrix.resource_index
+        total = np.zeros(len(index), np.int64)
+        for eq_class, count in Counter(task.eq_class for task in tasks).items():
+            request = eq_class.request_vector(index)
+            total[: len(request)] += request * count
+        return total
+
+    @property
+    def max_eviction_domains(self) -> int:
+        """In how many domains pods may be evicted for one gang, at most."""
+        return self._framework.max_eviction_domains
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only some nodes may be chosen."""
+        return self._option.allowed is not None
+
+    @contextmanager
+    def within(self, option: Option) -> Iterator[None]:
+        """Let the block use the nodes of *option* alone."""
+        self._option = option
+        try:
+            yield
+        finally:
+            self._option = EVERYWHERE
+            self._option_placers.clear()
+
+    def _option_placer(self, eq_class: EquivalenceClass, option: Option) -> PodAwarePlacer:
+        known = self._option_placers.get(eq_class)
+        if known is None:
+            found = self._unrestricted_placer(eq_class)
+            placer = found.base if isinstance(found, PodAwarePlacer) else found
+            is_normalized = eq_class.sees_pods or placer.is_normalized
+            if placer.is_normalized:
+                # Its scores are normalized over all nodes, and only some may be chosen.
+                limits = () if self._spare is None else (self._spare,)
+                placer = self._new_placer(eq_class, *limits, normalized=False)
+            known = self._new_pod_aware_placer(
+                eq_class, placer, allowed=option.allowed, normalized=is_normalized
+            )
+            self._option_placers[eq_class] = known
+        return known
+
     @contextmanager
     def limited_to(self, limit: NodeLimit) -> Iterator[None]:
         """Let the block allocate no more pods on a node than *limit* permits, too."""
@@ -177,7 +253,9 @@ class Session(PluginDecisions):
             self._spare_placers[eq_class] = known
         return known
 
-    def _new_placer(self, eq_class: EquivalenceClass, *limits: NodeLimit) -> Placer:
+    def _new_placer(
+        self, eq_class: EquivalenceClass, *limits: NodeLimit, normalized: bool = True
+    ) -> Placer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
         normalized_scorers = calls.opened(framework.normalized_scorers)
@@ -189,31 +267,43 @@ class Session(PluginDecisions):
             scorers=calls.opened(framework.scorers),
             static_scorers=calls.opened(framework.static_scorers),
             # Other pods exclude candidates, so the scores are not normalized without them.
-            normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
+            normalized_scorers=normalized_scorers if normalized and not eq_class.sees_pods else (),
             on_score_error=calls.record,
         )
 
-    def _new_pod_aware_placer(self, eq_class: EquivalenceClass, placer: Placer) -> PodAwarePlacer:
+    def _new_pod_aware_placer(
+        self,
+        eq_class: EquivalenceClass,
+        placer: Placer,
+        *,
+        allowed: BoolVector | None = None,
+        normalized: bool = True,
+    ) -> PodAwarePlacer:
         framework, calls = self._framework, self.calls
-        calls.require_open(framework.pod_filters)
+        sees_pods = eq_class.sees_pods
+        if sees_pods:
+            calls.require_open(framework.pod_filters)
         return PodAwarePlacer(
             self.cache.node_matrix,
             eq_class,
             placer,
-            filters=framework.pod_filters,
-            scorers=calls.opened(framework.pod_scorers),
-            normalized_scorers=calls.opened(framework.normalized_scorers),
+            filters=framework.pod_filters if sees_pods else (),
+            scorers=calls.opened(framework.pod_scorers) if sees_pods else (),
+            normalized_scorers=calls.opened(framework.normalized_scorers) if normalized else (),
             on_score_error=calls.record,
+            allowed=allowed,
         )
 
     def feasible(self, eq_class: EquivalenceClass) -> BoolVector:
-        """Return which nodes the filters permit for *eq_class*; not to be changed.
+        """Return which nodes the filters permit for *eq_class*, of those that may be chosen; not to
+        be changed.
 
         Raises:
             PluginError: a filter raised.
         """
         self.calls.require_open(self._framework.filters)
-        return self._feasibility.get(eq_class).feasible
+        feasible = self._feasibility.get(eq_class).feasible
+        return feasible if self._option.allowed is None else feasible & self._option.allowed
 
     def rejected_by_pods(self, eq_class: EquivalenceClass) -> BoolVector:
         """Return which nodes are infeasible for *eq_class* by the pods that are on nodes now.
@@ -279,6 +369,8 @@ class Session(PluginDecisions):
 
     def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
+        if self._option.allowed is not None:
+            return NodeFit(f"the nodes of {self._option.name} have too little capacity")
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:

@@ -30,11 +30,14 @@ from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
+from .domain_capacities import planned_domain
+from .missing_members import MissingMembers
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
 from .queueing_hints import demand_of
 from .session import Session
-from .statement import MissingMembers, OperationKind, Statement, grouped, runs
+from .statement import OperationKind, Statement
+from .task_runs import grouped, runs
 
 RELEASE_SECONDS = 30.0
 """After which terminating pods are expected to have ended."""
@@ -512,11 +515,15 @@ class StartPlanning:
             needs = self._needs(gang)
             if needs is None:
                 return None
+            option = planned_domain(self._session, gang)
+            if option is None:
+                return None
             index = self._cache.node_matrix.resource_index
-            pod_needs = tuple(
-                PodNeed(each.request_vector(index), self._session.feasible(each), count)
-                for each, count in needs
-            )
+            with self._session.within(option):
+                pod_needs = tuple(
+                    PodNeed(each.request_vector(index), self._session.feasible(each), count)
+                    for each, count in needs
+                )
         except PluginError as error:
             self._session.calls.record(error)
             return None

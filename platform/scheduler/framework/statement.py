@@ -1,9 +1,9 @@
 """Statements: all-or-nothing attempts to schedule a gang."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -19,11 +19,16 @@ from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
+from ..state.resources import IntVector
 from .affinity_order import in_affinity_order
+from .domain_allocation import DomainAllocation
+from .gang_domains import GangDomains, Option
+from .missing_members import MissingMembers
 from .placer import Placer
 from .plugin_calls import PluginError
 from .pod_aware_placer import PodAwarePlacer
-from .unfit_tasks import ClassCapacity, UnfitTasks
+from .task_runs import grouped, runs
+from .unfit_tasks import ClassCapacity, Failures, UnfitTasks
 
 
 class SessionView(Protocol):
@@ -63,44 +68,26 @@ class SessionView(Protocol):
         """Return why no node fits another pod of *eq_class*."""
         ...
 
-
-class MissingMembers:
-    """The members that a gang needs to be ready, counted down as tasks are allocated."""
-
-    def __init__(self, gang: Gang) -> None:
-        """Count the members that *gang* needs beyond its ready ones."""
-        self.total = max(gang.min_member - gang.counts.ready, 0)
-        self.by_role: dict[str, int] = {}
-        for role, minimum in gang.role_minima.items():
-            if minimum > gang.role_counts(role).ready:
-                self.by_role[role] = minimum - gang.role_counts(role).ready
+    def domains_of(self, gang: Gang) -> GangDomains | None:
+        """Return the domains of the network into which *gang* may go; ``None`` for everywhere."""
+        ...
 
     @property
-    def satisfied(self) -> bool:
-        """Whether no member is missing."""
-        return not self.total and not self.by_role
+    def is_restricted(self) -> bool:
+        """Whether only some nodes may be chosen."""
+        ...
 
-    def needed(self, role: str, available: int) -> int:
-        """Return how many of *available* tasks of *role* are needed for the gang to be ready."""
-        own = self.by_role.get(role, 0)
-        others = len(self.by_role) - (role in self.by_role)
-        return available if others else min(max(self.total, own), available)
+    def capacities(self, eq_class: EquivalenceClass) -> IntVector:
+        """Return how many more pods of *eq_class* fit on each node, apart from other pods."""
+        ...
 
-    def consume(self, role: str, count: int) -> None:
-        """Count *count* tasks of *role* as allocated."""
-        self.total = max(self.total - count, 0)
-        left = self.by_role.pop(role, 0) - count
-        if left > 0:
-            self.by_role[role] = left
+    def total_request(self, tasks: Sequence[Task]) -> IntVector:
+        """Return what *tasks* request together."""
+        ...
 
-    def is_satisfiable(self, rest: Sequence[Task]) -> bool:
-        """Return whether *rest* has enough tasks of each role, and in total."""
-        available: dict[str, int] = {}
-        for task in rest:
-            available[task.role] = available.get(task.role, 0) + 1
-        return len(rest) >= self.total and all(
-            available.get(role, 0) >= count for role, count in self.by_role.items()
-        )
+    def within(self, option: Option) -> AbstractContextManager[None]:
+        """Return the context in which the nodes of *option* alone are used."""
+        ...
 
 
 class OperationKind(Enum):
@@ -308,7 +295,20 @@ class Statement:
     # -- gangs ---------------------------------------------------------------------------------
 
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
-        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied."""
+        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied.
+
+        With a constraint on the network between the pods, all go into one domain.
+        """
+        domains = self._session.domains_of(self._gang)
+        if domains is None:
+            self.try_minimum(tasks, missing)
+        elif not missing.satisfied:
+            allocation = DomainAllocation(self, self._session, self._gang)
+            allocation.allocate_minimum(domains, self._unblocked(tasks), missing)
+
+    def try_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
+        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied, on the nodes
+        that may be used now."""
         tasks = self._unblocked(tasks)
         if self.unfit.blocked and not missing.is_satisfiable(tasks):
             return
@@ -325,6 +325,14 @@ class Statement:
 
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
+        if self._session.domains_of(self._gang) is None:
+            return self.try_extra(tasks, at_most)
+        allocation = DomainAllocation(self, self._session, self._gang)
+        return allocation.allocate_extra(self._unblocked(tasks), at_most)
+
+    def try_extra(self, tasks: Sequence[Task], at_most: int) -> int:
+        """Allocate up to *at_most* further tasks on the nodes that may be used now; returns how
+        many."""
         allocated = 0
         for eq_class, run in runs(in_affinity_order(self._unblocked(tasks))):
             if allocated == at_most:
@@ -335,6 +343,27 @@ class Statement:
                 self._allocate_best(eq_class, run[:possible])
                 allocated += possible
         return allocated
+
+    def failures(self) -> Failures:
+        """Return which tasks did not fit, and why."""
+        return Failures(
+            dict(self.fit_errors),
+            frozenset(self._failed),
+            frozenset(self.unfit.failed),
+            tuple(self._fitting_uids),
+        )
+
+    def set_failures(self, failures: Failures) -> None:
+        """Forget which tasks did not fit since *failures* were returned."""
+        self.fit_errors, self._failed = dict(failures.fit_errors), set(failures.roles)
+        self.unfit.failed = set(failures.classes)
+        self._fitting_uids = list(failures.fitting_uids)
+
+    def add_failure(self, task: Task, error: FitError) -> None:
+        """Record that *task* does not fit because of *error*."""
+        self.unfit.failed.add(task.eq_class)
+        self._failed.add(task.role or task.eq_class)
+        self.fit_errors.setdefault(task.role, error)
 
     def has_failed(self, task: Task) -> bool:
         """Return whether *task* is blocked, or another task of its role did not fit.
@@ -375,7 +404,7 @@ class Statement:
         placer = self._session.placer(eq_class)
         capacity = placer.capacity(len(tasks))
         possible = min(allowed, capacity)
-        if not self._operations:
+        if not self._operations and not self._session.is_restricted:
             self.unfit.capacities[eq_class] = _class_capacity(placer, eq_class, capacity)
         if possible < len(tasks):
             self.unfit.failed.add(eq_class)
@@ -503,20 +532,3 @@ def _class_capacity(
     if isinstance(placer, PodAwarePlacer):
         return ClassCapacity(count, is_exact=False, sees_pods=True)
     return ClassCapacity(count, is_exact=not placer.limited)
-
-
-def grouped(tasks: Sequence[Task]) -> list[Task]:
-    """Return *tasks* grouped by equivalence class and role, to allocate each group at once.
-
-    For use when all are needed, so that their order has no effect.
-    """
-    groups: dict[tuple[EquivalenceClass, str], list[Task]] = {}
-    for task in tasks:
-        groups.setdefault((task.eq_class, task.role), []).append(task)
-    return [task for group in groups.values() for task in group]
-
-
-def runs(tasks: Sequence[Task]) -> Iterator[tuple[EquivalenceClass, list[Task]]]:
-    """Yield *tasks* in order, those in succession with the same class and role together."""
-    for (eq_class, _), run in groupby(tasks, key=lambda task: (task.eq_class, task.role)):
-        yield eq_class, list(run)

@@ -30,9 +30,11 @@ from ..state.queue.scheduling_queue import RESYNC_SECONDS
 from ..state.resources import BoolVector
 from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, IncompleteEviction
+from .gang_domains import EVERYWHERE
+from .missing_members import MissingMembers
 from .plugin_calls import PluginError
 from .session import Session
-from .statement import MissingMembers, OperationKind
+from .statement import OperationKind
 
 GANG_INCOMPLETE = "GangIncomplete"
 """Reason of the condition of evicted members."""
@@ -227,16 +229,33 @@ def _allocate_missing(session: Session, gang: Gang, until: float | None) -> bool
     if is_limited or until is None:
         reservations.drop(gang.key)
         return False
-    needed = _needed(gang, tasks)
-    if known is not None and _is_suitable(session, known, needed):
-        return False  # to choose again would wake other gangs, whose choices wake this one
+    _hold(session, gang, _needed(gang, tasks), fitting, known, until)
+    return False
+
+
+def _hold(
+    session: Session,
+    gang: Gang,
+    needed: Sequence[Task],
+    fitting: dict[str, int],
+    known: Reservation | None,
+    until: float,
+) -> None:
+    """Hold resources for the *needed* tasks of *gang*; *known* is what is held for it now."""
+    domains = session.domains_of(gang)
+    option = EVERYWHERE if domains is None else domains.widest()
+    holds: dict[str, int] = {}
+    if option is not None:
+        with session.within(option):
+            if known is not None and _is_suitable(session, known, needed):
+                return  # to choose again would wake other gangs, whose choices wake this one
+            holds = _choose_nodes(session, needed, fitting)
+    reservations = session.cache.reservations
     reservations.drop(gang.key)
-    holds = _choose_nodes(session, needed, fitting)
     if holds:
         held = reservations.hold(gang, holds, until=until, purpose=Purpose.STRANDED)
         if held is not None:
             held.chosen_at = session.cache.cycle_time
-    return False
 
 
 def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Task]) -> bool:

@@ -1,7 +1,9 @@
 """What an attempt to schedule a gang has learned about the tasks that did not fit."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..state.gangs.diagnosis import FitError
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
 
@@ -16,6 +18,16 @@ class ClassCapacity:
 
     sees_pods: bool = False
     """Whether it also depends on pods on other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Which tasks did not fit, at some point of an attempt."""
+
+    fit_errors: Mapping[str, FitError]
+    roles: frozenset[str | EquivalenceClass]
+    classes: frozenset[EquivalenceClass]
+    fitting_uids: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -34,9 +46,13 @@ class UnfitTasks:
     blocked: set[str] = field(default_factory=set)
     """Uids of tasks that only their own changes can help."""
 
+    in_domains: bool = False
+    """Whether no domain of the network had the capacity; all nodes together may have it."""
+
     def update(self, other: "UnfitTasks") -> None:
         """Add what a later statement for the same gang has learned."""
         self.capacities |= other.capacities
         self.failed |= other.failed
         self.limits |= other.limits
         self.blocked |= other.blocked
+        self.in_domains |= other.in_domains

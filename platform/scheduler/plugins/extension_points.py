@@ -344,6 +344,15 @@ class VictimPlugin(Protocol):
         ...
 
 
+class DomainOrderPlugin(Protocol):
+    """Order of the domains of the network (HyperNodes) of one tier: the best one is tried first."""
+
+    def domain_scores(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
+        """Return a score for each domain, a column of *allocatable* and *used*; all scores are
+        added. *request* is that of all pending pods of the gang together."""
+        ...
+
+
 class ReservePlugin(Protocol):
     """A plugin that reserves something for pods from the decision on their node until they have it.
 
@@ -388,7 +397,8 @@ class PreBindPlugin(Protocol):
 
 EXTENSION_POINTS = (
     SessionPlugin, OrderPlugin, JobValidPlugin, JobEnqueueablePlugin, JobReadyPlugin,
-    QueueLimitPlugin, FilterPlugin, ScorePlugin, VictimPlugin, ReservePlugin, PreBindPlugin,
+    QueueLimitPlugin, FilterPlugin, ScorePlugin, VictimPlugin, DomainOrderPlugin, ReservePlugin,
+    PreBindPlugin,
 )  # fmt: skip
 
 METHODS = {

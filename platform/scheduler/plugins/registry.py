@@ -21,6 +21,7 @@ from .gang import GangPlugin
 from .handle import Handle, takes_handle
 from .hierarchical_capacity import HierarchicalCapacityPlugin
 from .hierarchical_drf import HierarchicalDrfPlugin
+from .network_topology_aware import NetworkTopologyAwarePlugin
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
@@ -48,7 +49,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "extender": None,
     "fairshare": FairSharePlugin,
     "gang": GangPlugin,
-    "network-topology-aware": None,
+    "network-topology-aware": NetworkTopologyAwarePlugin,
     "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
     "numa-aware": None,
@@ -79,6 +80,10 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
         "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
         "capacity.DynamicResourceAllocationEnable": "resource claims are not supported",
+    },
+    "network-topology-aware": {
+        "hypernode.binpack.normal-pod.enable": "pods without a topology are scored by node only",
+        "hypernode.binpack.normal-pod.fading": "pods without a topology are scored by node only",
     },
     "predicates": {
         "predicate.CacheEnable": "results of filters are always kept",

@@ -81,6 +81,8 @@ class _PodGroupState:
     """The explanation that *annotation* was encoded from, if this process wrote it."""
     plan: str | None = None
     """The plan that the PodGroup has."""
+    domain: str | None = None
+    """The HyperNode that the PodGroup has in its annotation."""
     written_at: float = float("-inf")
     stale_since: float | None = None
     """Since when desired and observed status differ, if the write is delayed."""
@@ -93,6 +95,7 @@ class _PodGroupState:
             is_equal_status(self.report.status, self.observed)
             and self.is_explained()
             and not self.is_plan_due()
+            and self.is_domain_written()
         )
 
     def changed_annotations(self) -> dict[str, str | None]:
@@ -102,7 +105,14 @@ class _PodGroupState:
             changed[names.WHY] = self.report.why.encode() if self.report.why else None
         if self.report.plan is not None and not self.is_planned():
             changed[names.PLAN] = self.report.plan.text
+        if not self.is_domain_written():
+            changed[names.ALLOCATED_HYPERNODE] = self.report.domain
         return changed
+
+    def is_domain_written(self) -> bool:
+        """Return whether the PodGroup has the HyperNode of its pods, if there is one. It keeps that
+        when its pods are deleted."""
+        return not self.report.domain or self.report.domain == self.domain
 
     def is_planned(self) -> bool:
         """Return whether the PodGroup has the desired plan, or rightly none."""
@@ -270,12 +280,14 @@ class StatusUpdater:
                 podgroup.metadata.uid,
                 podgroup.metadata.annotations.get(names.WHY),
                 plan=podgroup.metadata.annotations.get(names.PLAN),
+                domain=podgroup.metadata.annotations.get(names.ALLOCATED_HYPERNODE),
             )
         version = podgroup.metadata.resource_version
         if state.report.podgroup is not podgroup and _is_newer(version, state.version):
             # Another client may have written it.
             state.version, state.observed = version, podgroup.status
             state.plan = podgroup.metadata.annotations.get(names.PLAN)
+            state.domain = podgroup.metadata.annotations.get(names.ALLOCATED_HYPERNODE)
             annotation = podgroup.metadata.annotations.get(names.WHY)
             if annotation != state.annotation:
                 state.annotation, state.written_why = annotation, None
@@ -384,6 +396,7 @@ class StatusUpdater:
             state.version = new.metadata.resource_version
             state.annotation, state.written_why = annotations.get(names.WHY, state.annotation), why
             state.plan = annotations.get(names.PLAN, state.plan)
+            state.domain = annotations.get(names.ALLOCATED_HYPERNODE, state.domain)
             state.observed = PodGroupStatus(
                 phase=desired.phase,
                 conditions=conditions,

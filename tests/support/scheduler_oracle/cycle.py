@@ -8,7 +8,7 @@ Two rules are documented decisions and not Volcano's: pods of a gang that needs 
 are allocated class by class, and ties between nodes go to the first name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from support.scheduler_oracle.nodes import NodeState, Scorer, best_node, feasible_nodes
@@ -30,6 +30,7 @@ from support.scheduler_oracle.queues import (
     no_limits,
     proportion_limits,
 )
+from support.scheduler_oracle.topology import allowed, domains_of, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ class _Cycle:
         self.scorers = [Scorer(name, config.arguments[name]) for name in config.scorers]
         overcommit = config.arguments.get("overcommit")
         self.idle = self._overcommitted_idle(overcommit) if overcommit is not None else None
+        self.domains = domains_of(objects.hypernodes, self.nodes)
+        self.where = {
+            pod.metadata.uid: objects.node_of(pod)
+            for pod in objects.pods
+            if objects.uses_node(pod) and not pod.metadata.deletion_timestamp
+        }
         self.enqueued: list[str] = []
         self.placements: dict[str, str] = {}
 
@@ -234,7 +241,29 @@ class _Cycle:
             attempt.pods = [each for each in attempt.pods if each.mark != pod.mark]
 
     def _allocate_minimum(self, gang: GangFacts, pods: Sequence[PodFacts]) -> bool:
-        """Allocate pods until *gang* is ready; undo all if it does not become so."""
+        """Allocate pods until *gang* is ready, in one domain of the network if it requires that;
+        undo all if it does not become so."""
+        if gang.is_ready():
+            return True
+        return any(self._try_minimum(gang, pods, among) for among in self._options(gang, pods))
+
+    def _options(
+        self, gang: GangFacts, pods: Sequence[PodFacts]
+    ) -> Iterator[Collection[str] | None]:
+        """Yield the nodes that may be tried, in order; ``None`` for all."""
+        known = {**self.where, **self.placements}
+        used = {known[uid] for uid in gang.ready if uid in known}
+        found = allowed(gang.podgroup, self.domains, used)
+        if found is not None:
+            domains, is_hard = found
+            yield from in_order(domains, pods, self.nodes, self.config)
+            if is_hard:
+                return
+        yield None
+
+    def _try_minimum(
+        self, gang: GangFacts, pods: Sequence[PodFacts], among: Collection[str] | None
+    ) -> bool:
         failed: set[object] = set()
         chosen: list[PodFacts] = []
         for pod in pods:
@@ -242,7 +271,7 @@ class _Cycle:
                 break
             if pod.mark in failed:
                 continue
-            if self._allocate(gang, pod):
+            if self._allocate_among(gang, pod, among):
                 chosen.append(pod)
             else:
                 failed.add(pod.mark)
@@ -253,9 +282,18 @@ class _Cycle:
         return False
 
     def _allocate(self, gang: GangFacts, pod: PodFacts) -> bool:
+        """Allocate one pod, close to the others of its gang if that requires it."""
+        return any(
+            self._allocate_among(gang, pod, among) for among in list(self._options(gang, [pod]))
+        )
+
+    def _allocate_among(
+        self, gang: GangFacts, pod: PodFacts, among: Collection[str] | None
+    ) -> bool:
         if not gang.single and not pod.is_best_effort and not self._allows(gang, pod):
             return False
         candidates = feasible_nodes(self.nodes.values(), pod, gang.key, self.config)
+        candidates = [node for node in candidates if among is None or node.name in among]
         if not candidates:
             return False
         node = best_node(candidates, pod, self.scorers, self.guide.get(pod.uid, ""))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from batholith.model.hypernode import HyperNode
 from batholith.model.meta import ObjectMeta
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
@@ -104,6 +105,7 @@ class Objects:
     podgroups: Sequence[PodGroup]
     queues: Sequence[Queue]
     priority_classes: Sequence[PriorityClass] = ()
+    hypernodes: Sequence[HyperNode] = ()
     assumed: Mapping[str, str] = field(default_factory=dict)
     """Node by uid of a pod whose binding is not observed yet."""
 

@@ -45,12 +45,14 @@ from ..podinfo.victim_traits import VictimTraits, restarted_traits
 from ..queue.admission_rounds import AdmissionRounds
 from ..queue.scheduling_queue import ANY, PODGROUP, VICTIMS, SchedulingQueue, queue_gained
 from ..run_times.run_times import RunTimes
+from ..topology.domains import Domains
 from .change_record import ChangeRecord
 from .events import (
     CacheEvent,
     CSINodeEvent,
     DeclarationsChanged,
     EvictionForgotten,
+    HyperNodeEvent,
     NamespaceEvent,
     NodeEvent,
     NodesMeasured,
@@ -90,6 +92,7 @@ class SchedulerCache:
         queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
         self.node_matrix = NodeMatrix()
+        self.domains = Domains(self.node_matrix)
         self.task_table = TaskTable(self.node_matrix.resource_index)
         add_victim_columns(self.task_table)
         self.scheduling_queue = SchedulingQueue()
@@ -180,6 +183,8 @@ class SchedulerCache:
                 self._wake_all_if(self.pod_classes.update_csi_node(old, new))
             case ResourceQuotaEvent(old, new):
                 self._wake_all_if(self.resource_quotas.update(old, new))
+            case HyperNodeEvent(old, new):
+                self._wake_all_if(self.domains.update_hypernode(old, new))
             case PodDisruptionBudgetEvent(old, new):
                 self._wake_all_if(self.disruption_budgets.update(old, new))
             case NodesMeasured(by_node, amounts):
@@ -256,6 +261,7 @@ class SchedulerCache:
             if index is not None:
                 self.arrivals.forget(index)
             self.node_matrix.remove_node(name)
+        self.domains.update_node(old, new)
         if before and index is not None and self.node_matrix.node_infos[index] != before:
             self.planned.node_changed(index)
 

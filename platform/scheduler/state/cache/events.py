@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from ....model.hypernode import HyperNode
 from ....model.podgroup import PodGroup
 from ....model.queue import Queue
 from ..core_types import (
@@ -75,6 +76,10 @@ class PodDisruptionBudgetEvent(ObjectEvent[PodDisruptionBudget]):
     """A PodDisruptionBudget was added, updated or deleted."""
 
 
+class HyperNodeEvent(ObjectEvent[HyperNode]):
+    """A HyperNode was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -130,6 +135,7 @@ CacheEvent = (
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent
+    | HyperNodeEvent
     | NodesMeasured
     | PlacementForgotten
     | EvictionForgotten

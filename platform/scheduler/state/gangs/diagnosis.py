@@ -82,6 +82,21 @@ class NodeFit:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainFit:
+    """How the domains of the network fit a gang."""
+
+    highest_tier: str
+    """The highest tier allowed, as it was given."""
+
+    nearest: str = ""
+    """The domain that fits the most pods, of those that are allowed."""
+
+    needed: int = 0
+    fitting: int = 0
+    """How many pods are needed, and fit there."""
+
+
+@dataclass(frozen=True, slots=True)
 class FitError:
     """The first task of its role that did not fit."""
 
@@ -92,10 +107,13 @@ class FitError:
     message: str
     stage: Stage = Stage.NODES
     nodes: NodeFit | None = None
-    """Set at stage ``NODES``."""
+    """Set at stage ``NODES``, unless domains of the network are too small."""
 
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of, at stage ``QUOTA``."""
+
+    domains: DomainFit | None = None
+    """Set at stage ``NODES`` if domains of the network are too small."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ..podinfo.pod_fields import reported_condition, task_index, task_priority
 from ..podinfo.victim_traits import victim_traits
 from ..podinfo.volumes import mounted_pvcs
 from ..resources import Amounts, amounts
+from ..topology.constraint import TopologyConstraint, constraint_of
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
 from .start_estimate import StartEstimate
@@ -267,6 +268,10 @@ class Gang:
     estimated_seconds: float | None = None
     """For how long it is expected to run, as of :attr:`estimated_version`."""
     estimated_version = -1
+    topology: TopologyConstraint | None = None
+    """What it requires of the network between its pods."""
+    planned_domain = ""
+    """The domain of the network in which its start is planned."""
     rejected_version = -1
     """Version of this gang when it was rejected."""
 
@@ -500,6 +505,7 @@ class Gang:
         self.min_resources = amounts(spec.min_resources)
         if not self.single:
             self.min_member = spec.min_member
+        self.topology = constraint_of(spec)
         minima = spec.min_task_member
         self.role_minima = minima if self.min_member >= sum(minima.values()) else {}
 

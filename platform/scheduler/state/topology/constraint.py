@@ -1,0 +1,42 @@
+"""What a gang requires of the network between its pods."""
+
+from dataclasses import dataclass
+
+from ....model.podgroup import PodGroupSpec
+
+SOFT = "soft"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyConstraint:
+    """The pods of a gang go into one domain, of a low tier if possible."""
+
+    is_hard: bool
+    """Whether the gang waits if no domain of an allowed tier fits it."""
+
+    highest_tier: int | None = None
+    """The highest tier allowed, if it is given as a number."""
+
+    highest_tier_name: str = ""
+    """The name of that tier, if it is given by name."""
+
+    @property
+    def described_tier(self) -> str:
+        """The highest tier allowed, for people."""
+        return self.highest_tier_name or str(self.highest_tier)
+
+
+def constraint_of(spec: PodGroupSpec) -> TopologyConstraint | None:
+    """Return the constraint of a PodGroup, if it has one.
+
+    Without a highest tier, also a hard one prefers low tiers only: all nodes are a domain, too.
+    """
+    topology = spec.network_topology
+    if topology is None:
+        return None
+    tier, name = topology.highest_tier_allowed, topology.highest_tier_name
+    if topology.mode == SOFT or (tier is None and not name):
+        return TopologyConstraint(is_hard=False)
+    return TopologyConstraint(
+        is_hard=True, highest_tier=tier, highest_tier_name="" if tier is not None else name
+    )
