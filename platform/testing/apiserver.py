@@ -18,10 +18,10 @@ from ..local.apiserver.app import App
 from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
 from ..local.apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
 from ..local.apiserver.kinds.info import KindInfo
+from ..local.apiserver.kinds.patches import merge_patch
 from ..local.apiserver.storage.object_store import ObjectStore, PendingWrite
 from ..local.apiserver.storage.resource_store import ResourceStore
 from ..local.apiserver.storage.stored_objects import WatchEvent
-from ..local.apiserver.verbs.patches import merge_patch
 from ..local.supervisor.apiserver import RunningServer, Settings, running
 from ..model.admission import Webhook
 from ..model.names import PODS, Resource

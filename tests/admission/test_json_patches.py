@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batholith.admission.serving.patches import create_patch
-from batholith.local.apiserver.verbs.patches import json_patch
+from batholith.local.apiserver.kinds.patches import json_patch
 
 NAMES = st.sampled_from(["a", "b", "a/b", "~", "~1", ""])
 VALUES = st.recursive(

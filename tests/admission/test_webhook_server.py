@@ -27,7 +27,7 @@ from batholith.admission.serving.server import MAX_BODY, ReviewServer
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.transport import ClientOptions
-from batholith.local.apiserver.verbs.patches import json_patch
+from batholith.local.apiserver.kinds.patches import json_patch
 from batholith.machinery.serving_certificate import CertificateError, ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds

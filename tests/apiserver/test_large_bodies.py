@@ -24,7 +24,7 @@ from batholith.local.apiserver.custom.schema import StructuralSchema
 from batholith.local.apiserver.errors.status import StatusError
 from batholith.local.apiserver.http import bodies, yaml_process
 from batholith.local.apiserver.kinds.info import OFFLOAD_THRESHOLD
-from batholith.local.apiserver.verbs.patches import json_patch
+from batholith.local.apiserver.kinds.patches import json_patch
 from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
 

@@ -120,10 +120,14 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
-    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": warned({"webhooks": []}),
+    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": enforced(
+        f"{SERVER}/admission/webhooks.py", {"webhooks": []}
+    ),
     "admissionregistration.k8s.io/v1/validatingadmissionpolicies": warned({"spec": {}}),
     "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": warned({"spec": {}}),
-    "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": warned({"webhooks": []}),
+    "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": enforced(
+        f"{SERVER}/admission/webhooks.py", {"webhooks": []}
+    ),
     "apiextensions.k8s.io/v1/customresourcedefinitions": enforced(
         f"{SERVER}/controllers/crds.py", definition("bars", "Bar")
     ),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.local.apiserver.verbs.patches import (
+from batholith.local.apiserver.kinds.patches import (
     PatchError,
     json_patch,
     merge_patch,

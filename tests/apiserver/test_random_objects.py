@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
-from batholith.local.apiserver.kinds import go_types
+from batholith.local.apiserver.kinds import go_types, patches
 from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.local.apiserver.printing import tables
 from batholith.local.apiserver.printing.ages import age
-from batholith.local.apiserver.verbs import patches
 from batholith.model import times
 
 NOW = times.parse("2026-01-01T00:00:00Z")

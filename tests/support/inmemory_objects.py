@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
+from batholith.local.apiserver.kinds.patches import json_patch
 from batholith.local.apiserver.kinds.strategic_merge import PatchError
-from batholith.local.apiserver.verbs.patches import json_patch
 from batholith.model.names import Resource
 
 Object = dict[str, Any]

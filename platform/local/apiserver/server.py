@@ -20,6 +20,7 @@ from ...model import names
 from ...model.admission import Webhook
 from ...model.names import Resource
 from . import bootstrap
+from .admission.dynamic import DynamicAdmission
 from .app import App
 from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
@@ -144,7 +145,8 @@ class _ServerCore:
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
         self._authorizer = _authorizer(self._store, self._catalog)
-        admission = Admission(lookup, config.webhooks, self._authorizer)
+        self._dynamic = DynamicAdmission(self._store, self._catalog, lookup.get)
+        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
         kubelet_context = _kubelet_client_context(config)
@@ -204,7 +206,12 @@ class _ServerCore:
         store = self._store
         self._pods_by_node.rebuild()
         self._authorizer.rebuild()
-        store.listeners += [self._pods_by_node.observe, self._authorizer.observe]
+        self._dynamic.rebuild()
+        store.listeners += [
+            self._pods_by_node.observe,
+            self._authorizer.observe,
+            self._dynamic.observe,
+        ]
         for controller in self._controllers:
             # The CRD controller is first: the stores of custom kinds exist for those after it.
             for kind in self._catalog.stored_kinds():
@@ -238,6 +245,7 @@ class _ServerCore:
             await committing
             await store.close()
             await self._log_proxy.close()
+            await self._dynamic.close()
 
     async def _bootstrap(self) -> None:
         await bootstrap.ensure_defaults(

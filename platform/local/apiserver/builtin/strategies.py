@@ -20,6 +20,7 @@ from . import (
     pod_defaults,
     pod_strategy,
     stored_defaults,
+    webhook_validation,
     workloads,
 )
 
@@ -69,7 +70,9 @@ _BINDING = StrategyHooks(
     validate=core_objects.validate_binding,
     name_rule=validation.path_segment_error,
 )
-_WEBHOOKS = StrategyHooks(default=core_objects.default_webhooks)
+_WEBHOOKS = StrategyHooks(
+    default=core_objects.default_webhooks, validate=webhook_validation.validate_webhooks
+)
 
 _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "ConfigMap"): StrategyHooks(validate=core_objects.validate_config_map),

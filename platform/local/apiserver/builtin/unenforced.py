@@ -64,10 +64,8 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
     (ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
     ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
@@ -210,6 +208,25 @@ def _secret(obj: Json) -> Found:
         yield "type", "no token is written into it; use kubectl create token"
 
 
+_REVIEWED_SUBRESOURCES = ("", "status")
+
+
+def _webhook_configuration(obj: Json) -> Found:
+    for index, hook in enumerate(_list(obj.get("webhooks"))):
+        path = f"webhooks[{index}]"
+        for number, rule in enumerate(_list(_dict(hook).get("rules"))):
+            where = f"{path}.rules[{number}]"
+            if "CONNECT" in _list(_dict(rule).get("operations")):
+                yield f"{where}.operations[CONNECT]", "connections to pods are not reviewed"
+            for resource in _list(_dict(rule).get("resources")):
+                subresource = str(resource).partition("/")[2]
+                if subresource not in _REVIEWED_SUBRESOURCES:
+                    why = "of subresources, only writes of the status are reviewed"
+                    yield f"{where}.resources[{resource}]", why
+        if _dict(hook).get("matchConditions"):
+            yield f"{path}.matchConditions", "CEL is not evaluated"
+
+
 def _definition(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     for index, version in enumerate(_list(spec.get("versions"))):
@@ -243,6 +260,8 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
+    (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): _batch_job,

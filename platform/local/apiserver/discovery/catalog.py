@@ -1,17 +1,25 @@
 """The served kinds: built-in ones and those of custom resource definitions."""
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
 from ....model.names import Resource
 from ..builtin.kinds import BUILT_IN
+from ..errors.status import qualified
 from ..kinds.info import KindInfo
 from . import documents, openapi
 from .documents import Json
 
 Path = tuple[str, str, str]
 """Group, version and plural."""
+
+_SAME_OBJECTS: Mapping[Path, tuple[Path, ...]] = {
+    ("", "v1", "events"): (("events.k8s.io", "v1", "events"),),
+    ("events.k8s.io", "v1", "events"): (("", "v1", "events"),),
+}
+"""Built-in kinds by another one with the same objects."""
 
 
 class Catalog:
@@ -38,6 +46,13 @@ class Catalog:
             KeyError: it is not built in.
         """
         return self._by_path[resource.group, resource.version, resource.plural]
+
+    def equivalents(self, kind: KindInfo) -> tuple[KindInfo, ...]:
+        """Return the other served kinds that represent the same stored objects."""
+        if kind.custom:
+            found = self._custom.get(qualified(kind.resource), ())
+            return tuple(each for each in found if each is not kind)
+        return tuple(self._built_in[each] for each in _SAME_OBJECTS.get(_path(kind), ()))
 
     def kinds(self) -> list[KindInfo]:
         """Return all kinds in the order of discovery."""

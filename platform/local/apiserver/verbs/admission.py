@@ -1,26 +1,25 @@
 """Admission: built-in plugins, then the webhooks, between decoding and storing.
 
-Webhooks here are functions in this process, passed in by the caller that starts the server; their
-requests and responses are those of webhooks on a real cluster.
+Volcano's webhooks are functions in this process, passed in by the caller that starts the server;
+their requests and responses are those of webhooks on a real cluster. Those that users configure
+are in :mod:`..admission`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
-import msgspec
-
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ..admission.attributes import AdmissionAttributes
+from ..admission.dynamic import DynamicAdmission
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden
-from ..http.auth import User
-from ..http.requests import ObjectPath
 from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
@@ -87,28 +86,17 @@ class LatestReader:
         return list(resource_store.latest_entries())
 
 
-class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """A write under review."""
-
-    operation: str
-    kind: KindInfo
-    namespace: str
-    name: str
-    old_object: Json | None
-    user: User
-    object_path: ObjectPath
-    """Of the request; *name* may be generated."""
-
-    warnings: list[str] | None = None
-    """Receives warnings of fields without effect."""
-
-
 class Admission:
     """The plugins and webhooks in order."""
 
     def __init__(
-        self, lookup: LatestReader, webhooks: Sequence[Webhook], authorizer: Authorizer
+        self,
+        lookup: LatestReader,
+        webhooks: Sequence[Webhook],
+        authorizer: Authorizer,
+        dynamic: DynamicAdmission,
     ) -> None:
+        self.dynamic = dynamic
         self._lookup = lookup
         self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
@@ -131,20 +119,12 @@ class Admission:
 
         Raises:
             StatusError: 403, or the error of a webhook.
+            WebhookNeededError: a webhook must be called first.
         """
-        if attributes.operation == "UPDATE" and attributes.kind.resource == names.PODS:
-            _add_default_tolerations(obj["spec"])
-        if attributes.operation == "CREATE":
-            if attributes.kind.resource == names.PODS:
-                self._default_pod(attributes, obj)
-            elif attributes.kind.resource == names.NODES:
-                _taint_not_ready(obj)
-        for webhook in self._matching_webhooks(attributes):
-            if webhook.mutate is not None:
-                try:
-                    obj = webhook.mutate(_admission_request(attributes, obj), self._lookup)
-                except DeniedError as error:
-                    raise _denied(webhook, error) from error
+        obj = self._mutate_by_plugins(attributes, obj)
+        obj = self.dynamic.mutate(
+            attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
+        )
         if attributes.kind.resource == names.SERVICES:
             allocate(obj, attributes.old_object, self._lookup.list(names.SERVICES))
         if attributes.kind.resource.group == RBAC:
@@ -162,11 +142,29 @@ class Admission:
             )
         return obj
 
+    def _mutate_by_plugins(self, attributes: AdmissionAttributes, obj: Json) -> Json:
+        """Return the object as the built-in plugins and webhooks change it."""
+        if attributes.operation == "UPDATE" and attributes.kind.resource == names.PODS:
+            _add_default_tolerations(obj["spec"])
+        if attributes.operation == "CREATE":
+            if attributes.kind.resource == names.PODS:
+                self._default_pod(attributes, obj)
+            elif attributes.kind.resource == names.NODES:
+                _taint_not_ready(obj)
+        for webhook in self._matching_webhooks(attributes):
+            if webhook.mutate is not None:
+                try:
+                    obj = webhook.mutate(_admission_request(attributes, obj), self._lookup)
+                except DeniedError as error:
+                    raise _denied(webhook, error) from error
+        return obj
+
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
         """Validate a write, and warn of fields that have no effect.
 
         Raises:
             StatusError: 403, a webhook denies the write, or it has no effect.
+            WebhookNeededError: webhooks must be called first.
         """
         if (
             attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
@@ -183,6 +181,7 @@ class Admission:
             if webhook.warn is not None and attributes.warnings is not None:
                 request = _admission_request(attributes, obj)
                 attributes.warnings.extend(webhook.warn(request, self._lookup))
+        self.dynamic.validate(attributes, obj)
         if obj is not None and attributes.warnings is not None:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)

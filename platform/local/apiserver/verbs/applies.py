@@ -141,5 +141,7 @@ def plan_apply(
     writer.check_namespace(write_request, metadata)
     check_create()
     init_metadata(metadata)
+    if write_request.responses is not None:
+        metadata.update(write_request.responses.created)
     prepare_body(write_request, obj, patched=True, applied=True)
     return writer.plan_new(write_request, resource_store, obj, managed)

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from ....model import names, times
+from ..admission.attributes import AdmissionAttributes
+from ..admission.responses import WebhookNeededError
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, ObjectPath
@@ -15,7 +17,6 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import StoredObject, encode
 from ..storage.watch import SelectionPredicate
-from .admission import AdmissionAttributes
 from .options import DeleteOptions
 from .write_requests import FOREGROUND, ORPHAN, WriteRequest
 from .writes import Writer, WriteResult, is_deletion_complete, now
@@ -31,11 +32,26 @@ class Deleter:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
+    async def delete_reviewed(
+        self, write_request: WriteRequest, options: DeleteOptions
+    ) -> WriteResult:
+        """Delete the object of the request once webhooks have reviewed the deletion.
+
+        Raises:
+            StatusError: 403, 404, 409, 429, or the error of a webhook.
+        """
+        while True:
+            try:
+                return self.delete(write_request, options)
+            except WebhookNeededError as needed:
+                await self._writer.ask_webhooks(write_request, needed)
+
     def delete(self, write_request: WriteRequest, options: DeleteOptions) -> WriteResult:
         """Delete the object of the request, or mark it for deletion.
 
         Raises:
             StatusError: 403, 404, 409.
+            WebhookNeededError: webhooks must be called first; the request collects responses.
         """
         resource_store, entry = self._writer.get_latest(write_request)
         kind = write_request.kind
@@ -53,6 +69,9 @@ class Deleter:
                 user=write_request.user,
                 object_path=write_request.object_path,
                 warnings=write_request.warnings,
+                dry_run=options.dry_run,
+                options=options.for_review() if write_request.responses else None,
+                responses=write_request.responses,
             ),
             None,
         )
@@ -127,7 +146,8 @@ class Deleter:
                 latest = resource_store.latest(*entry.key)
                 if latest is not None and latest.uid == entry.uid:
                     target = ObjectPath(namespace=entry.namespace, name=entry.name)
-                    deletions.append(self.delete(_with_object_path(write_request, target), options))
+                    aimed = _with_object_path(write_request, target)
+                    deletions.append(await self.delete_reviewed(aimed, options))
             for written in deletions:
                 await written.committed()
 

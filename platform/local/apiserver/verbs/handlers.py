@@ -211,9 +211,10 @@ class Handlers:
             object_path=request_info.object_path,
             user=request.user,
             warnings=request.warnings,
+            responses=self.writer.admission.dynamic.new_responses(),
         )
         renderer = _renderer(request, kind)
-        written = self.deleter.delete(call, options)
+        written = await self.deleter.delete_reviewed(call, options)
         if written.removed and not kind.delete_returns_object:
             await written.committed()
             status = deletes.deletion_status(call, written)
@@ -230,7 +231,12 @@ class Handlers:
         options = delete_options(request)
         request.warnings.extend(deletes.propagation_warnings(kind, options))
         reading = read_options(request, kind, request_info.object_path, watch=False)
-        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        call = WriteRequest(
+            kind=kind,
+            object_path=request_info.object_path,
+            user=request.user,
+            responses=self.writer.admission.dynamic.new_responses(),
+        )
         renderer = _renderer(request, kind)
         entries = await self.deleter.delete_collection(
             call, reading.selection, options, limit=reading.limit
@@ -366,6 +372,7 @@ class Handlers:
             user=request.user,
             options=write_options(request, options),
             warnings=request.warnings,
+            responses=self.writer.admission.dynamic.new_responses(),
         )
 
 

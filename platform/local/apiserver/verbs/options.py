@@ -192,6 +192,17 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     """Whether an apply may change fields of other managers."""
 
+    def for_review(self, operation: str) -> Json:
+        """Return the options of a CREATE or UPDATE as reviews contain them."""
+        found: Json = {
+            "kind": f"{operation.capitalize()}Options",
+            "apiVersion": "meta.k8s.io/v1",
+            "fieldManager": self.field_manager,
+        }
+        if self.dry_run:
+            found["dryRun"] = ["All"]
+        return found
+
 
 INTERNAL = WriteOptions(field_manager="batholith-apiserver")
 """Options of the server's own controllers."""
@@ -289,6 +300,17 @@ class DeleteOptions:
     """The older form of the policy, if the request has it."""
 
     dry_run: bool = False
+
+    def for_review(self) -> Json:
+        """Return the options as reviews contain them."""
+        found: Json = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        if self.grace_period is not None:
+            found["gracePeriodSeconds"] = self.grace_period
+        if self.propagation_policy:
+            found["propagationPolicy"] = self.propagation_policy
+        if self.dry_run:
+            found["dryRun"] = ["All"]
+        return found
 
 
 class _Preconditions(ApiStruct, frozen=True):

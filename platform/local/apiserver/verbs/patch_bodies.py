@@ -6,8 +6,8 @@ from ..errors.status import StatusError, bad_request, unsupported_media
 from ..http.bodies import check_depth_and_size, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
+from ..kinds.patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from ..media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from .writes import UpdateFunc
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from ....model.names import Resource
+from ..admission.responses import WebhookResponses
 from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import StatusError, bad_request, invalid
@@ -27,6 +28,9 @@ class WriteRequest(msgspec.Struct, kw_only=True):
     options: WriteOptions = INTERNAL
     warnings: list[str] | None = None
     """Receives the texts of warnings."""
+
+    responses: WebhookResponses | None = None
+    """The responses of webhooks, if any are configured; none for the server's own writes."""
 
     @property
     def key(self) -> tuple[str, str]:

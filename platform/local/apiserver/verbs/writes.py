@@ -13,6 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from ....model import names, times
+from ..admission.attributes import AdmissionAttributes
+from ..admission.responses import WebhookNeededError
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
@@ -36,7 +38,7 @@ from ..managedfields.entries import Entries, without_times
 from ..storage.object_store import ObjectStore, PendingWrite
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import StoredObject, encode, new_uid
-from .admission import Admission, AdmissionAttributes
+from .admission import Admission
 from .field_managers import FieldManagers, SentEntries, take_sent_entries
 from .write_requests import (
     WriteRequest,
@@ -125,12 +127,35 @@ class Writer:
     ) -> WriteResult:
         """Execute the plan of *plan_write*, computed in a thread if *size* or the object is large.
 
-        A plan from a thread is valid only if nothing that it read has changed since.
+        A plan from a thread is valid only if nothing that it read has changed since. While webhooks
+        are called, other writes proceed; then the write is planned again, with their responses.
 
         Raises:
             StatusError: the errors of *plan_write*; 413, the object is too large; 429, too many
                 concurrent changes.
         """
+        warnings = write_request.warnings if write_request.warnings is not None else []
+        warning_count = len(warnings)
+        while True:
+            try:
+                return await self._plan_once(write_request, plan_write, size=size)
+            except WebhookNeededError as needed:
+                del warnings[warning_count:]
+                await self.ask_webhooks(write_request, needed)
+
+    async def ask_webhooks(self, write_request: WriteRequest, needed: WebhookNeededError) -> None:
+        """Ask the webhooks that a plan of this write needs.
+
+        Raises:
+            StatusError: 429, the object changes faster than it can be reviewed.
+        """
+        if write_request.responses is None:
+            raise needed
+        await self.admission.dynamic.ask(write_request.responses, needed)
+
+    async def _plan_once(
+        self, write_request: WriteRequest, plan_write: Callable[[], PlannedWrite], *, size: int
+    ) -> WriteResult:
         self._check_served(write_request.kind)
         old = self.store.resource_store(write_request.kind).latest(*write_request.key)
         if size <= write_request.kind.offload_threshold and (
@@ -203,8 +228,11 @@ class Writer:
         resource_store = self.store.resource_store(kind)
         self.check_namespace(write_request, metadata)
         init_metadata(metadata)
-        if not metadata.get("name") and metadata.get("generateName"):
+        is_generated = not metadata.get("name") and bool(metadata.get("generateName"))
+        if is_generated:
             metadata["name"] = _generate_name(resource_store, metadata)
+        if write_request.responses is not None:
+            metadata.update(write_request.responses.created)
         sent = metadata.get("managedFields")
         prepare_body(write_request, obj)
         managed = self.field_managers.created(
@@ -214,7 +242,9 @@ class Writer:
             manager=write_request.options.field_manager,
             now=metadata["creationTimestamp"],
         )
-        return self.plan_new(write_request, resource_store, obj, managed)
+        return self.plan_new(
+            write_request, resource_store, obj, managed, is_name_generated=is_generated
+        )
 
     def plan_new(
         self,
@@ -222,12 +252,16 @@ class Writer:
         resource_store: ResourceStore,
         obj: Json,
         managed: Entries,
+        *,
+        is_name_generated: bool = False,
     ) -> PlannedWrite:
         """Plan to store *obj*, which is prepared and has a name, as a new object."""
         kind = write_request.kind
         warn_unqualified_finalizers(write_request, obj["metadata"])
         kind.before_create(obj)
         attempt = self._admission_attributes(write_request, "CREATE", obj, None)
+        if is_name_generated and write_request.responses is not None:
+            attempt = msgspec.structs.replace(attempt, is_name_generated=True)
         obj = self._admit(write_request, attempt, obj)
         name = obj["metadata"]["name"]
         if resource_store.latest(write_request.object_path.namespace, name) is not None:
@@ -416,15 +450,11 @@ class Writer:
             kind.before_status_update(obj, old)
         else:
             kind.before_update(obj, old)
+        attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
         if subresource:
-            validate = kind.validate_status if subresource == "status" else kind.validate
-            errors = validate(obj, old)
-            if errors:
-                raise invalid(kind.resource, entry.name, errors)
+            obj = self._admit_subresource(write_request, attributes, obj, old)
         else:
-            obj = self._admit(
-                write_request, self._admission_attributes(write_request, "UPDATE", obj, old), obj
-            )
+            obj = self._admit(write_request, attributes, obj)
         return _plan_replace(
             write_request, resource_store, entry, old=old, obj=obj, managed=managed
         )
@@ -444,7 +474,29 @@ class Writer:
             warnings=None
             if COMPONENTS_GROUP in write_request.user.groups
             else write_request.warnings,
+            dry_run=write_request.options.dry_run,
+            options=write_request.options.for_review(operation)
+            if write_request.responses
+            else None,
+            responses=write_request.responses,
         )
+
+    def _admit_subresource(
+        self, write_request: WriteRequest, attributes: AdmissionAttributes, obj: Json, old: Json
+    ) -> Json:
+        """Validate a write of a subresource; webhooks see those of the status."""
+        kind, of_status = write_request.kind, write_request.object_path.subresource == "status"
+        if of_status:
+            mutated = self.admission.dynamic.mutate(attributes, obj, lambda changed: changed)
+            if mutated is not obj:
+                kind.before_status_update(mutated, old)
+                obj = mutated
+        errors = (kind.validate_status if of_status else kind.validate)(obj, old)
+        if errors:
+            raise invalid(kind.resource, attributes.name, errors)
+        if of_status:
+            self.admission.dynamic.validate(attributes, obj)
+        return obj
 
     def _admit(
         self, write_request: WriteRequest, attributes: AdmissionAttributes, obj: Json
@@ -455,6 +507,8 @@ class Writer:
             write_request.kind.prepare(mutated)
             if attributes.old_object is None:
                 write_request.kind.before_create(mutated)  # initial values may depend on it
+            else:
+                write_request.kind.before_update(mutated, attributes.old_object)
         if attributes.old_object is not None:
             # Defaults that were set again are no change.
             write_request.kind.update_generation(mutated, attributes.old_object)

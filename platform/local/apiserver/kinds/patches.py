@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..kinds.strategic_merge import PatchError, strategic_merge
+from .strategic_merge import PatchError, strategic_merge
 
 __all__ = ["PatchError", "json_patch", "merge_patch", "strategic_merge"]
 

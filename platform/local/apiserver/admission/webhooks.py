@@ -1,0 +1,328 @@
+"""The webhooks of MutatingWebhookConfigurations and ValidatingWebhookConfigurations.
+
+Pure: a webhook whose response is not known yet is not called here, see :mod:`.responses`.
+"""
+
+import copy
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ....model.selectors import SelectorError
+from ..errors.fields import MalformedError
+from ..errors.status import bad_request, internal
+from ..http.requests import Json
+from ..kinds.info import KindInfo
+from ..kinds.patches import PatchError, json_patch
+from .attributes import AdmissionAttributes
+from .matching import Match, NamespaceReader, is_exempt
+from .responses import WebhookCall, WebhookNeededError
+from .reviews import (
+    REVIEW_VERSIONS,
+    InvalidResponseError,
+    PatchDecodeError,
+    Verdict,
+    rejection,
+    review_request,
+    verdict,
+)
+
+log = logging.getLogger(__name__)
+
+MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+_DEFAULT_TIMEOUT = 10
+_DECIDED_AFTERWARDS = ("uid", "creationTimestamp", "generation")
+"""Metadata that a new object gets after mutating webhooks have seen it."""
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One webhook."""
+
+    uid: str
+    """Identifies it and its content."""
+
+    name: str
+    match: Match
+    client_config: Json
+    timeout: int
+    """Seconds."""
+
+    version: str
+    """Of its AdmissionReviews; empty: it accepts none that the server knows."""
+
+    ignores_failures: bool
+    dry_run_safe: bool
+    reinvoked: bool
+
+    def failed(self, why: str) -> None:
+        """Fail the write, unless the webhook's failures are ignored.
+
+        Raises:
+            StatusError: 500.
+        """
+        text = f'failed calling webhook "{self.name}": {why}'
+        if self.ignores_failures:
+            log.warning("%s; ignored, as its failurePolicy says", text)
+            return
+        error = internal(text)
+        error.details = {"causes": [{"message": text}]}
+        raise error
+
+
+class _Invocation(NamedTuple):
+    hook: Hook
+    kind: KindInfo
+
+
+class Webhooks:
+    """All webhooks that are configured, in their order."""
+
+    def __init__(
+        self,
+        *,
+        namespace: NamespaceReader,
+        equivalents: Callable[[KindInfo], Sequence[KindInfo]],
+    ) -> None:
+        self._namespace = namespace
+        self._equivalents = equivalents
+        self.mutating: tuple[Hook, ...] = ()
+        self.validating: tuple[Hook, ...] = ()
+
+    def configure(self, kind: str, configurations: Sequence[Json]) -> None:
+        """Take over all configurations of *kind*."""
+        ordered = sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
+        hooks = tuple(hook for each in ordered for hook in _hooks(each))
+        if kind == MUTATING:
+            self.mutating = hooks
+        else:
+            self.validating = hooks
+
+    def mutate(
+        self, attributes: AdmissionAttributes, obj: Json, rerun: Callable[[Json], Json]
+    ) -> Json:
+        """Return *obj* as mutating webhooks change it; *rerun* repeats the built-in plugins.
+
+        Raises:
+            WebhookNeededError: a webhook must be called first.
+            StatusError: a webhook denies the write, or cannot be called.
+        """
+        if is_exempt(attributes.kind.resource):
+            return obj
+        original = obj
+        again: list[Hook] = []
+        reinvocable: list[Hook] = []
+        for hook in self.mutating:
+            changed = self._mutate_by(hook, attributes, obj)
+            if changed is None:
+                continue
+            if changed != obj:
+                again = list(reinvocable)
+                obj = changed
+            if hook.reinvoked:
+                reinvocable.append(hook)
+        if obj == original:
+            return obj
+        by_webhooks = copy.deepcopy(obj)  # plugins change it in place
+        obj = rerun(obj)
+        for hook in again if obj == by_webhooks else reinvocable:
+            obj = self._mutate_by(hook, attributes, obj) or obj
+        return obj
+
+    def _mutate_by(self, hook: Hook, attributes: AdmissionAttributes, obj: Json) -> Json | None:
+        """Return *obj* as *hook* changes it; ``None`` if it does not apply."""
+        kind = self._kind_for(hook, attributes, obj)
+        if kind is None:
+            return None
+        shown = _as_mutating_webhooks_see(attributes, obj)
+        response = self._verdicts(attributes, [_Invocation(hook, kind)], shown, mutating=True)[0]
+        if response is None:
+            return obj
+        if attributes.warnings is not None:
+            attributes.warnings.extend(response.warnings)
+        if not response.allowed:
+            raise rejection(hook.name, response.result)
+        if not response.patch:
+            return obj
+        return _patched(attributes, kind, obj, response.patch)
+
+    def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Let validating webhooks check a write.
+
+        Raises:
+            WebhookNeededError: webhooks must be called first.
+            StatusError: a webhook denies the write, or cannot be called.
+        """
+        if is_exempt(attributes.kind.resource):
+            return
+        found = []
+        for hook in self.validating:
+            kind = self._kind_for(hook, attributes, obj)
+            if kind is not None:
+                found.append(_Invocation(hook, kind))
+        if not found:
+            return
+        responses = self._verdicts(attributes, found, obj, mutating=False)
+        for invocation, response in zip(found, responses, strict=True):
+            if response is None:
+                continue
+            if attributes.warnings is not None:
+                attributes.warnings.extend(response.warnings)
+            if not response.allowed:
+                raise rejection(invocation.hook.name, response.result)
+
+    def _kind_for(
+        self, hook: Hook, attributes: AdmissionAttributes, obj: Json | None
+    ) -> KindInfo | None:
+        return hook.match.resource_for(
+            attributes,
+            obj,
+            equivalents=self._equivalents(attributes.kind),
+            namespace=self._namespace,
+        )
+
+    def _verdicts(
+        self,
+        attributes: AdmissionAttributes,
+        invocations: Sequence[_Invocation],
+        obj: Json | None,
+        *,
+        mutating: bool,
+    ) -> list[Verdict | None]:
+        """Return the verdict of each webhook; ``None``: it failed, and its failures are ignored."""
+        responses = attributes.responses
+        if responses is None:
+            raise internal("a write of the server itself is not reviewed by webhooks")
+        missing: list[WebhookCall] = []
+        found: list[Verdict | None] = []
+        for hook, kind in invocations:
+            if attributes.dry_run and not hook.dry_run_safe:
+                raise bad_request(f'admission webhook "{hook.name}" does not support dry run')
+            if not hook.version:
+                hook.failed(
+                    "could not create admission objects: webhook does not accept known "
+                    "AdmissionReview versions (v1, v1beta1)"
+                )
+                found.append(None)
+                continue
+            shown, old = _in_kind(kind, attributes, obj, attributes.old_object)
+            request = review_request(attributes, kind, shown, old)
+            key = hashlib.sha256(msgspec.json.encode(request, order="sorted")).digest()
+            response = responses.find(hook, key)
+            if response is None:
+                missing.append(WebhookCall(hook, request, key))
+            elif response.response is None:
+                hook.failed(response.error)
+                found.append(None)
+            else:
+                found.append(_read(hook, response.response, mutating=mutating))
+        if missing:
+            new = attributes.operation == "CREATE" and obj is not None
+            created = obj["metadata"] if new and obj is not None and not mutating else None
+            raise WebhookNeededError(missing, created)
+        return found
+
+
+def _read(hook: Hook, response: Json, *, mutating: bool) -> Verdict | None:
+    try:
+        return verdict(response, mutating=mutating, strict=hook.version == "v1")
+    except InvalidResponseError as error:
+        hook.failed(f"received invalid webhook response: {error}")
+    except PatchDecodeError as error:
+        hook.failed(f"received undecodable patch in webhook response: {error}")
+    return None
+
+
+def _hooks(configuration: Json) -> Iterator[Hook]:
+    """Yield the webhooks of one configuration."""
+    mutating = configuration["kind"] == MUTATING
+    metadata = configuration["metadata"]
+    for index, each in enumerate(configuration.get("webhooks") or ()):
+        versions = each.get("admissionReviewVersions") or ()
+        version = next((name for name in versions if name in REVIEW_VERSIONS), "")
+        try:
+            match = Match(each, each.get("rules") or ())
+        except (SelectorError, msgspec.ValidationError):
+            # Only a configuration that an older version has stored.
+            log.exception("webhook %s has an invalid selector and is not called", each.get("name"))
+            continue
+        yield Hook(
+            uid=f"{metadata['uid']}/{metadata.get('generation', 0)}/{index}",
+            name=str(each.get("name", "")),
+            match=match,
+            client_config=each.get("clientConfig") or {},
+            timeout=each.get("timeoutSeconds") or _DEFAULT_TIMEOUT,
+            version=version,
+            ignores_failures=each.get("failurePolicy") == "Ignore",
+            dry_run_safe=each.get("sideEffects") in ("None", "NoneOnDryRun"),
+            reinvoked=mutating and each.get("reinvocationPolicy") == "IfNeeded",
+        )
+
+
+def _in_kind(
+    kind: KindInfo, attributes: AdmissionAttributes, *objects: Json | None
+) -> list[Json | None]:
+    """Return *objects*, which are in the version of the request, in *kind*."""
+    requested = attributes.kind
+    if kind is requested:
+        return list(objects)
+    return [each and kind.from_stored(requested.to_stored({**each})) for each in objects]
+
+
+def _as_mutating_webhooks_see(attributes: AdmissionAttributes, obj: Json) -> Json:
+    """Return a new object without what it gets after mutating webhooks have seen it."""
+    if attributes.operation != "CREATE":
+        return obj
+    metadata = {
+        key: value for key, value in obj["metadata"].items() if key not in _DECIDED_AFTERWARDS
+    }
+    metadata["creationTimestamp"] = None
+    if attributes.is_name_generated:
+        metadata.pop("name", None)
+    return {**obj, "metadata": metadata}
+
+
+def _patched(
+    attributes: AdmissionAttributes, kind: KindInfo, obj: Json, patch: list[dict[str, Any]]
+) -> Json:
+    """Return *obj* as a webhook patches it, which saw it in *kind*."""
+    seen = _in_kind(kind, attributes, _as_mutating_webhooks_see(attributes, obj))[0]
+    try:
+        changed: Json = json_patch(seen, patch)
+    except PatchError as error:
+        raise internal(str(error)) from error
+    if type(changed) is not dict or not isinstance(changed.get("metadata"), dict):
+        raise internal("a webhook has replaced the object by something else")
+    if changed.get("kind") != kind.resource.kind:
+        raise internal(f"a webhook has changed the kind to {changed.get('kind')}")
+    if kind is not attributes.kind:
+        changed = attributes.kind.from_stored(kind.to_stored(changed))
+    changed["apiVersion"] = attributes.kind.resource.api_version
+    _keep_metadata(attributes, changed["metadata"], obj["metadata"])
+    try:
+        attributes.kind.prepare(changed)
+    except MalformedError as error:
+        raise internal(str(error)) from error
+    return changed
+
+
+def _keep_metadata(attributes: AdmissionAttributes, metadata: Json, before: Json) -> None:
+    """Keep what the server decides.
+
+    Raises:
+        StatusError: 400, the namespace was changed.
+    """
+    metadata.pop("managedFields", None)
+    if metadata.get("namespace") != before.get("namespace"):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    for key in (*_DECIDED_AFTERWARDS, "resourceVersion", "deletionTimestamp"):
+        if key in before:
+            metadata[key] = before[key]
+        else:
+            metadata.pop(key, None)
+    if not metadata.get("name"):
+        metadata["name"] = before["name"]
