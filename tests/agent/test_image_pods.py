@@ -1,7 +1,8 @@
 """Pods that run images: root file system, process, status; and when they run programs instead."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import base64
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.agent_cluster import AgentCluster, Json, agent_cluster
 from support.api_servers import ServerFactory
 from support.images import Layer, busybox, image, write_layout
 from support.polling import wait_for
+from support.registry_server import RegistryServer, registry_server
 
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.errors import ImageError
