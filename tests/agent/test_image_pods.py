@@ -1,7 +1,8 @@
 """Pods that run images: root file system, process, status; and when they run programs instead."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import base64
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.agent_cluster import AgentCluster, Json, agent_cluster
 from support.api_servers import ServerFactory
 from support.images import Layer, busybox, image, write_layout
 from support.polling import wait_for
+from support.registry_server import RegistryServer, registry_server
 
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.errors import ImageError
@@ -121,7 +123,7 @@ async def test_pod_sees_the_files_of_its_image_only(cluster: AgentCluster, load:
 
 
 async def test_environment_working_directory_and_mounts(cluster: AgentCluster, load: Load) -> None:
-    load(Env=["A=image", "B=image", "PATH=/bin"], WorkingDir="/made/for/it")
+    load(Env=["A=image", "B=image", "PATH=/bin"], WorkingDir="/new/for/it")
     await cluster.create({"metadata": {"name": "cm"}, "data": {"key": "value"}}, CONFIGMAPS)
     body = pod(
         "p", "sh", "-c",
@@ -134,7 +136,7 @@ async def test_environment_working_directory_and_mounts(cluster: AgentCluster, l
     await cluster.run(body)
     await cluster.phase("p", "Failed")
     lines = (await cluster.logs("p")).splitlines()
-    assert lines[:4] == ["image pod /root", "/made/for/it", "value", "p"]
+    assert lines[:4] == ["image pod /root", "/new/for/it", "value", "p"]
     assert lines[-1] == "touch: /deep/er/key: Read-only file system"
 
 
@@ -186,8 +188,8 @@ async def test_user_is_the_one_of_the_image_or_the_pod(
 @pytest.mark.parametrize(
     ("user", "context", "message"),
     [
-        ("nobody-knows", {}, "user 'nobody-knows' is not in its /etc/passwd"),
-        ("app:nobody-knows", {}, "group 'nobody-knows' is not in its /etc/group"),
+        ("unknown", {}, "user 'unknown' is not in its /etc/passwd"),
+        ("app:unknown", {}, "group 'unknown' is not in its /etc/group"),
         ("99999999999", {}, "too large a number"),
         (None, {"runAsNonRoot": True}, "image will run as root"),
         ("0", {"runAsNonRoot": True}, "image will run as root"),
@@ -338,14 +340,16 @@ async def test_mode_processes_ignores_stored_images(stopped: AgentCluster, load:
     ("policy", "reason", "message"),
     [
         ("Never", "ErrImageNeverPull", "is not present with pull policy of Never"),
-        ("IfNotPresent", "ErrImagePull", NAME),
+        ("IfNotPresent", "ErrImagePull", "127.0.0.1:1: "),
     ],
 )
 async def test_mode_images_runs_nothing_without_the_image(
     stopped: AgentCluster, policy: str, reason: str, message: str
 ) -> None:
     async with stopped.agent(run_mode=RunMode.IMAGES):
-        await stopped.run(pod("p", "sleep", "60", imagePullPolicy=policy))
+        # Nothing listens there.
+        body = pod("p", "sleep", "60", image="127.0.0.1:1/app:1", imagePullPolicy=policy)
+        await stopped.run(body)
         assert message in await waiting(stopped, "p", reason)
         await stopped.wait_event("p", "Failed", f"Error: {reason}")
 

@@ -131,10 +131,10 @@ def test_redirects_to_other_hosts_get_no_credentials(
         def redirect_blobs(handler: Any) -> bool:
             if "/blobs/" not in handler.path:
                 return False
-            handler.send(307, Location=f"http://{other.host}{handler.path}")
+            handler.send(307, headers={"Location": f"http://{other.host}{handler.path}"})
             return True
 
-        server.answer = redirect_blobs
+        server.handle = redirect_blobs
         pulled(name, credential=CREDENTIAL)
         assert len(other.requests) == 2
         assert not any("authorization" in headers for _, headers in other.requests)
@@ -148,10 +148,10 @@ def test_redirects_on_the_same_host_keep_credentials(server: RegistryServer, pul
         if "/blobs/" not in handler.path or handler.path.startswith("/moved"):
             return False
         server.contents[f"/moved{handler.path}"] = server.contents[handler.path]
-        handler.send(302, Location=f"/moved{handler.path}")
+        handler.send(302, headers={"Location": f"/moved{handler.path}"})
         return True
 
-    server.answer = redirect_once
+    server.handle = redirect_once
     assert pulled(name, credential=CREDENTIAL).name == name
 
 
@@ -162,10 +162,10 @@ def test_redirects_elsewhere_fail(
     name = server.add("app", "1", image([Layer().file("a")]))
 
     def redirect(handler: Any) -> bool:
-        handler.send(302, Location=location)
+        handler.send(302, headers={"Location": location})
         return True
 
-    server.answer = redirect
+    server.handle = redirect
     with pytest.raises(ImageError, match="redirect"):
         pulled(name)
     assert len(server.requests) <= 6
@@ -188,7 +188,7 @@ def test_broken_download_continues_where_it_ended(server: RegistryServer, pulled
         handler.close_connection = True
         return True
 
-    server.answer = break_off
+    server.handle = break_off
     pulled(name)
     ranges = [headers.get("range") for path, headers in server.requests if layer in path]
     assert ranges == [None, "bytes=300000-", "bytes=500000-"]
@@ -211,7 +211,7 @@ def test_download_begins_again_without_support_for_ranges(
         handler.close_connection = is_broken
         return True
 
-    server.answer = ignore_ranges
+    server.handle = ignore_ranges
     assert pulled(name).name == name
 
 
@@ -228,7 +228,7 @@ def test_failures_of_the_server_are_retried_a_few_times(
         handler.send(503)
         return True
 
-    server.answer = fail
+    server.handle = fail
     if failures == 3:
         assert pulled(name).name == name
         return
@@ -334,7 +334,7 @@ def test_missing_image_is_reported(server: RegistryServer, pulled: Pull) -> None
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    """A context with a certificate of an authority that nobody trusts."""
+    """A context with a certificate of an authority that is not trusted."""
     pair = pki.ensure(tmp_path / "pki").agent
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -401,7 +401,7 @@ async def test_cancelled_pull_leaves_nothing_valid(
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
         return True
 
-    server.answer = hang
+    server.handle = hang
     endpoints = (Endpoint(f"http://{server.host}"),)
     task = asyncio.create_task(pull_in_process(store.root.parent, name, endpoints, LIMITS))
     await reached.wait()

@@ -74,11 +74,11 @@ def is_untouched(store: ImageStore) -> bool:
 def docker_archive(path: Path, files: ImageFiles, layers: list[bytes]) -> Path:
     """Write an archive as `docker save` does."""
     config = files.blobs[files.manifest["config"]["digest"]]
-    made = {f"{number}/layer.tar": data for number, data in enumerate(layers)}
-    listed = [{"Config": "config.json", "RepoTags": ["app:1"], "Layers": list(made)}]
-    made |= {"config.json": config, "manifest.json": json.dumps(listed).encode()}
+    created = {f"{number}/layer.tar": data for number, data in enumerate(layers)}
+    listed = [{"Config": "config.json", "RepoTags": ["app:1"], "Layers": list(created)}]
+    created |= {"config.json": config, "manifest.json": json.dumps(listed).encode()}
     with tarfile.open(path, "w") as archive:
-        for name, data in made.items():
+        for name, data in created.items():
             archive.addfile(entry(name, size=len(data)), io.BytesIO(data))
     return path
 
@@ -205,20 +205,20 @@ def test_archive_names_no_files_outside_of_it(store: ImageStore, tmp_path: Path,
 
 def sparse_entry() -> bytes:
     """Return an archive of a sparse file of 2 PiB."""
-    made = entry("sparse")
-    made.pax_headers = {
+    created = entry("sparse")
+    created.pax_headers = {
         "GNU.sparse.major": "1",
         "GNU.sparse.minor": "0",
         "GNU.sparse.realsize": str(1 << 51),
     }
-    return Layer().add(made, b"0\n".ljust(512, b"\0")).tar()
+    return Layer().add(created, b"0\n".ljust(512, b"\0")).tar()
 
 
 def header_bomb() -> bytes:
     """Return an archive with a header of 1 GiB, of which it has only the beginning."""
-    made = entry("long", tarfile.XHDTYPE)
-    made.size = 1 << 30
-    return made.tobuf() + bytes(10240)
+    created = entry("long", tarfile.XHDTYPE)
+    created.size = 1 << 30
+    return created.tobuf() + bytes(10240)
 
 
 REJECTED: dict[str, tuple[Layer | bytes, str]] = {
@@ -249,13 +249,13 @@ REJECTED: dict[str, tuple[Layer | bytes, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REJECTED)
+@pytest.mark.parametrize("name", REJECTED)
 def test_hostile_layer_is_rejected(
-    store: ImageStore, load: Callable[..., StoredImage], case: str
+    store: ImageStore, load: Callable[..., StoredImage], name: str
 ) -> None:
-    layer, message = REJECTED[case]
+    layer, message = REJECTED[name]
     with pytest.raises(ImageError, match=message):
-        load(layer, compress=case != "zstd")
+        load(layer, compress=name != "zstd")
     assert is_untouched(store)
 
 

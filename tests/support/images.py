@@ -27,12 +27,12 @@ APPLETS = (
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, **attributes: Any) -> tarfile.TarInfo:
     """Return an entry of a layer without content; directories have mode 755, files 644."""
-    made = tarfile.TarInfo(name)
-    made.type = kind
-    made.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
+    created = tarfile.TarInfo(name)
+    created.type = kind
+    created.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
     for key, value in attributes.items():
-        setattr(made, key, value)
-    return made
+        setattr(created, key, value)
+    return created
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Layer:
 
     entries: list[tuple[tarfile.TarInfo, bytes]] = field(default_factory=list)
 
-    def add(self, made: tarfile.TarInfo, content: bytes = b"") -> "Layer":
+    def add(self, created: tarfile.TarInfo, content: bytes = b"") -> "Layer":
         """Add any entry."""
-        made.size = len(content)
-        self.entries.append((made, content))
+        created.size = len(content)
+        self.entries.append((created, content))
         return self
 
     def file(self, name: str, content: bytes | str = b"", **attributes: Any) -> "Layer":
@@ -68,8 +68,8 @@ class Layer:
         """Return the uncompressed archive."""
         written = io.BytesIO()
         with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for made, content in self.entries:
-                archive.addfile(made, io.BytesIO(content))
+            for created, content in self.entries:
+                archive.addfile(created, io.BytesIO(content))
         return written.getvalue()
 
 

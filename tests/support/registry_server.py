@@ -4,7 +4,7 @@ import base64
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from support.images import ImageFiles
 
-USER, PASSWORD, TOKEN = "ann", "pass:word", "the-token"
+USER, PASSWORD, TOKEN = "ann", "p:w", "the-token"
 
 
 @dataclass
@@ -30,7 +30,7 @@ class RegistryServer:
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Path and headers (in lower case) of all requests."""
 
-    answer: Callable[["_Handler"], bool] | None = None
+    handle: Callable[["_Handler"], bool] | None = None
     """Handles a request first; returns whether it did."""
 
     @property
@@ -50,9 +50,9 @@ class RegistryServer:
             self.contents[f"/v2/{repository}/manifests/{reference}"] = files.manifest_bytes
         return f"{self.host}/{repository}:{tag}"
 
-    def paths(self, part: str = "") -> list[str]:
-        """The paths of requests that contain *part*."""
-        return [path for path, _ in self.requests if part in path]
+    def paths(self, text: str = "") -> list[str]:
+        """The paths of requests that contain *text*."""
+        return [path for path, _ in self.requests if text in path]
 
     def dockerconfig(self, key: str = "") -> bytes:
         """Credentials as Docker has them."""
@@ -71,16 +71,16 @@ class _Handler(BaseHTTPRequestHandler):
         registry = self.registry
         headers = {key.lower(): value for key, value in self.headers.items()}
         registry.requests.append((self.path, headers))
-        if registry.answer is not None and registry.answer(self):
+        if registry.handle is not None and registry.handle(self):
             return
         basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         given = headers.get("authorization", "")
-        parts = urlsplit(self.path)
-        if parts.path == "/token":
+        split = urlsplit(self.path)
+        if split.path == "/token":
             if given not in ("", f"Basic {basic}"):
                 self.send(401)
                 return
-            scope = parse_qs(parts.query)["scope"]
+            scope = parse_qs(split.query)["scope"]
             token = TOKEN if given else "anonymous"
             self.send(200, json.dumps({"token": token, "scope": scope}).encode())
             return
@@ -88,9 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
         if registry.authentication and given != wanted[registry.authentication]:
             realm = f'Bearer realm="http://{registry.host}/token",service="tests"'
             challenge = 'Basic realm="tests"' if registry.authentication == "basic" else realm
-            self.send(401, **{"WWW-Authenticate": challenge})
+            self.send(401, headers={"WWW-Authenticate": challenge})
             return
-        data = registry.contents.get(parts.path)
+        data = registry.contents.get(split.path)
         if data is None:
             self.send(404)
             return
@@ -98,11 +98,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(206 if start else 200, data[start:])
 
     def send(
-        self, status: int, data: bytes = b"", *, length: int | None = None, **headers: str
+        self,
+        status: int,
+        data: bytes = b"",
+        *,
+        length: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a response; *length* may be a lie."""
         self.send_response(status)
-        for key, value in headers.items():
+        for key, value in (headers or {}).items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(data) if length is None else length))
         self.end_headers()

@@ -172,8 +172,8 @@ class RealNode:
             await asyncio.to_thread(images.store.collect, uses)
         except (ImageError, OSError) as error:
             log.warning("cannot remove unused images", extra={"error": str(error)})
-        if settings.run_mode is RunMode.IMAGES and (error := support.known_error):
-            message = f"containers cannot run images: {error}"
+        if settings.run_mode is RunMode.IMAGES and support.known_error:
+            message = f"containers cannot run images: {support.known_error}"
             self._record_event(type="Warning", reason="ImagesUnsupported", message=message)
         return images
 

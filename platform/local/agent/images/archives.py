@@ -271,10 +271,11 @@ def _opened(store: ImageStore, path: Path, limits: UnpackLimits) -> Iterator[Fil
 def _decompress(file: IO[bytes], plain: IO[bytes], limits: UnpackLimits) -> None:
     try:
         with gzip.GzipFile(fileobj=file) as source:
+            size = 0
             while data := source.read(1 << 20):
-                plain.write(data)
+                size += plain.write(data)
                 space = shutil.disk_usage(plain.fileno())
-                if plain.tell() > limits.size or space.free < limits.free:
+                if size > limits.size or space.free < limits.free:
                     raise ImageError("the decompressed archive is too large")
     except (EOFError, gzip.BadGzipFile) as error:
         raise ImageError(f"not a valid archive: {error}") from error
@@ -283,7 +284,7 @@ def _decompress(file: IO[bytes], plain: IO[bytes], limits: UnpackLimits) -> None
 
 
 class _Directory:
-    """A layout in a directory, which may belong to somebody else."""
+    """A layout in a directory, which may belong to another user."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,9 +1,9 @@
 """Directories of unpacked layers, in the format of overlayfs, read and written by descriptor.
 
 No link is followed by the kernel: each component is opened below the one before, and links are
-resolved here, as inside the image. So nothing outside of the layers is reached, whatever they
-contain. A file that a layer removes is a character device 0:0; a directory that replaces all below
-has the attribute `OPAQUE`.
+resolved here, as inside the image. So nothing outside of the layers is reached, although all that
+they contain is hostile. A file that a layer removes is a character device 0:0; a directory that
+replaces all below has the attribute `OPAQUE`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Pulls of images for containers: from where, how often, and what events and statuses say."""
+"""Pulls of images for containers: from where, how often, and which events report them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -76,9 +76,9 @@ def parse_registries(texts: tuple[str, ...]) -> tuple[Registry, ...]:
 
 
 def _is_base_url(url: str) -> bool:
-    parts = urlsplit(url)
-    valid = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-    return bool(valid) and parts.path in ("", "/") and not parts.query and not parts.fragment
+    split = urlsplit(url)
+    valid = split.scheme in ("http", "https") and split.hostname and "@" not in split.netloc
+    return bool(valid) and split.path in ("", "/") and not split.query and not split.fragment
 
 
 @dataclass(slots=True)

@@ -258,8 +258,8 @@ class _Session:
         with self.http.stream("GET", url, headers=headers) as response:
             _check_status(response, "token")
             data = _read_limited(response, _MAX_TOKEN)
-        answer = decode(data, _Token, "the answer of the token server")
-        token = answer.token or answer.access_token
+        decoded = decode(data, _Token, "the response of the token server")
+        token = decoded.token or decoded.access_token
         if not token or not token.isascii() or not token.isprintable():
             raise ImageError("the token server sent no token")
         return token
@@ -294,7 +294,7 @@ def _read_limited(response: httpx.Response, limit: int) -> bytes:
     for chunk in response.iter_raw():
         data += chunk
         if len(data) > limit:
-            raise ImageError(f"{response.url.host}: an answer is larger than {limit} bytes")
+            raise ImageError(f"{response.url.host}: a response is larger than {limit} bytes")
     return data
 
 

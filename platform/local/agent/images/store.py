@@ -5,7 +5,7 @@ images/lock                 shared: users of layers; exclusive: their removal
 images/names/<sha256>.json  a `StoredImage`; its file name is the hash of the image's name
 images/layers/<chain>/fs    a layer on top of those below it, of which the chain id is a hash
 images/layers/<chain>/layer.json
-images/tmp/                 what is incomplete; removed when nobody uses the store
+images/tmp/                 what is incomplete; removed when no process uses the store
 ```
 
 A layer is unpacked into `tmp`, flushed to disk, and renamed; then the record is written. So a kill
@@ -154,7 +154,7 @@ class ImageStore:
         return sorted(filter(None, found), key=lambda image: image.name)
 
     def find(self, reference: Reference) -> StoredImage | None:
-        """Return an image by name or, whatever its tag, by its repository and digest."""
+        """Return an image by name or by its repository and digest."""
         stored = _read_image(self._record(str(reference)))
         if stored is not None or not reference.digest:
             return stored

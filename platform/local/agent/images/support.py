@@ -18,7 +18,7 @@ _NO_PROGRAM = "/batholith-probe"
 
 @dataclass(slots=True)
 class ImageSupport:
-    """What the machine permits; test runs are made once, when it matters."""
+    """What the machine permits; a test run finds out, once, before the first image is run."""
 
     report: IsolationReport
     data_dir: Path

@@ -79,7 +79,7 @@ class UnpackedLayer(msgspec.Struct, frozen=True):
     entries: int = 0
     skipped_devices: int = 0
     foreign_owners: int = 0
-    """Files of owners that pods cannot have, which belong to ``nobody``."""
+    """Files of owners that pods cannot have, which belong to id 65534."""
 
 
 class _Outcome(msgspec.Struct):

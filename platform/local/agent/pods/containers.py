@@ -29,7 +29,7 @@ _PORT_IN_USE_MESSAGE = (
     "another port, or listen on the pod's own address (status.podIP), which is"
 )
 _PLACEHOLDER_MESSAGE = (
-    "Container {}: image {} is not pulled, and a placeholder runs instead of its program. "
+    "Container {}: image {} is not stored, and a placeholder runs instead of its program. "
     "Set a command that exists on this machine to run one"
 )
 

@@ -1,4 +1,4 @@
-"""Commands of containers: images are not pulled, so local programs run instead of theirs.
+"""Commands of containers without a stored image: local programs run instead of the image's.
 
 An image defines the command of a pod without one, how its entry point treats arguments, and
 programs that this machine may lack.
@@ -66,7 +66,7 @@ class ProgramNotFoundError(Exception):
     def __init__(self, program: str) -> None:
         super().__init__(
             f'exec: "{program}": executable file not found in $PATH '
-            "(containers run with this machine's programs, images are not pulled)"
+            "(the container runs with this machine's programs, since its image is not stored)"
         )
 
 

@@ -509,7 +509,7 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
 
 
 def set_read_only(target: str, *, recursive: bool = True) -> None:
-    """Make the mount at *target* read-only, and those below it."""
+    """Set the mount at *target* and those below it read-only."""
     attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(

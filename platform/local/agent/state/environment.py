@@ -36,7 +36,7 @@ class ContainerConfigError(Exception):
 
     @property
     def summary(self) -> str:
-        """What an event says."""
+        """Message of the event."""
         return str(self)
 
 

@@ -448,7 +448,7 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
     placeholders = [c for c in pod.containers.values() if state.of(c.name).placeholder]
     named = ", ".join(f"{c.name} ({c.image})" for c in placeholders)
-    not_run = f"images are not pulled, and no program was run for: {named}"
+    not_run = f"images are not stored, and no program was run for: {named}"
     return [
         condition("PodScheduled", True),  # a pod that was created with its node has none
         *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
