@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from support.examples import examples
@@ -462,6 +462,10 @@ class History:
                 assert planned.start <= known or Cause.QUEUE in planned.delays
                 assert set(planned.delays) <= self.causes
                 self.bounds[name] = planned.start
+        for each in self.world.core._caches.start_plan.broken.values():
+            # It has no planned start any more, since the other queue deserves more.
+            assert set(each.delays) <= self.causes
+            self.bounds.pop(each.waiting.key.removeprefix("ns/"), None)
         return started
 
     def _require_no_lost_wake_up(self) -> None:
@@ -479,14 +483,16 @@ def _run(seed: int, steps: int) -> None:
 
 @settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 2**32))
+@example(seed=22002)
 def test_planned_starts_are_met_and_gangs_that_were_held_back_are_woken(seed: int) -> None:
     _run(seed, 60)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # on a busy machine, too
 @pytest.mark.parametrize("seed", range(40))
 def test_planned_starts_are_met_in_long_histories(seed: int) -> None:
-    for number in range(10):  # ten end within the time of a test on a busy machine, too
+    for number in range(10):
         _run(1000 * seed + number, 500)
 
 

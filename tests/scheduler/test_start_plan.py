@@ -410,6 +410,7 @@ def test_each_delay_of_a_planned_start_has_a_recorded_cause(seed: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # on a busy machine, too
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("events", [False, True])
 def test_planned_starts_hold_in_long_histories(seed: int, events: bool) -> None:
