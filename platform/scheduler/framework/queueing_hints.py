@@ -94,8 +94,8 @@ def _hints_of_extra_tasks(
 
 
 def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
-    """Return what decides whether *gang* fits, in which limits, before which start reservations,
-    and which pods may be evicted for it; equal for equal gangs."""
+    """Return what decides whether *gang* fits, in which limits, and which pods may be evicted for
+    it; equal for equal gangs."""
     counts = Counter(
         (task.eq_class, task.role, task.priority, task.traits.may_preempt) for task in tasks
     )
@@ -107,7 +107,6 @@ def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMe
         missing.total,
         frozenset(missing.by_role.items()),
         frozenset(counts.items()),
-        gang.estimated_seconds,
         gang.topology,
         None if gang.topology is None else frozenset(used_nodes(gang)),
     )

@@ -19,6 +19,9 @@ class RejectedGang:
     is_rejected: bool = False
     """Whether no other action of the session tries it."""
 
+    is_alone: bool = False
+    """Whether gangs with equal demand need not be rejected, too."""
+
     scheduled: int = 0
     """How many statements were committed before."""
 

@@ -106,6 +106,8 @@ class Session(PluginDecisions):
         """Those before the current action."""
         self.starving = StarvingGangs(self, interrupted)
         self._rejections: dict[str, RejectedGang] = {}
+        self._following: dict[Hashable, Iterator[Gang]] = {}
+        """The gangs still to be tried of groups of which one was rejected alone, by demand."""
         self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
@@ -424,16 +426,24 @@ class Session(PluginDecisions):
         return found
 
     def next_candidate(self, candidate: Candidate) -> Candidate | None:
-        """Return the next gang with the demand of *candidate*, if that one was scheduled."""
+        """Return the next gang with the demand of *candidate*, if that one was scheduled, or was
+        rejected alone."""
         group = candidate.group
-        following = self._first_of(group) if group is not None else None
-        return None if following is None or following.gang is candidate.gang else following
-
-    def _first_of(self, group: UnschedulableGroup) -> Candidate | None:
         if not group:
             return None
-        gang = group.first()[1]
-        return None if self.is_rejected(gang) else Candidate(gang, group)
+        rejected = self._rejections.get(candidate.gang.key)
+        if rejected is not None and rejected.is_alone and group.demand not in self._following:
+            self._following[group.demand] = iter(group.gangs)
+        elif group.demand not in self._following:
+            following = group.first()[1]
+            is_next = following is not candidate.gang and not self.is_rejected(following)
+            return Candidate(following, group) if is_next else None
+        elif rejected is not None and not rejected.is_alone:
+            return None
+        for following in self._following[group.demand]:
+            if following.unschedulable_group is group and not self.is_rejected(following):
+                return Candidate(following, group)
+        return None
 
     def sort(self, group: UnschedulableGroup) -> None:
         """Put the gangs of *group* in order."""
@@ -611,6 +621,10 @@ class Session(PluginDecisions):
             self.cache.changes.mark(gang)
 
     # -- waiting -------------------------------------------------------------------------------
+
+    def confine_rejection(self, gang: Gang) -> None:
+        """Let the rejection of *gang* not hold for the other gangs with equal demand."""
+        self._rejections[gang.key].is_alone = True
 
     def wait(
         self,

@@ -4,7 +4,7 @@ Nothing is computed unless run times are known and a gang has to wait.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from heapq import merge
@@ -34,7 +34,7 @@ from .domain_capacities import planned_domain
 from .missing_members import MissingMembers
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
-from .queueing_hints import demand_of
+from .queueing_hints import demand_of, required_tasks
 from .session import Session
 from .statement import OperationKind, Statement
 from .task_runs import grouped, runs
@@ -128,6 +128,9 @@ class StartPlanning:
         self._slots = np.zeros(0, np.int64)
         self._ends: FloatVector = np.zeros(0)
         self._committed: Matrix | None = None
+        self._held_back: dict[Hashable, tuple[int, float, str]] = {}
+        """By demand: the version of the plan for which a gang was held back, its seconds, and the
+        key of the gang that it would have delayed."""
         self._started: list[tuple[str, Occupation]] = []
         """What was allocated in this session, by queue."""
 
@@ -285,6 +288,13 @@ class StartPlanning:
 
     @contextmanager
     def _spare(self, gang: Gang) -> Iterator[Spare]:
+        if not self._plan or not self.is_on or self._is_hopeless(gang):
+            yield Spare()
+            return
+        holder = self._known_holder(gang)
+        if holder:
+            yield Spare(holder)
+            return
         waiting = self._constrained(gang)
         if waiting is None:
             yield Spare()
@@ -299,6 +309,39 @@ class StartPlanning:
                 yield spare
         if is_possible and self._session.is_rejected(gang) and not spare.holder:
             self._session.wait(gang, self._hints(gang))
+            self._session.confine_rejection(gang)
+
+    def _is_hopeless(self, gang: Gang) -> bool:
+        """Return whether *gang* cannot start now, whatever is planned.
+
+        Then it is rejected as it would be without a plan: with all gangs with equal demand, and
+        until what it lacks is free.
+
+        Raises:
+            PluginError: a filter or limit raised.
+        """
+        missing = MissingMembers(gang)
+        if missing.satisfied:
+            return False
+        queue = self._cache.queues.of(gang)
+        for eq_class, count in required_tasks(list(gang.pending_tasks.values()), missing):
+            is_limited = not (gang.single or eq_class.best_effort)
+            if is_limited and self._session.allocatable_count(queue, eq_class) < count:
+                return True
+            if self._session.placer(eq_class).capacity(count) < count:
+                return True
+        return False
+
+    def _known_holder(self, gang: Gang) -> str:
+        """Return for which gang *gang* is held back, if one with equal demand that is as short was
+        held back before in this session; else an empty string."""
+        version, seconds, holder = self._held_back.get(self._demand_of(gang), (-1, 0.0, ""))
+        is_held = version == self._plan.version and self.duration_of(gang) >= seconds
+        return holder if is_held and gang.key not in self._plan.reservations else ""
+
+    def _demand_of(self, gang: Gang) -> Hashable:
+        tasks = list(gang.pending_tasks.values())
+        return demand_of(gang, self._cache.queues.of(gang).name, tasks, MissingMembers(gang))
 
     def _first_before(self, gang: Gang) -> str:
         """Return the key of the first other gang for which something is kept."""
@@ -307,8 +350,6 @@ class StartPlanning:
 
     def _constrained(self, gang: Gang) -> Waiting | None:
         """Return *gang* if it may not use all that is free."""
-        if not self._plan or not self.is_on:
-            return None
         if self._cache.reservations.get(gang.key) is not None:
             return None  # pods were evicted for it
         self._begin()
@@ -320,14 +361,16 @@ class StartPlanning:
         name = holder.rpartition("/")[2]
         message = f"it would delay a planned start: {name} precedes it"
         self._session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), self._hints(gang))
+        self._session.confine_rejection(gang)
+        if gang.key not in self._plan.reservations:
+            known = self._plan.version, self.duration_of(gang), holder
+            self._held_back[self._demand_of(gang)] = known
 
     def _hints(self, gang: Gang) -> QueueingHints:
-        """Return what *gang* waits for if start reservations may have kept it from starting."""
-        queue, tasks = self._cache.queues.of(gang), list(gang.pending_tasks.values())
-        return QueueingHints(
-            frozenset({FREED, USAGE, STARTS}),
-            demand=demand_of(gang, queue.name, tasks, MissingMembers(gang)),
-        )
+        """Return what *gang* waits for if start reservations may have kept it from starting: a gang
+        that is shorter need not wait."""
+        demand = (self._demand_of(gang), gang.estimated_seconds)
+        return QueueingHints(frozenset({FREED, USAGE, STARTS}), demand=demand)
 
     def commit(self, gang: Gang, statement: Statement) -> None:
         """Commit *statement*, and count what it has allocated for *gang*.
