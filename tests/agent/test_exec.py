@@ -1,6 +1,7 @@
 """Commands that clients run in containers: exec, on both API servers."""
 
 import asyncio
+import gc
 import os
 import pty
 import secrets
@@ -14,9 +15,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from kubernetes.stream import stream
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
 from support.kubectl import CommandResult, Kubectl, needs_kubectl
+from support.official_client import official_core
 from support.polling import wait_for, wait_until_true
 from support.websockets import CLOSE, STDIN, ChannelSocket, open_channels
 
@@ -118,7 +121,7 @@ async def test_command_runs_as_the_container_s_program_does(
         sed -n 's/^SigIgn:.*\\(.......\\)$/\\1/p' /proc/self/status
         cat /proc/self/mountinfo; ls /proc/self/fd
     """
-    inherited = os.open(os.devnull, os.O_RDONLY)  # as by whoever starts the agent
+    inherited = os.open(os.devnull, os.O_RDONLY)  # as when a shell starts the agent
     os.set_inheritable(inherited, True)
     await run_shell(
         cluster,
@@ -230,6 +233,42 @@ async def test_version_5_ends_the_input(cluster: AgentCluster) -> None:
         await socket.send(CLOSE, bytes([STDIN]))
         assert (await socket.finish())["status"] == "Success"
     assert socket.received[1] == b"in end\n"
+
+
+# The client leaves its socket to the garbage collector, which runs in the test for this.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_official_client_runs_commands(cluster: AgentCluster) -> None:
+    await run_shell(cluster)
+
+    def run() -> tuple[str, str, int]:
+        with official_core(cluster.server) as core:
+            streams = stream(
+                core.connect_get_namespaced_pod_exec, "p", cluster.namespace,
+                command=["sh", "-c", "read line; echo $line; echo e >&2; exit 9"],
+                stdin=True, stdout=True, stderr=True, _preload_content=False,
+            )  # fmt: skip
+            streams.write_stdin("text\n")
+            streams.run_forever(timeout=60)
+            return streams.read_stdout(), streams.read_stderr(), streams.returncode
+
+    assert await asyncio.to_thread(run) == ("text\n", "e\n", 9)
+    gc.collect()
+
+
+async def test_files_and_directories_are_copied(
+    cluster: AgentCluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    await run_shell(cluster)
+    source = tmp_path / "source"
+    (source / "below").mkdir(parents=True)
+    (source / "large").write_bytes(os.urandom(3 * 2**20))
+    (source / "below" / "small").write_text("small")
+    there = f"{cluster.namespace}/p:/tmp/there"
+    await kubectl("cp", str(source), there)
+    await kubectl("cp", there, str(tmp_path / "back"))
+    for name in ("large", "below/small"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
 
 
 async def test_requests_that_cannot_be_served_are_rejected(cluster: AgentCluster) -> None:

@@ -180,12 +180,13 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/eviction": {"create"},
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
+    "v1/pods/portforward": {"create", "get"},
     "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/portforward",
+    "pods/p/attach", "pods/p/ephemeralcontainers",
     "pods/p/proxy", "pods/p/resize", "services/s/proxy",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""

@@ -122,6 +122,7 @@ _CORE = (
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
             Subresource("exec", "PodExecOptions", _CONNECT),
+            Subresource("portforward", "PodPortForwardOptions", _CONNECT),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},
