@@ -3,12 +3,10 @@
 import asyncio
 import gc
 import os
-import pty
 import secrets
 import struct
 import termios
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from support.agent_cluster import AgentCluster
 from support.kubectl import CommandResult, Kubectl, needs_kubectl
 from support.official_client import official_core
 from support.polling import wait_for, wait_until_true
+from support.terminals import read_until, terminal
 from support.websockets import CLOSE, STDIN, ChannelSocket, open_channels
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
@@ -144,25 +143,6 @@ async def test_program_that_does_not_exist_is_an_error_that_names_it(
     result = await execute(kubectl, cluster, "no-such-program")
     assert result.code == 1
     assert 'exec: "no-such-program": No such file or directory' in result.err
-
-
-@asynccontextmanager
-async def terminal(width: int, height: int) -> AsyncIterator[tuple[int, int]]:
-    master, end = pty.openpty()
-    ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    try:
-        yield master, end
-    finally:
-        os.close(end)
-        os.close(master)
-
-
-async def read_until(master: int, text: bytes) -> bytes:
-    loop = asyncio.get_running_loop()
-    found = b""
-    while text not in found:
-        found += await loop.run_in_executor(None, os.read, master, 4096)
-    return found
 
 
 async def test_terminal_has_the_size_of_the_client_s(

@@ -19,6 +19,7 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods.attachments import Attachment
 from .pods.client_commands import ClientCommands
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
@@ -370,6 +371,14 @@ class RealNode:
         """Return what runs *argv* in a container; see `StreamSource`."""
         run = self._running(pod, container)
         return lambda streams: self._commands.execute(run, argv, streams)
+
+    def find_attach(self, pod: str, container: str) -> Command:
+        """Return what attaches to a container; see `StreamSource`."""
+        found, run = self._find_pod(pod), self._running(pod, container)
+        log_path = PodDir.of(self._settings.data_dir, found).log_path(run)
+        return Attachment(
+            container=found.containers[container], run=run, log=log_path, clock=self._clock
+        ).serve
 
     def find_port_forward(self, pod: str) -> Connect:
         """Return what connects to a port of a pod; see `StreamSource`."""

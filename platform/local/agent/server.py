@@ -86,6 +86,14 @@ class StreamSource(Protocol):
         """
         ...
 
+    def find_attach(self, pod: str, container: str) -> Command:
+        """Return what attaches to a running container, by the pod's key.
+
+        Raises:
+            StreamsRejectedError: it does not run.
+        """
+        ...
+
     def find_port_forward(self, pod: str) -> Connect:
         """Return what connects to a port of a pod, by its key.
 
@@ -214,6 +222,9 @@ class AgentServer:
                 if not argv:
                     raise StreamsRejectedError(400, "you must specify at least 1 command")
                 command = streams.find_exec(f"{namespace}/{pod}", container, argv)
+                await serve_command(request, connection, options, command)
+            case ["attach", namespace, pod, container]:
+                command = streams.find_attach(f"{namespace}/{pod}", container)
                 await serve_command(request, connection, options, command)
             case ["portForward", namespace, pod]:
                 connect = streams.find_port_forward(f"{namespace}/{pod}")

@@ -113,6 +113,11 @@ class LaunchSpec:
     tmpfs_size: int = 64 << 20
     """Bytes of each tmpfs in the sandbox."""
 
+    stdin: bool = False
+    stdin_once: bool = False
+    """Whether the input ends when the first client that uses it disconnects."""
+
+    tty: bool = False
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
 
@@ -139,6 +144,9 @@ class RunDir:
             "hostname": spec.hostname,
             "level": str(spec.isolation),
             "error": spec.error,
+            "stdin": spec.stdin,
+            "stdin_once": spec.stdin_once,
+            "tty": spec.tty,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,

@@ -121,6 +121,7 @@ _CORE = (
             Subresource("binding", "Binding", _CREATE),
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
+            Subresource("attach", "PodAttachOptions", _CONNECT),
             Subresource("exec", "PodExecOptions", _CONNECT),
             Subresource("portforward", "PodPortForwardOptions", _CONNECT),
         ),
