@@ -29,7 +29,7 @@ class UpgradedConnection:
     """A connection that another protocol uses; its HTTP protocol passes on all calls."""
 
     def __init__(self, transport: asyncio.Transport, received: bytes = b"") -> None:
-        """Take over *transport*; *received* are the bytes after the request."""
+        """Adopt *transport*; *received* are the bytes after the request."""
         self._transport = transport
         self._reader = asyncio.StreamReader(limit=_READ_SIZE)
         self._reader.set_transport(transport)

@@ -113,7 +113,13 @@ class ContainerAttack:
     image: str = ""
     """``overlay`` or ``copy`` for a container that runs an image."""
 
-    def prepare(self, *argv: str, run_as: int = 0, mounts: Sequence[rootfs.Mount] = ()) -> RunDir:
+    def prepare(
+        self,
+        *argv: str,
+        run_as: int = 0,
+        mounts: Sequence[rootfs.Mount] = (),
+        tty: bool = False,
+    ) -> RunDir:
         """Prepare the run like the agent."""
         data, pod_uid = self.data, str(uuid.uuid4())
         run_dir = RunDir(data / "pods" / pod_uid / "containers" / "c" / "0")
@@ -135,6 +141,8 @@ class ContainerAttack:
                 ids=self.ids,
                 steps=steps,
                 image=self.run_image() if self.image else None,
+                stdin=tty,
+                tty=tty,
             )
         )
         own(data, self.user)
@@ -228,16 +236,19 @@ def require_bubblewrap() -> None:
         pytest.skip("bubblewrap is not installed")
 
 
-@pytest.mark.parametrize("run_as", [0, 1000])
-async def test_container_cannot_escape(attack: ContainerAttack, run_as: int) -> None:
+@pytest.mark.parametrize(("run_as", "tty"), [(0, False), (1000, False), (0, True)])
+async def test_container_cannot_escape(attack: ContainerAttack, run_as: int, tty: bool) -> None:
     host = socket.gethostname()
-    run_dir = attack.prepare(attack.program, "-I", "-S", str(PROGRAM), run_as=run_as)
+    run_dir = attack.prepare(attack.program, "-I", "-S", str(PROGRAM), run_as=run_as, tty=tty)
     await (await attack.start(SHIM, str(run_dir.path))).wait()
     ended = run_dir.exit_record()
     log = (attack.data / "logs" / "0.log").read_text()
     assert ended is not None
     assert ended.code == 0, (ended, log)
-    assert attack.breaches(log.splitlines()[-1].split(" ", 3)[3]) == {}
+    found = attack.breaches("".join(line.split(" ", 3)[3] for line in log.splitlines()))
+    if tty:
+        assert found.pop("a_descriptor_was_left_open", "stdin") == "stdin"
+    assert found == {}
     assert socket.gethostname() == host
 
 

@@ -1,23 +1,25 @@
 """Commands that clients run in containers: exec, on both API servers."""
 
 import asyncio
+import gc
 import os
-import pty
 import secrets
 import struct
 import termios
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from kubernetes.stream import stream
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
 from support.kubectl import CommandResult, Kubectl, needs_kubectl
+from support.official_client import official_core
 from support.polling import wait_for, wait_until_true
+from support.terminals import read_until, terminal
 from support.websockets import CLOSE, STDIN, ChannelSocket, open_channels
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
@@ -118,7 +120,7 @@ async def test_command_runs_as_the_container_s_program_does(
         sed -n 's/^SigIgn:.*\\(.......\\)$/\\1/p' /proc/self/status
         cat /proc/self/mountinfo; ls /proc/self/fd
     """
-    inherited = os.open(os.devnull, os.O_RDONLY)  # as by whoever starts the agent
+    inherited = os.open(os.devnull, os.O_RDONLY)  # as when a shell starts the agent
     os.set_inheritable(inherited, True)
     await run_shell(
         cluster,
@@ -141,25 +143,6 @@ async def test_program_that_does_not_exist_is_an_error_that_names_it(
     result = await execute(kubectl, cluster, "no-such-program")
     assert result.code == 1
     assert 'exec: "no-such-program": No such file or directory' in result.err
-
-
-@asynccontextmanager
-async def terminal(width: int, height: int) -> AsyncIterator[tuple[int, int]]:
-    master, end = pty.openpty()
-    ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    try:
-        yield master, end
-    finally:
-        os.close(end)
-        os.close(master)
-
-
-async def read_until(master: int, text: bytes) -> bytes:
-    loop = asyncio.get_running_loop()
-    found = b""
-    while text not in found:
-        found += await loop.run_in_executor(None, os.read, master, 4096)
-    return found
 
 
 async def test_terminal_has_the_size_of_the_client_s(
@@ -230,6 +213,42 @@ async def test_version_5_ends_the_input(cluster: AgentCluster) -> None:
         await socket.send(CLOSE, bytes([STDIN]))
         assert (await socket.finish())["status"] == "Success"
     assert socket.received[1] == b"in end\n"
+
+
+# The client leaves its socket to the garbage collector, which runs in the test for this.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_official_client_runs_commands(cluster: AgentCluster) -> None:
+    await run_shell(cluster)
+
+    def run() -> tuple[str, str, int]:
+        with official_core(cluster.server) as core:
+            streams = stream(
+                core.connect_get_namespaced_pod_exec, "p", cluster.namespace,
+                command=["sh", "-c", "read line; echo $line; echo e >&2; exit 9"],
+                stdin=True, stdout=True, stderr=True, _preload_content=False,
+            )  # fmt: skip
+            streams.write_stdin("text\n")
+            streams.run_forever(timeout=60)
+            return streams.read_stdout(), streams.read_stderr(), streams.returncode
+
+    assert await asyncio.to_thread(run) == ("text\n", "e\n", 9)
+    gc.collect()
+
+
+async def test_files_and_directories_are_copied(
+    cluster: AgentCluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    await run_shell(cluster)
+    source = tmp_path / "source"
+    (source / "below").mkdir(parents=True)
+    (source / "large").write_bytes(os.urandom(3 * 2**20))
+    (source / "below" / "small").write_text("small")
+    there = f"{cluster.namespace}/p:/tmp/there"
+    await kubectl("cp", str(source), there)
+    await kubectl("cp", there, str(tmp_path / "back"))
+    for name in ("large", "below/small"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
 
 
 async def test_requests_that_cannot_be_served_are_rejected(cluster: AgentCluster) -> None:

@@ -27,6 +27,7 @@ from batholith.local.agent.streaming.command_streams import (
     serve_command,
 )
 from batholith.local.agent.streaming.inbox import Inbox
+from batholith.local.agent.streaming.port_forward import serve_port_forward
 from batholith.local.agent.streaming.spdy import SpdyConnection, SpdyStream
 from batholith.local.agent.streaming.spdy_headers import (
     DICTIONARY,
@@ -42,7 +43,7 @@ SUCCESS: Status = {"status": "Success"}
 
 
 class FakeTransport(asyncio.Transport):
-    """The transport of a client that reads when a test says so."""
+    """The transport of a client that reads when a test wants it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,8 +81,8 @@ class Wire:
 
 
 def control(kind: int, content: bytes, flags: int = 0) -> bytes:
-    word = 0x80000000 | 3 << 16 | kind
-    return word.to_bytes(4, "big") + (flags << 24 | len(content)).to_bytes(4, "big") + content
+    first = 0x80000000 | 3 << 16 | kind
+    return first.to_bytes(4, "big") + (flags << 24 | len(content)).to_bytes(4, "big") + content
 
 
 def data_frame(number: int, data: bytes, flags: int = 0) -> bytes:
@@ -103,20 +104,20 @@ def frames(text: bytes) -> list[tuple[int, int, int, bytes]]:
     """The frames in *text*: kind or 0 for data, stream, flags, content."""
     found = []
     while text:
-        word, size = int.from_bytes(text[:4], "big"), int.from_bytes(text[4:8], "big")
+        first, size = int.from_bytes(text[:4], "big"), int.from_bytes(text[4:8], "big")
         flags, length = size >> 24, size & 0xFFFFFF
         content, text = text[8 : 8 + length], text[8 + length :]
-        if word & 0x80000000:
-            found.append((word & 0xFFFF, int.from_bytes(content[:4], "big"), flags, content[4:]))
+        if first & 0x80000000:
+            found.append((first & 0xFFFF, int.from_bytes(content[:4], "big"), flags, content[4:]))
         else:
-            found.append((0, word, flags, content))
+            found.append((0, first, flags, content))
     return found
 
 
 async def run_spdy(
     wire: Wire, *pieces: bytes, accept: Callable[[SpdyStream], bool] = lambda _: True
 ) -> list[tuple[int, int, int, bytes]]:
-    """Frames with which a server answers *pieces*, after which the client disconnects."""
+    """Frames with which a server responses *pieces*, after which the client disconnects."""
     for piece in pieces:
         wire.receive(piece)
     wire.connection.feed_eof()
@@ -196,10 +197,10 @@ async def test_streams_are_confirmed_before_their_data() -> None:
 
 
 async def test_pings_of_the_client_are_returned_and_its_answers_are_not() -> None:
-    answers = await run_spdy(
+    responses = await run_spdy(
         Wire(), control(6, (7).to_bytes(4, "big")), control(6, (2).to_bytes(4, "big"))
     )
-    assert answers == [(6, 7, 0, b"")]
+    assert responses == [(6, 7, 0, b"")]
 
 
 async def test_streams_are_refused_beyond_their_number_and_with_used_ids(
@@ -207,8 +208,8 @@ async def test_streams_are_refused_beyond_their_number_and_with_used_ids(
 ) -> None:
     monkeypatch.setattr(spdy, "MAX_STREAMS", 2)
     client = SpdyClient()
-    answers = await run_spdy(Wire(), *(client.open(number, {}) for number in (1, 3, 3, 4, 5)))
-    assert [(kind, number, content) for kind, number, _, content in answers if kind == 3] == [
+    responses = await run_spdy(Wire(), *(client.open(number, {}) for number in (1, 3, 3, 4, 5)))
+    assert [(kind, number, content) for kind, number, _, content in responses if kind == 3] == [
         (3, 3, bytes([0, 0, 0, 1])),
         (3, 4, bytes([0, 0, 0, 1])),
         (3, 5, bytes([0, 0, 0, 3])),
@@ -220,8 +221,8 @@ async def test_closed_streams_do_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     client, pieces = SpdyClient(), []
     for number in range(1, 21, 2):
         pieces += [client.open(number, {}), control(3, number.to_bytes(4, "big") + bytes(4))]
-    answers = await run_spdy(Wire(), *pieces)
-    assert [kind for kind, _, _, _ in answers] == [2] * 10
+    responses = await run_spdy(Wire(), *pieces)
+    assert [kind for kind, _, _, _ in responses] == [2] * 10
 
 
 def _compressed(block: bytes) -> bytes:
@@ -414,3 +415,65 @@ async def test_only_the_latest_size_counts_and_malformed_ones_do_not() -> None:
     size.feed(b"x" * 10_000)
     size.feed(b'}{"Width": 5, "Height": 6}')
     assert await size.next() == (5, 6)
+
+
+async def forward(*streams: dict[str, str]) -> tuple[list[int], list[tuple[int, int, int, bytes]]]:
+    """Open *streams* of port-forward; return the ports that were connected to, and responses."""
+    connected: list[int] = []
+
+    async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connected.append(port)
+        raise ConnectionRefusedError(111, "refused")
+
+    wire, client = Wire(), SpdyClient()
+    asked = request(upgrade="SPDY/3.1", x_stream_protocol_version="portforward.k8s.io")
+    serving = asyncio.ensure_future(serve_port_forward(asked, wire.connection, "", connect))
+    for number, headers in enumerate(streams):
+        wire.receive(client.open(2 * number + 1, headers))
+    await run_ready_tasks()
+    wire.connection.feed_eof()
+    await serving
+    return connected, frames(wire.transport.sent.partition(b"\r\n\r\n")[2])
+
+
+def pair(port: str, request_id: str) -> list[dict[str, str]]:
+    common = {"port": port, "requestid": request_id}
+    return [{"streamtype": kind, **common} for kind in ("error", "data")]
+
+
+async def test_connections_are_told_apart_by_their_id() -> None:
+    one, two = pair("80", "1"), pair("81", "2")
+    connected, responses = await forward(one[0], two[0], two[1], one[1])
+    assert connected == [81, 80]
+    errors = {number: content for kind, number, _, content in responses if kind == 0 and content}
+    assert errors == {
+        1: b"error forwarding port 80 to pod: refused",
+        3: b"error forwarding port 81 to pod: refused",
+    }
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "x", "", "٣", "1" * 5000])
+async def test_streams_with_invalid_ports_are_refused(port: str) -> None:
+    connected, responses = await forward(*pair(port.encode().decode("latin-1"), "1"))
+    assert connected == []
+    assert [kind for kind, _, _, _ in responses] == [2, 3, 2, 3]
+
+
+async def test_streams_of_no_type_or_of_the_same_one_are_refused() -> None:
+    error = pair("80", "1")[0]
+    connected, responses = await forward({"port": "80"}, error, error)
+    assert connected == []
+    assert [number for kind, number, _, _ in responses if kind == 3] == [1, 5]
+
+
+@pytest.mark.parametrize("ports", ["", "x", "0", "80,70000", ",".join(["80"] * 101)])
+async def test_invalid_ports_of_channels_are_rejected(ports: str) -> None:
+    async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raise AssertionError
+
+    asked = request(upgrade="websocket", sec_websocket_protocol="v4.channel.k8s.io")
+    wire = Wire()
+    with pytest.raises(StreamsRejectedError) as caught:
+        await serve_port_forward(asked, wire.connection, ports, connect)
+    assert caught.value.status == 400
+    assert wire.transport.sent == b""

@@ -182,16 +182,18 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "apps/v1/statefulsets",
     )},
     "v1/namespaces/finalize": {"update"},
+    "v1/pods/attach": {"create", "get"},
     "v1/pods/binding": {"create"},
     "v1/pods/eviction": {"create"},
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
+    "v1/pods/portforward": {"create", "get"},
     "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/portforward",
+    "pods/p/ephemeralcontainers",
     "pods/p/proxy", "pods/p/resize", "services/s/proxy",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
@@ -436,7 +438,6 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
     await server.create(names.NODES.path(), node)
     await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
     for message, arguments in (
-        ("does not offer 'attach'", ("attach", "p")),
         ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i")),
     ):
         done = await kubectl.run(*arguments)

@@ -24,6 +24,7 @@ from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
 from .images.support import ImageSupport
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods.attachments import Attachment
 from .pods.client_commands import ClientCommands
 from .pods.image_use import image_uses
 from .pods.node_context import HostsFileManager, NodeContext
@@ -32,6 +33,7 @@ from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, create_dirs
 from .retry import retry_until_done
 from .runtime import logs
+from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
     IsolationReport,
     RunDir,
@@ -41,8 +43,10 @@ from .runtime.runs import (
 )
 from .server import AgentServer, LogUnavailableError
 from .settings import AgentSettings, ShutdownRequest
+from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
 from .streaming.command_streams import Command, StreamsRejectedError
+from .streaming.port_forward import Connect
 from .volumes.pvc_dirs import PvcDirs
 from .volumes.source_manager import SourceManager
 
@@ -53,6 +57,7 @@ _MEMORY_CHECK_INTERVAL = 1.0
 _MEMORY_CHECK_DUTY_CYCLE = 20
 """Checking memory takes at most one in this many seconds."""
 
+_FORWARD_BUFFER = 64 * 1024
 _NAMESPACE_INDEX = "namespace"
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -396,15 +401,46 @@ class RealNode:
         run = self._running(pod, container)
         return lambda streams: self._commands.execute(run, argv, streams)
 
+    def find_attach(self, pod: str, container: str) -> Command:
+        """Return what attaches to a container; see `StreamSource`."""
+        found, run = self._find_pod(pod), self._running(pod, container)
+        log_path = PodDir.of(self._settings.data_dir, found).log_path(run)
+        return Attachment(
+            container=found.containers[container], run=run, log=log_path, clock=self._clock
+        ).serve
+
+    def find_port_forward(self, pod: str) -> Connect:
+        """Return what connects to a port of a pod; see `StreamSource`."""
+        found, context = self._find_pod(pod), self._context
+        pod_dir = PodDir.of(self._settings.data_dir, found)
+        if context is None or not pod_dir.is_busy:
+            raise StreamsRejectedError(500, f"unable to do port forwarding: {pod} is not running")
+        ip = hosts.HOST_IP if found.spec.host_network else context.allocate_ip(found.metadata.uid)
+
+        async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            runs = [run for name in pod_dir.containers() for run in pod_dir.runs(name)[-1:]]
+            pids = [pid for run in runs for pid in (run.shim_pid(), *self._commands.pids(run))]
+            roots = [pid for pid in pids if pid is not None]
+            address = await asyncio.to_thread(listening_address, roots, port, pod_ip=ip)
+            if address is None:
+                raise refused(port, ip)
+            return await asyncio.open_connection(address, port, limit=_FORWARD_BUFFER)
+
+        return connect
+
+    def _find_pod(self, key: str) -> Pod:
+        found = self._pods.get(key)
+        if found is None:
+            raise StreamsRejectedError(404, "pod does not exist")
+        return found
+
     def _running(self, pod: str, container: str) -> RunDir:
         """Return the run of a running container.
 
         Raises:
             StreamsRejectedError: it does not run.
         """
-        found = self._pods.get(pod)
-        if found is None:
-            raise StreamsRejectedError(404, "pod does not exist")
+        found = self._find_pod(pod)
         runs = PodDir.of(self._settings.data_dir, found).runs(container)
         if container not in found.containers or not runs or runs[-1].shim_pid() is None:
             raise StreamsRejectedError(500, f'container not found ("{container}")')

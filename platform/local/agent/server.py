@@ -32,6 +32,7 @@ from .streaming.command_streams import (
     StreamsRejectedError,
     serve_command,
 )
+from .streaming.port_forward import Connect, serve_port_forward
 
 _MAX_BODY = 64 * 1024
 """Maximum bytes of a request's body, which is ignored."""
@@ -79,6 +80,22 @@ class StreamSource(Protocol):
 
     def find_exec(self, pod: str, container: str, argv: Sequence[str]) -> Command:
         """Return what runs *argv* in a running container, by the pod's key.
+
+        Raises:
+            StreamsRejectedError: it does not run.
+        """
+        ...
+
+    def find_attach(self, pod: str, container: str) -> Command:
+        """Return what attaches to a running container, by the pod's key.
+
+        Raises:
+            StreamsRejectedError: it does not run.
+        """
+        ...
+
+    def find_port_forward(self, pod: str) -> Connect:
+        """Return what connects to a port of a pod, by its key.
 
         Raises:
             StreamsRejectedError: it does not run.
@@ -206,6 +223,13 @@ class AgentServer:
                     raise StreamsRejectedError(400, "you must specify at least 1 command")
                 command = streams.find_exec(f"{namespace}/{pod}", container, argv)
                 await serve_command(request, connection, options, command)
+            case ["attach", namespace, pod, container]:
+                command = streams.find_attach(f"{namespace}/{pod}", container)
+                await serve_command(request, connection, options, command)
+            case ["portForward", namespace, pod]:
+                connect = streams.find_port_forward(f"{namespace}/{pod}")
+                ports = dict(parameters).get("port", "")
+                await serve_port_forward(request, connection, ports, connect)
             case _:
                 raise StreamsRejectedError(404, "404 page not found")
 

@@ -66,6 +66,8 @@ class LaunchSpecBuilder:
             isolation=node.isolation, id_mode=node.id_mode, agent_uid=os.geteuid(),
         )  # fmt: skip
         base = self._base_environment(run, users.container_user(user, ids))
+        if container.tty:
+            base["TERM"] = "xterm"
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
         )
@@ -97,6 +99,9 @@ class LaunchSpecBuilder:
             capabilities=rights.capabilities(container),
             steps=steps,
             tmpfs_size=self._tmpfs_size(container),
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message

@@ -25,7 +25,7 @@ _TERMINAL_TIMEOUT = 1.0
 
 
 class CommandNotStartedError(Exception):
-    """The command cannot be executed; the text says why."""
+    """The command cannot be executed; the text is the reason."""
 
 
 class ContainerCommand:

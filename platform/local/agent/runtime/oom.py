@@ -39,17 +39,17 @@ def is_over_limit(pids: Sequence[int], limit: int) -> bool:
     Only if their resident sizes exceed it are the proportional set sizes read, which are exact, and
     only then which files of a tmpfs are also in those.
     """
-    descendants = _descendants(pids)
-    files = tmpfs.usage(descendants)
-    if files.size + sum(map(_resident_size, descendants)) <= limit:
+    processes = descendants(pids)
+    files = tmpfs.usage(processes)
+    if files.size + sum(map(_resident_size, processes)) <= limit:
         return False
-    size = files.size + sum(map(_proportional_size, descendants))
+    size = files.size + sum(map(_proportional_size, processes))
     if size <= limit:
         return False
-    return size - sum(tmpfs.mapped_size(each, files.devices) for each in descendants) > limit
+    return size - sum(tmpfs.mapped_size(each, files.devices) for each in processes) > limit
 
 
-def _descendants(pids: Sequence[int]) -> list[int]:
+def descendants(pids: Sequence[int]) -> list[int]:
     """Return the descendants of *pids*, parents first; processes may be nested to any depth."""
     found: dict[int, None] = {}
     parents = deque(pids)

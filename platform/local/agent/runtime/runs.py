@@ -118,6 +118,12 @@ class LaunchSpec:
     image: RunImage | None = None
     """The image whose files are the root, at the level `UNSHARE`."""
 
+    stdin: bool = False
+    stdin_once: bool = False
+    """Whether the input ends when the first client that uses it disconnects."""
+
+    tty: bool = False
+
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
 
@@ -144,6 +150,9 @@ class RunDir:
             "hostname": spec.hostname,
             "level": str(spec.isolation),
             "error": spec.error,
+            "stdin": spec.stdin,
+            "stdin_once": spec.stdin_once,
+            "tty": spec.tty,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,

@@ -1,7 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting` (with `groups`), `image_root` and `forking`. In order:
+`mounting` (with `groups`), `image_root`, `forking`, `log_writer` and, if needed, `attach`. In order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.
@@ -23,17 +23,21 @@ import os
 import resource
 import select
 import signal
+import termios
 import time
 import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is not mounted
+from typing import Any
 
 if __package__:
     from . import image_root, mounting
     from .forking import fork_helper
+    from .log_writer import LogWriter
     from .mounting import CannotStartError, HostChangedError
 else:
     import image_root  # type: ignore[import-not-found, no-redef]
     import mounting  # type: ignore[import-not-found, no-redef]
     from forking import fork_helper  # type: ignore[import-not-found, no-redef]
+    from log_writer import LogWriter  # type: ignore[import-not-found, no-redef]
     from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
@@ -44,8 +48,6 @@ HOST_CHANGED = "HostChanged"
 
 _OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
 """Prefixes of what the child reports: it is this program's; the plan is outdated."""
-
-MAX_LINE = 16 * 1024
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -67,6 +69,15 @@ def main(run_path: str, ready_fd: int = -1) -> int:
     run.supervise()
     run.finish()
     return 0
+
+
+def _import_attach() -> Any:
+    """Import `attach`, which is slow to import and seldom needed."""
+    if __package__:
+        from . import attach
+    else:
+        import attach  # type: ignore[import-not-found, no-redef]
+    return attach
 
 
 def _close_inherited(ready_fd: int) -> None:
@@ -93,6 +104,8 @@ class ShimRun:
         self.started = 0.0
         self.pending: list[int] = []
         self.outputs: dict[int, LogWriter] = {}
+        self.attached: Any = None
+        """The `AttachServer` of a container with an input or a terminal."""
         self.wake, self.wake_write = os.pipe()
         for end in (self.wake, self.wake_write):
             os.set_blocking(end, False)
@@ -137,8 +150,7 @@ class ShimRun:
     def _spawn(self, launch: dict) -> None:  # type: ignore[type-arg]
         if launch["error"]:
             raise CannotStartError(launch["error"])
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
+        source, outputs, command_ends = self._open_streams(launch)
         failed_read, failed_write = os.pipe()
         info_read, info_write = os.pipe()
         level, ids = launch["level"], launch["ids"]
@@ -148,17 +160,18 @@ class ShimRun:
             mounting.unshare(mounting.NEW_PID)
         self.main = self.target = os.fork()
         if self.main == 0:
-            if self.ready_fd >= 0:
-                os.close(self.ready_fd)
-            _run_child(launch, (out_write, err_write), failed_write, info_write)
-        for end in (out_write, err_write, failed_write, info_write):
+            own = [*outputs, *(self.attached.descriptors if self.attached else [])]
+            for end in {*own, self.ready_fd} - {-1}:
+                os.close(end)
+            _run_child(launch, (source, *command_ends), failed_write, info_write)
+        for end in {source, *command_ends, failed_write, info_write}:
             os.close(end)
         if level == "bubblewrap":
             self.target = _inner_pid(info_read) or self.main
         os.close(info_read)
         report = _read_all(failed_read)
         os.close(failed_read)
-        for name, end in (("stdout", out_read), ("stderr", err_read)):
+        for name, end in zip(("stdout", "stderr"), outputs, strict=False):
             os.set_blocking(end, False)
             self.outputs[end] = LogWriter(self.log, name)
         if level == "bubblewrap" and not report:  # it failed before its init
@@ -166,6 +179,31 @@ class ShimRun:
         report = report.lstrip(_OWN_MARK)
         self.host_changed = report.startswith(_HOST_CHANGED_MARK)
         self.message = report.removeprefix(_HOST_CHANGED_MARK)
+
+    def _open_streams(self, launch: dict) -> tuple[int, list[int], list[int]]:  # type: ignore[type-arg]
+        """Return the container's input, this process's ends of the outputs, the container's."""
+        stdin, tty = launch.get("stdin", False), launch.get("tty", False)
+        if tty:
+            terminal, source = os.openpty()
+            outputs, ends, writer = [terminal], [source, source], terminal
+        else:
+            source, writer = os.pipe() if stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+            pairs = [os.pipe(), os.pipe()]
+            outputs, ends = [read for read, _ in pairs], [write for _, write in pairs]
+        ids = launch["ids"]
+        if ids["base"] is not None and (stdin or tty):
+            owner = ids["base"] + ids["user"][0]
+            for end in {source, *ends}:
+                os.fchown(end, owner, owner)  # else the container could not open /dev/stdin
+        if stdin or tty:
+            attach = _import_attach()
+            self.attached = attach.AttachServer(
+                self.run_path,
+                stdin=os.dup(writer) if tty else writer,
+                terminal=tty,
+                once=launch["stdin_once"],
+            )
+        return source, outputs, ends
 
     def _bubblewrap_error(self) -> str:
         try:
@@ -183,14 +221,25 @@ class ShimRun:
     def supervise(self) -> None:
         """Copy output, forward signals and reap processes until the main process exits."""
         while self.status is None:
-            ready = select.select([self.wake, *self.outputs], [], [])[0]
-            for end in ready:
+            for end in self._wait():
                 if end == self.wake:
                     _drain(self.wake)
-                else:
+                elif end in self.outputs:
                     self._copy(end)
             self._signal()
             self._reap()
+
+    def _wait(self) -> list[int]:
+        """Wait for output, signals and attached clients; return what can be read."""
+        attached = self.attached
+        if attached is None:
+            return select.select([self.wake, *self.outputs], [], [])[0]
+        outputs = () if attached.is_behind else self.outputs
+        readable, writable, _ = select.select(
+            [self.wake, *outputs, *attached.readable()], attached.writable(), [], attached.timeout()
+        )
+        attached.handle([*readable, *writable])
+        return readable
 
     def _signal(self) -> None:
         while self.pending:
@@ -223,8 +272,12 @@ class ShimRun:
             data = os.read(end, 65536)
         except BlockingIOError:
             return
+        except OSError:
+            data = b""  # no process has the terminal open
         if data:
             self.outputs[end].feed(data)
+            if self.attached is not None:
+                self.attached.send(b"\1" if self.outputs[end].stream == "stdout" else b"\2", data)
         else:
             self.outputs.pop(end).close()
             os.close(end)
@@ -238,6 +291,8 @@ class ShimRun:
                 self._copy(end)
         for lines in self.outputs.values():
             lines.close()
+        if self.attached is not None:
+            self.attached.close()
         failed = bool(self.message)
         if failed and not self.host_changed:
             LogWriter(self.log, "stderr").feed(f"cannot start: {self.message}\n".encode())
@@ -262,44 +317,9 @@ class ShimRun:
                 return
 
 
-class LogWriter:
-    """Writes one stream to the log, line by line with time and stream."""
-
-    def __init__(self, log: int, stream: str) -> None:
-        self.log = log
-        self.stream = stream
-        self.partial_line = b""
-
-    def feed(self, data: bytes) -> None:
-        """Write all complete lines, and split overlong ones."""
-        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
-        now = time.time_ns()
-        written = b"".join(self._entries(now, line) for line in lines)
-        while len(self.partial_line) >= MAX_LINE:
-            written += self._entry(now, "P", self.partial_line[:MAX_LINE])
-            self.partial_line = self.partial_line[MAX_LINE:]
-        _write(self.log, written)
-
-    def close(self) -> None:
-        """Write an incomplete last line."""
-        if self.partial_line:
-            _write(self.log, self._entry(time.time_ns(), "P", self.partial_line))
-            self.partial_line = b""
-
-    def _entries(self, now: int, line: bytes) -> bytes:
-        chunks = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
-        partial = b"".join(self._entry(now, "P", chunk) for chunk in chunks[:-1])
-        return partial + self._entry(now, "F", chunks[-1])
-
-    def _entry(self, now: int, tag: str, text: bytes) -> bytes:
-        seconds, nanos = divmod(now, 1_000_000_000)
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-        return f"{when}.{nanos:09d}Z {self.stream} {tag} ".encode() + text + b"\n"
-
-
 def _run_child(
     launch: dict,  # type: ignore[type-arg]
-    outputs: tuple[int, int],
+    streams: tuple[int, ...],
     failed: int,
     info: int,
 ) -> None:
@@ -307,9 +327,12 @@ def _run_child(
     try:
         os.setsid()
         _reset_signals()
-        source, errors = os.open("/dev/null", os.O_RDONLY), os.dup(2)
-        for end, number in zip((source, *outputs), range(3), strict=True):
+        errors = os.dup(2)
+        for end, number in zip(streams, range(3), strict=True):
             os.dup2(end, number)
+        for end in set(streams):
+            os.close(end)
+        tty = launch.get("tty", False)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.umask(0o022)
         mounting.join_session_keyring()
@@ -324,6 +347,8 @@ def _run_child(
         else:
             mounting.set_no_new_privs()
             os.chdir(launch["cwd"])
+            if tty:
+                _set_controlling_terminal()
             execute(launch["argv"], launch["env"])
     except BaseException as error:  # the forked child must not return to the parent's code
         _report_failure(failed, error)
@@ -373,15 +398,21 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         if not enter_root():
             raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
-    run_init(launch["argv"], launch["env"], launch["cwd"], failed)
+    run_init(launch["argv"], launch["env"], launch["cwd"], failed, launch.get("tty", False))
 
 
-def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
+def _set_controlling_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int, tty: bool) -> None:
     """Run as process 1: start *argv*, forward SIGTERM, reap, exit with the child's exit code."""
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
+            if tty:
+                _set_controlling_terminal()
             os.makedirs(cwd, exist_ok=True)
             os.chdir(cwd)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -426,7 +457,8 @@ def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None: 
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
     if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, stderr])
+    tty = launch.get("tty", False)
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, stderr, tty])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
@@ -453,14 +485,14 @@ def init_main(descriptor: int) -> None:
     all capabilities, and the container runs as the same user, which is not root of the host.
     """
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed, stderr = json.load(file)
+        argv, env, cwd, failed, stderr, tty = json.load(file)
     os.dup2(stderr, 2)
     os.close(stderr)
     os.set_inheritable(failed, False)
     os.write(failed, _OWN_MARK.encode())
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container runs as the same user
-    run_init(argv, env, cwd, failed)
+    run_init(argv, env, cwd, failed, tty)
 
 
 def exit_code(status: int) -> int:
@@ -534,11 +566,3 @@ def _drain(descriptor: int) -> None:
             continue
     except BlockingIOError:
         return
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        return  # the disk is full: a gap in the log is better than a failed container

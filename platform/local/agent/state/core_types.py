@@ -186,6 +186,9 @@ class Container(ApiStruct, frozen=True):
     restart_policy: str = ""
     termination_message_path: str = ""
     termination_message_policy: str = ""
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
 
     @property
     def is_sidecar(self) -> bool:

@@ -28,7 +28,7 @@ CREATION_TIMEOUT = 30.0
 """Seconds in which a SPDY client must open its streams."""
 
 PING_INTERVAL = 10.0
-"""Seconds between pings, without which nothing may be sent to a client that is gone."""
+"""Seconds between pings, without which nothing may be sent to a client that has disconnected."""
 
 _LINGER = 5.0
 """Seconds in which a client may close the connection, so that what it still sends does not reset it
@@ -106,7 +106,7 @@ class CommandStreams(ABC):
 
 
 Command = Callable[[CommandStreams], Awaitable[Status]]
-"""Runs a command with its streams; returns its final status. Cancelled if the client is gone."""
+"""Runs a command with streams; returns its final status. Cancelled if the client disconnects."""
 
 
 async def serve_command(
@@ -133,10 +133,10 @@ async def serve_command(
     else:
         connection.write(spdy_response(request, (_V4,)))
         opening = _open_streams(connection, options)
-    async with opening as (streams, gone):
+    async with opening as (streams, disconnected):
         running = asyncio.ensure_future(command(streams))
         try:
-            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 return
             status = running.result()
@@ -148,7 +148,7 @@ async def serve_command(
                 await running
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
-                await asyncio.wait({gone})
+                await asyncio.wait({disconnected})
 
 
 def spdy_response(request: UpgradeRequest, supported: Sequence[str]) -> bytes:
@@ -181,15 +181,15 @@ async def keep_alive(ping: Callable[[], Awaitable[None]]) -> None:
 async def receiving(
     receive: Awaitable[None], ping: Callable[[], Awaitable[None]]
 ) -> "AsyncIterator[asyncio.Future[None]]":
-    """Receive from a client and ping it for the block; yield what is done when it is gone."""
+    """Receive from a client and ping it for the block; yield what is done when it disconnects."""
     tasks = [asyncio.ensure_future(receive), asyncio.ensure_future(keep_alive(ping))]
-    gone = asyncio.ensure_future(_wait_first(tasks))
+    disconnected = asyncio.ensure_future(_wait_first(tasks))
     try:
-        yield gone
+        yield disconnected
     finally:
-        for task in (*tasks, gone):
+        for task in (*tasks, disconnected):
             task.cancel()
-        await asyncio.gather(*tasks, gone, return_exceptions=True)
+        await asyncio.gather(*tasks, disconnected, return_exceptions=True)
 
 
 async def _wait_first(tasks: "Sequence[asyncio.Future[None]]") -> None:
@@ -206,23 +206,16 @@ class _Channels(CommandStreams):
 
     async def receive(self) -> None:
         """Receive until the client closes the WebSocket."""
-        channel = -1
-        async for piece, last in self._websocket.pieces():
-            data = piece
-            if channel < 0 and data:
-                channel, data = data[0], data[1:]
+        async for channel, data in self._websocket.channel_pieces():
             if channel == _STDIN and self.options.stdin:
                 await self.stdin.put(data)
             elif channel == _RESIZE:
                 self.size.feed(data)
             elif channel == _CLOSE and data[:1] == bytes([_STDIN]):
                 self.stdin.close()
-            if last:
-                channel = -1
 
     async def write(self, stream: int, data: bytes) -> None:
-        self._websocket.write(bytes([stream]) + data)
-        await self._websocket.drain()
+        await self._websocket.send(stream, data)
 
     async def finish(self, status: Status) -> None:
         await self.write(_ERROR, json.dumps(status).encode())
@@ -235,11 +228,11 @@ async def _open_channels(
 ) -> "AsyncIterator[tuple[CommandStreams, asyncio.Future[None]]]":
     websocket = WebSocket(connection)
     channels = _Channels(options, websocket)
-    # As the kubelet: an empty message tells the client that the channels are usable.
+    # As the kubelet: the channels are usable once the client has an empty message.
     first = STDOUT if options.stdout else STDERR if options.stderr else _ERROR
-    async with receiving(channels.receive(), websocket.ping) as gone:
+    async with receiving(channels.receive(), websocket.ping) as disconnected:
         await channels.write(first, b"")
-        yield channels, gone
+        yield channels, disconnected
 
 
 # --- SPDY -----------------------------------------------------------------------------------
@@ -292,16 +285,16 @@ async def _open_streams(
     connection: UpgradedConnection, options: StreamOptions
 ) -> "AsyncIterator[tuple[CommandStreams, asyncio.Future[None]]]":
     streams, spdy = _Streams(options), SpdyConnection(connection)
-    async with receiving(_receive_spdy(spdy, streams), spdy.ping) as gone:
+    async with receiving(_receive_spdy(spdy, streams), spdy.ping) as disconnected:
         complete: asyncio.Future[Any] = asyncio.ensure_future(streams.complete.wait())
-        waiting: set[asyncio.Future[Any]] = {complete, gone}
+        waiting: set[asyncio.Future[Any]] = {complete, disconnected}
         await asyncio.wait(waiting, timeout=CREATION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if not complete.done():
             complete.cancel()
             raise ConnectionAbortedError("the client did not open its streams")
         sizes = asyncio.ensure_future(streams.receive_sizes())
         try:
-            yield streams, gone
+            yield streams, disconnected
         finally:
             sizes.cancel()
 

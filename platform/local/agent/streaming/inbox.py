@@ -36,7 +36,7 @@ class Inbox:
         self._space.set()
 
     def discard(self) -> None:
-        """Drop what is unread and what will come: nobody reads it."""
+        """Drop what is unread and what arrives from now on."""
         self._discarding = True
         self._chunks.clear()
         self._size = 0

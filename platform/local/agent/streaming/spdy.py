@@ -1,7 +1,7 @@
 """SPDY/3.1 of a server whose clients open the streams, as Kubernetes uses it.
 
 Kubernetes' clients send no window updates and ignore those of the server: TCP alone limits what is
-in flight. So a stream that nobody reads stops the others of its connection, once its `Inbox` is
+in flight. So a stream that is not read stops the others of its connection, once its `Inbox` is
 full.
 """
 
@@ -57,6 +57,17 @@ class SpdyStream:
 
         self.sent_all = self.received_all = False
         self._connection = connection
+
+    async def read(self) -> bytes:
+        """Return the next bytes; empty once the client has sent all.
+
+        Raises:
+            ConnectionResetError: the stream is reset.
+        """
+        data = await self.inbox.get()
+        if not data and self.is_reset:
+            raise ConnectionResetError("the stream is reset")
+        return data
 
     async def write(self, data: bytes) -> None:
         """Send *data*, and wait while the client reads more slowly.
@@ -115,18 +126,18 @@ class SpdyConnection:
         try:
             while head := await self._receive(8):
                 await asyncio.sleep(0)  # a client may send tiny frames for ever
-                word, length = int.from_bytes(head[:4], "big"), int.from_bytes(head[5:], "big")
-                if not word & _CONTROL:
-                    await self._receive_data(word, length, fin=bool(head[4] & _FIN))
+                first, length = int.from_bytes(head[:4], "big"), int.from_bytes(head[5:], "big")
+                if not first & _CONTROL:
+                    await self._receive_data(first, length, fin=bool(head[4] & _FIN))
                     continue
-                if word >> 16 & 0x7FFF != VERSION:
-                    raise SpdyError(f"unsupported version {word >> 16 & 0x7FFF}")
+                if first >> 16 & 0x7FFF != VERSION:
+                    raise SpdyError(f"unsupported version {first >> 16 & 0x7FFF}")
                 if length > MAX_CONTROL_FRAME:
                     raise SpdyError("a control frame is too large")
                 content = await self._receive(length) if length else b""
-                if len(content) < length or word & 0xFFFF == _GOAWAY:
+                if len(content) < length or first & 0xFFFF == _GOAWAY:
                     return
-                await self._handle(word & 0xFFFF, content, bool(head[4] & _FIN), accept)
+                await self._handle(first & 0xFFFF, content, bool(head[4] & _FIN), accept)
         finally:
             for stream in list(self._streams.values()):
                 stream.mark_reset()
@@ -201,8 +212,8 @@ class SpdyConnection:
             self.forget(stream)
 
     def _send(self, kind: int, content: bytes) -> None:
-        word = _CONTROL | VERSION << 16 | kind
-        self._below.write(word.to_bytes(4, "big") + len(content).to_bytes(4, "big") + content)
+        first = _CONTROL | VERSION << 16 | kind
+        self._below.write(first.to_bytes(4, "big") + len(content).to_bytes(4, "big") + content)
 
     async def send_data(self, stream: SpdyStream, data: bytes, *, fin: bool = False) -> None:
         """Send data of a stream."""
@@ -218,7 +229,7 @@ class SpdyConnection:
         await self._below.drain()
 
     async def ping(self) -> None:
-        """Send a ping: the connection of a client that is gone is lost then."""
+        """Send a ping: the connection is lost then if the client has disconnected."""
         self._ping_number = (self._ping_number + 2) & 0x7FFFFFFE
         self._send(_PING, self._ping_number.to_bytes(4, "big"))
         await self._below.drain()

@@ -92,6 +92,6 @@ class HeaderEncoder:
     def encode(self, headers: dict[str, str]) -> bytes:
         """Return the block of *headers*, whose names are lowercase."""
         text = len(headers).to_bytes(4, "big")
-        for part in (part.encode("latin-1") for pair in headers.items() for part in pair):
-            text += len(part).to_bytes(4, "big") + part
+        for string in (string.encode("latin-1") for pair in headers.items() for string in pair):
+            text += len(string).to_bytes(4, "big") + string
         return self._compressor.compress(text) + self._compressor.flush(zlib.Z_SYNC_FLUSH)

@@ -67,6 +67,22 @@ class WebSocket:
                     await self.close(event)
                     return
 
+    async def channel_pieces(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield the pieces of messages with their channel, which is a message's first byte."""
+        channel = -1
+        async for piece, last in self.pieces():
+            data = piece
+            if channel < 0 and data:
+                channel, data = data[0], data[1:]
+            yield channel, data
+            if last:
+                channel = -1
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Send a message of a channel, and wait while the client reads more slowly."""
+        self.write(bytes([channel]) + data)
+        await self.drain()
+
     def write(self, data: bytes) -> None:
         """Send a message; to be followed by `drain`.
 
@@ -83,7 +99,7 @@ class WebSocket:
         await self._connection.drain()
 
     async def ping(self) -> None:
-        """Send a ping: the connection of a client that is gone is lost then."""
+        """Send a ping: the connection is lost then if the client has disconnected."""
         try:
             self._connection.write(self._protocol.send(Ping()))
         except LocalProtocolError:

@@ -20,7 +20,6 @@ _FEW_CAPABILITIES = (
     "only rights over the pod's own users are given, and with others it will not start"
 )
 _NO_DEVICES = "no devices are allocated"
-_NO_TERMINAL = "nothing can be attached to a container"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
 
 
@@ -105,9 +104,6 @@ _CONTAINER = (
     UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
     UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField("stdin", _NO_TERMINAL),
-    UnenforcedField("stdinOnce", _NO_TERMINAL),
-    UnenforcedField("tty", _NO_TERMINAL),
     UnenforcedField(
         "env[*].valueFrom.fileKeyRef", "the container will not start", even_if_empty=True
     ),

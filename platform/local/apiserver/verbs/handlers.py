@@ -54,7 +54,7 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"attach", "ephemeralcontainers", "portforward", "proxy", "resize"}),
+    "pods": frozenset({"ephemeralcontainers", "proxy", "resize"}),
     "nodes": frozenset({"proxy"}),
     "services": frozenset({"proxy"}),
     "certificatesigningrequests": frozenset({"approval"}),

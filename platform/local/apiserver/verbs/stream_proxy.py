@@ -7,7 +7,6 @@ passed on, too.
 import asyncio
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -177,8 +176,7 @@ async def _pipe(
     try:
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        writer.close()
         for copy in copies:
             copy.cancel()
-        with suppress(OSError, ssl.SSLError):
-            await asyncio.gather(*copies, return_exceptions=True)
-        writer.close()
+        await asyncio.gather(*copies, return_exceptions=True)

@@ -1,0 +1,251 @@
+"""Clients that attach to the program of a container; containers with an input or a terminal."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent import container, manifest
+from support.agent_cluster import AgentCluster
+from support.kubectl import Kubectl, needs_kubectl
+from support.terminals import read_until, terminal
+from support.websockets import CLOSE, STDERR, STDIN, STDOUT, ChannelSocket, open_channels
+
+from batholith.local.agent.runtime import attach
+from batholith.local.agent.runtime.attach import STALL_TIMEOUT, AttachServer, socket_path
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module")]
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(params=["websocket", "spdy"])
+def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
+    """kubectl with each of its protocols."""
+    needs_kubectl()
+    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
+    return Kubectl(cluster.server, tmp_path, environment=websockets)
+
+
+async def run_shell(cluster: AgentCluster, script: str, **more: Any) -> None:
+    """Run a pod named ``p`` until it is running."""
+    body = manifest("p", container("sh", "-c", script, **more), restartPolicy="Never")
+    await cluster.run(body)
+    await cluster.phase("p", "Running")
+
+
+def attached(cluster: AgentCluster, **more: Any) -> AbstractAsyncContextManager[ChannelSocket]:
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/p/attach"
+    query = {"stdout": "true", "stderr": "true", "protocol": "v5.channel.k8s.io", **more}
+    return open_channels(cluster.server, path, **query)
+
+
+@pytest.mark.process
+async def test_client_sees_the_output_of_a_container_without_input(cluster: AgentCluster) -> None:
+    script = "while [ ! -e /tmp/go ]; do sleep 0.02; done; echo out; echo err >&2"
+    await run_shell(cluster, f"echo before; {script}")
+    await cluster.wait_log("p", "before")
+    async with attached(cluster) as socket_:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/p/exec"
+        query: Json = {"command": ["touch", "/tmp/go"], "stdout": "true"}
+        async with open_channels(cluster.server, path, **query) as command:
+            assert (await command.finish())["status"] == "Success"
+        assert (await socket_.finish())["status"] == "Success"
+    assert socket_.received[STDOUT] == b"out\n"
+    assert socket_.received[STDERR] == b"err\n"
+
+
+@pytest.mark.process
+async def test_input_of_a_container_stays_open_for_later_clients(cluster: AgentCluster) -> None:
+    await run_shell(cluster, "while read line; do echo got $line; done; echo end", stdin=True)
+    for text in (b"one", b"two"):
+        async with attached(cluster, stdin="true") as client:
+            await client.send(STDIN, text + b"\n")
+            await client.wait_output(b"got " + text)
+            await client.send(CLOSE, bytes([STDIN]))
+    assert "end" not in await cluster.logs("p")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("disconnects", [False, True])
+async def test_input_for_one_client_ends_with_it(cluster: AgentCluster, disconnects: bool) -> None:
+    script = "while read line; do echo got $line; done; echo end >&2"
+    await run_shell(cluster, script, stdin=True, stdinOnce=True)
+    async with attached(cluster) as other:
+        async with attached(cluster, stdin="true") as client:
+            await client.send(STDIN, b"one\n")
+            await client.wait_output(b"got one\n")
+            if not disconnects:
+                await client.send(CLOSE, bytes([STDIN]))
+                assert (await client.finish())["status"] == "Success"
+                assert client.received[STDERR] == b"end\n"
+        await other.finish()
+        assert other.received[STDOUT] == b"got one\n"
+    await cluster.phase("p", "Succeeded")
+    assert await cluster.logs("p") == "got one\nend\n"
+
+
+@pytest.mark.process
+async def test_terminal_of_a_container_has_the_size_of_its_client(cluster: AgentCluster) -> None:
+    script = "trap 'stty size' WINCH; echo $TERM; while read line; do echo got $line; done"
+    await run_shell(cluster, script, stdin=True, tty=True)
+    await cluster.wait_log("p", "xterm")
+    async with attached(cluster, stdin="true", tty="true") as client:
+        await client.resize(99, 44)
+        await client.send(STDIN, b"one\n")
+        await client.wait_output(b"got one")
+        await client.wait_output(b"44 99")
+        await client.send(STDIN, b"\x04")
+        assert (await client.finish())["status"] == "Success"
+    await cluster.phase("p", "Succeeded")
+
+
+@pytest.mark.process
+async def test_kubectl_runs_a_shell_and_deletes_its_pod(
+    cluster: AgentCluster, kubectl: Kubectl
+) -> None:
+    override = '{"spec": {"nodeName": "here"}}'
+    arguments = (
+        "run", "shell", "-n", cluster.namespace, "-it", "--rm", "--image=busybox",
+        "--restart=Never", f"--overrides={override}", "--override-type=strategic",
+        "--command", "--", "sh",
+    )  # fmt: skip
+    async with terminal(80, 24) as (master, end):
+        process = await kubectl.start(*arguments, stdio=end)
+        os.write(master, b"\n")
+        os.write(master, b"test -t 0 && echo $((6 * 7))\n")
+        await read_until(master, b"42\r\n")
+        os.write(master, b"exit 3\n")
+        output = await read_until(master, b"deleted")
+        assert b"Welcome" not in output
+        assert await process.wait() == 3
+    await cluster.wait_pod_deleted("shell")
+
+
+@pytest.mark.process
+async def test_kubectl_runs_a_command_with_its_input(
+    cluster: AgentCluster, kubectl: Kubectl
+) -> None:
+    override = '{"spec": {"nodeName": "here"}}'
+    result = await kubectl.run(
+        "run", "filter", "-n", cluster.namespace, "-i", "--rm", "--quiet", "--image=busybox",
+        "--restart=Never", f"--overrides={override}", "--override-type=strategic",
+        "--command", "--", "sort",
+        stdin="".join(f"{number:06}\n" for number in range(50_000, 0, -1)),
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [f"{number:06}" for number in range(1, 50_001)]
+
+
+class Attached:
+    """A shim's server of a container that does not read, with clients of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.time = 0.0
+        self.directory = directory
+        self.reader, writer = os.pipe()
+        self.server = AttachServer(
+            str(directory), stdin=writer, terminal=False, once=True, now=lambda: self.time
+        )
+        self.clients: list[socket.socket] = []
+
+    def connect(self) -> socket.socket:
+        directory = os.open(self.directory, os.O_PATH)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.setblocking(False)
+        client.connect(socket_path(directory))
+        os.close(directory)
+        self.clients.append(client)
+        self.server.handle(self.server.readable())
+        return client
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Attached]:
+    created = Attached(tmp_path)
+    yield created
+    created.server.close()
+    for client in created.clients:
+        client.close()
+    os.close(created.reader)
+
+
+def read_all(client: socket.socket) -> bytes:
+    received = b""
+    try:
+        while packet := client.recv(2**17):
+            received += packet[1:]
+    except BlockingIOError:
+        return received
+    return received + b" end"
+
+
+async def test_client_that_receives_nothing_stops_the_output_and_is_disconnected(
+    server: Attached,
+) -> None:
+    slow, fast = server.connect(), server.connect()
+    sent = 0
+    while not server.server.is_behind:
+        server.server.send(attach.STDOUT, b"x" * 10_000)
+        sent += 10_000
+        assert sent < 2**21
+        read_all(fast)
+    server.time = STALL_TIMEOUT - 1
+    server.server.handle([])
+    assert server.server.is_behind
+    assert server.server.timeout() == 1
+    server.time = STALL_TIMEOUT + 1
+    server.server.handle([])
+    assert not server.server.is_behind
+    assert server.server.timeout() is None
+    assert read_all(slow).endswith(b" end")
+    server.server.send(attach.STDOUT, b"more")
+    assert read_all(fast).endswith(b"more")
+
+
+async def test_input_that_the_container_does_not_read_is_not_received(server: Attached) -> None:
+    client = server.connect()
+    sent = 0
+    for _ in range(1000):
+        try:
+            client.send(attach.STDIN + b"x" * 10_000)
+            sent += 10_000
+        except BlockingIOError:
+            break
+        server.server.handle(server.server.readable())
+    assert sent < 2**20
+    assert client.fileno() not in server.server.readable()
+    read = 0
+    while read < sent:
+        read += len(os.read(server.reader, 2**17))
+        server.server.handle([*server.server.readable(), *server.server.writable()])
+    assert read == sent
+
+
+async def test_number_of_clients_is_limited(server: Attached) -> None:
+    clients = [server.connect() for _ in range(20)]
+    server.server.send(attach.STDOUT, b"x")
+    received = [read_all(client) for client in clients]
+    assert received.count(b"x") == 16
+    assert received.count(b" end") == 4
+
+
+async def test_packets_that_are_no_input_change_nothing(server: Attached) -> None:
+    client = server.connect()
+    for packet in (b"\x77", attach.RESIZE, attach.RESIZE + b"1234", attach.STDOUT + b"x"):
+        client.send(packet)
+        server.server.handle(server.server.readable())
+    client.send(attach.STDIN + b"in")
+    server.server.handle(server.server.readable())
+    client.send(attach.STDIN)
+    server.server.handle(server.server.readable())
+    assert os.read(server.reader, 100) == b"in"
+    assert os.read(server.reader, 100) == b""
+
+
+async def test_socket_is_for_the_agent_s_user_alone(server: Attached) -> None:
+    found = server.directory / attach.SOCKET
+    assert found.stat().st_mode & 0o077 == 0
