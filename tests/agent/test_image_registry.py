@@ -308,6 +308,16 @@ def test_layer_above_the_limit_is_not_downloaded(
     assert is_empty(store)
 
 
+def test_server_that_sends_too_slowly_is_given_up(
+    server: RegistryServer, store: ImageStore, pulled: Pull, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = server.add("app", "1", image([Layer().file("a")]))
+    monkeypatch.setattr(registry, "_MIN_TIME", -1e9)
+    with pytest.raises(ImageError, match="is too slow"):
+        pulled(name)
+    assert is_empty(store)
+
+
 def test_mirror_is_tried_first(server: RegistryServer, pulled: Pull) -> None:
     with registry_server() as mirror:
         name = server.add("app", "1", image([Layer().file("a")]))

@@ -1,5 +1,6 @@
 """Node objects and their status, and containers at each isolation level."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,11 @@ import pytest
 from support.agent import container, manifest
 from support.agent_cluster import NODE, agent_cluster
 from support.api_servers import ServerFactory
+from support.polling import wait_until_equal
 
+from batholith.local.agent.node_status import NodeConfig, NodeStatusManager
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.machinery.clock import SystemClock
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS, SERVICES
 
 pytestmark = pytest.mark.process
@@ -145,3 +149,27 @@ async def test_node_event_reports_weak_isolation(servers: ServerFactory, tmp_pat
         event = await w.wait_event(NODE, "WeakIsolation")
     assert event["type"] == "Warning"
     assert event["message"].startswith("no sandbox: pods ")
+
+
+async def test_node_reports_changed_images_at_the_next_heartbeat(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    images: list[dict[str, Any]] = []
+    config = NodeConfig(
+        name=NODE, cpus=1, memory="1Gi", pods=10, runtime="unshare", images=images.copy
+    )
+    async with agent_cluster(servers, tmp_path) as w:
+        status = NodeStatusManager(w.client, [config], clock=SystemClock(), lease_seconds=1)
+        await status.register()
+        images.append({"names": ["registry.example/app:1"], "sizeBytes": 7})
+        running = asyncio.create_task(status.run())
+        try:
+
+            async def reported() -> object:
+                node = await w.client.get(NODES, NODE, view=dict)
+                return node["status"].get("images")
+
+            await wait_until_equal(reported, images)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -7,6 +7,9 @@ from support.images import Layer, image, write_layout
 from typer.testing import CliRunner, Result
 
 from batholith.cli.main import app
+from batholith.local.agent.pods.records import PodDir, PodRecord
+from batholith.local.agent.runtime import shim
+from batholith.local.agent.runtime.image_run import WRITABLE
 from batholith.local.supervisor.datadir import DataDir
 
 pytestmark = pytest.mark.process
@@ -77,3 +80,38 @@ def test_other_directories_are_not_used(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "not a data directory" in result.output
     assert not (tmp_path / "images").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--simulate", "1", "--pods", "images"], "no effect on simulated pods"),
+        (["--simulate", "1", "--registry", "docker.io"], "no effect on simulated pods"),
+        (["--registry", "https://docker.io"], "not the host of a registry"),
+        (["--registry", "docker.io=ftp://mirror.example"], "is not http(s)://HOST"),
+    ],
+)
+def test_up_rejects_options_of_images_without_effect(
+    data: Path, options: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["up", *options, "--data-dir", str(data)])
+    assert result.exit_code == 1
+    assert message in result.output
+    assert not data.exists()
+
+
+def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(
+    tmp_path: Path, data: Path
+) -> None:
+    assert run("load", layout(tmp_path, "one", Layer().file("a")), data=data).exit_code == 0
+    pod = PodDir(data, uid="uid", log_name="log")
+    pod.write_record(
+        PodRecord(uid="uid", namespace="default", name="p", ip="127.64.0.9", accepted_at="")
+    )
+    damaged = pod.new_run("c").path
+    (damaged / WRITABLE).mkdir(parents=True)
+    (damaged / shim.LAUNCH).write_text("{")
+    removed = run("rm", "r.example/one:1", data=data)
+    assert removed.exit_code == 1
+    assert "cannot read which image the pod default/p runs" in removed.output
+    assert "r.example/one:1" in run("list", data=data).output

@@ -65,8 +65,13 @@ class NodeConfig:
     log_port: int = 0
     """Port of the log server, 0 for none."""
 
-    images: Callable[[], Sequence[Mapping[str, Any]]] = list
-    """Returns the entries of ``status.images``."""
+    images: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    """Returns the entries of ``status.images``, if the agent reports them."""
+
+    @property
+    def image_status(self) -> dict[str, Any]:
+        """The images as they are in the status."""
+        return {} if self.images is None else {"images": self.images()}
 
     @property
     def capacity(self) -> dict[str, str]:
@@ -119,7 +124,7 @@ def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> d
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": config.log_port}},
         "nodeInfo": _node_info(config),
-        "images": config.images(),
+        **config.image_status,
     }
 
 
@@ -178,7 +183,7 @@ class NodeStatusManager:
         self._stopped: set[str] = set()
         self._unregistered: set[str] = set()
         self._unready: dict[str, None] = {}
-        self._reported_images: dict[str, Sequence[Mapping[str, Any]]] = {}
+        self._reported_images: dict[str, dict[str, Any]] = {}
         self._has_unready = asyncio.Event()
         selector = f"metadata.name={nodes[0].name}" if len(nodes) == 1 else ""
         self._informer = Informer(client, NODES, Node, field_selector=selector)
@@ -257,9 +262,10 @@ class NodeStatusManager:
     async def _update_status(self, config: NodeConfig) -> None:
         status = node_status(config, now=self._clock.now(), started_at=self._started_at)
         body = {"status": status}
-        self._reported_images[config.name] = status["images"]
         kind = PatchType.STRATEGIC
         await self._client.patch(NODES, config.name, body, subresource="status", kind=kind)
+        written = {key: value for key, value in status.items() if key == "images"}
+        self._reported_images[config.name] = written
 
     async def _create_lease(self, name: str, *, owner: str) -> None:
         reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner}
@@ -317,7 +323,7 @@ class NodeStatusManager:
             reported = start if due else reported
             for number, config in enumerate(self._nodes, 1):
                 if config.name not in self._stopped:
-                    changed = config.images() != self._reported_images.get(config.name)
+                    changed = config.image_status != self._reported_images.get(config.name, {})
                     await self._heartbeat(config, update_status=due or changed)
                 delay = start + period * number / len(self._nodes) - self._clock.monotonic()
                 if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):

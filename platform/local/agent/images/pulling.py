@@ -1,7 +1,7 @@
 """Pulls in processes of their own: an agent must not wait for them, nor be at risk by them.
 
-`python -m` runs this module with a request on standard input; it writes the result to standard
-output. Credentials are in neither arguments nor environment, which other processes can read.
+The request is on standard input, the result on standard output. Credentials are in neither
+arguments nor environment, which other processes can read.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def pull_in_process(
     request = PullRequest(str(data_dir), fields, endpoints, limits.size, limits.free)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-m", __name__, stdin=pipe, stdout=pipe, stderr=pipe,
+        sys.executable, "-I", "-c", _program(), stdin=pipe, stdout=pipe, stderr=pipe,
         env=_environment(),
     )  # fmt: skip
     try:
@@ -70,6 +70,12 @@ async def pull_in_process(
     if result.image is None:
         raise ImageError(result.error)
     return result.image
+
+
+def _program() -> str:
+    """Return a program that runs `main` with the modules of this process, none of its directory."""
+    path = [each for each in sys.path if os.path.isabs(each)]
+    return f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main()"
 
 
 def _environment() -> dict[str, str]:
@@ -94,7 +100,3 @@ def main() -> None:
     except (ImageError, OSError) as error:
         result.error = str(error)
     sys.stdout.buffer.write(msgspec.json.encode(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -42,6 +42,9 @@ _ATTEMPTS = 4
 _RETRY_DELAY = 0.5
 """Seconds before the first retry; doubled for each further one."""
 
+_MIN_TIME, _MIN_RATE = 300.0, 16 << 10
+"""Seconds that any response may take, and bytes per second beyond them."""
+
 _MAX_REDIRECTS = 5
 _MAX_TOKEN = 64 << 10
 _MAX_INDEXES = 3
@@ -179,7 +182,7 @@ class _Session:
                 os.ftruncate(file, 0)
                 os.lseek(file, 0, os.SEEK_SET)
             # As sent: a layer that is compressed stays so.
-            for chunk in response.iter_raw():
+            for chunk in _chunks(response, descriptor.size):
                 position += len(chunk)
                 if position > descriptor.size:
                     raise ImageError(f"a blob has more than its {descriptor.size} bytes")
@@ -289,9 +292,18 @@ def _check_digest(descriptor: Descriptor) -> None:
         raise ImageError(f"{descriptor.digest[:100]!r} is not a digest sha256:…")
 
 
+def _chunks(response: httpx.Response, size: int) -> Iterator[bytes]:
+    """Yield the content, as long as it arrives faster than `_MIN_RATE`."""
+    deadline = time.monotonic() + _MIN_TIME + size / _MIN_RATE
+    for chunk in response.iter_raw():
+        yield chunk
+        if time.monotonic() > deadline:
+            raise ImageError(f"{response.url.host} is too slow")
+
+
 def _read_limited(response: httpx.Response, limit: int) -> bytes:
     data = b""
-    for chunk in response.iter_raw():
+    for chunk in _chunks(response, limit):
         data += chunk
         if len(data) > limit:
             raise ImageError(f"{response.url.host}: a response is larger than {limit} bytes")

@@ -11,7 +11,7 @@ from ..runtime.image_run import RunImage
 from ..runtime.mounting import ID_RANGE_SIZE
 from ..runtime.runs import IsolationLevel, IsolationReport, LaunchSpec, RunDir
 from ..runtime.shim import START_ERROR
-from .store import support_error
+from .store import ImageStore, support_error
 
 _NO_PROGRAM = "/batholith-probe"
 
@@ -52,11 +52,12 @@ class ImageSupport:
         try:
             if error := support_error(self.data_dir):
                 return error
-            for overlay in (True, False):
-                error = _try_root(self.data_dir, overlay=overlay)
-                if not error:
-                    self.overlay = overlay
-                    return ""
+            with ImageStore(self.data_dir).in_use():
+                for overlay in (True, False):
+                    error = _try_root(self.data_dir, overlay=overlay)
+                    if not error:
+                        self.overlay = overlay
+                        return ""
         except OSError as failed:
             return str(failed)
         return error
