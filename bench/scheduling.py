@@ -18,7 +18,15 @@ import msgspec
 
 from batholith.kube.gc_tuning import freeze_heap
 from batholith.model import names
-from batholith.model.job import Job, JobSpec, TaskSpec
+from batholith.model.hypernode import (
+    HYPERNODE,
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+)
+from batholith.model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.pod_resources import Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
@@ -31,7 +39,7 @@ from batholith.scheduler.simulation.forked import start_copy
 from batholith.scheduler.simulation.simulation import JobSimulation, decode_result
 from batholith.scheduler.simulation.trial import SchedulerCopy
 from batholith.scheduler.state.cache.cache import SchedulerCache
-from batholith.scheduler.state.cache.events import PodDisruptionBudgetEvent
+from batholith.scheduler.state.cache.events import HyperNodeEvent, PodDisruptionBudgetEvent
 from batholith.scheduler.state.core_types import (
     Container,
     Node,
@@ -62,6 +70,13 @@ tiers:
   - name: predicates
   - name: proportion
   - name: nodeorder
+"""
+_TOPOLOGY = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion},
+    {name: nodeorder}, {name: binpack}, {name: network-topology-aware}]
 """
 
 
@@ -397,6 +412,49 @@ def simulation() -> list[str]:
     return _row(label, statistics.median(times), f"{fork}, {len(result.changes)} changes")
 
 
+RACKS, RACKS_PER_SPINE = 50, 8
+
+
+def _topology(cluster: Cluster) -> None:
+    """Add racks of equal size (tier 1), and spines of some racks (tier 2)."""
+    size = NODES // RACKS
+    for rack in range(RACKS):
+        nodes = [f"node-{number:05d}" for number in range(rack * size, (rack + 1) * size)]
+        _hypernode(cluster, f"rack-{rack}", 1, "Node", nodes)
+    for first in range(0, RACKS, RACKS_PER_SPINE):
+        racks = [f"rack-{rack}" for rack in range(first, min(first + RACKS_PER_SPINE, RACKS))]
+        _hypernode(cluster, f"spine-{first}", 2, HYPERNODE, racks)
+
+
+def _hypernode(cluster: Cluster, name: str, tier: int, kind: str, members: list[str]) -> None:
+    selected = (
+        Member(type=kind, selector=MemberSelector(exact_match=ExactMatch(name=each)))
+        for each in members
+    )
+    spec = HyperNodeSpec(tier=tier, members=tuple(selected))
+    hypernode = HyperNode(metadata=ObjectMeta(name=name), spec=spec)
+    cluster.cache.apply(HyperNodeEvent(None, hypernode))
+
+
+def topology(gangs: int, size: int, cpu: str, tier: int | None) -> list[str]:
+    """Gangs that require one HyperNode of a tier, or nothing; all are allocated at once."""
+    cluster = Cluster(text=_TOPOLOGY)
+    _topology(cluster)
+    cluster.cycle()
+    required = None if tier is None else NetworkTopology(highest_tier_allowed=tier)
+    for number in range(gangs):
+        name = f"gang-{number}"
+        cluster.gang(name, [pod(f"{name}-{index}", name, cpu) for index in range(size)], size)
+        group = cluster.cache.gangs[f"bench/{name}"].podgroup
+        assert group is not None
+        spec = msgspec.structs.replace(group.spec, network_topology=required)
+        cluster.cache.update_podgroup(group, msgspec.structs.replace(group, spec=spec))
+    freeze_heap()
+    decision = cluster.cycle()
+    label = f"{gangs:,} gangs of {size}, " + ("no topology" if tier is None else f"tier {tier}")
+    return _row(label, cluster.cycle_seconds, f"{len(decision.placements):,}")
+
+
 def _row(label: str, seconds: float, counts: str) -> list[str]:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     values = (
@@ -420,6 +478,10 @@ CASES: Mapping[str, Callable[[], list[str]]] = {
     "3000-sizes": lambda: sizes(3_000),
     "exhausted-budget": evictions,
     "simulation": simulation,
+    "racks": lambda: topology(2_250, 4, "8", 1),
+    "racks-without": lambda: topology(2_250, 4, "8", None),
+    "wide-gang": lambda: topology(1, 512, "32", 2),
+    "wide-gang-without": lambda: topology(1, 512, "32", None),
 }
 
 

@@ -44,6 +44,7 @@ _MODULES = {
     "cronjob-controller": ("cron_ctrl.controller", "cron_ctrl.volcano"),
     controller_selection.BATCH_JOB: ("batch_ctrl.controller",),
     controller_selection.BATCH_CRON_JOB: ("cron_ctrl.controller", "cron_ctrl.kubernetes"),
+    controller_selection.HYPERNODE: ("hypernode_ctrl.controller",),
     controller_selection.TRAINING: ("training_ctrl.controller",),
 }
 
@@ -140,6 +141,7 @@ class Builder:
             "jobflow-controller": self._jobflow_controller,
             "jobtemplate-controller": self._jobtemplate_controller,
             "pg-controller": self._podgroup_controller,
+            controller_selection.HYPERNODE: self._hypernode_controller,
             controller_selection.BATCH_JOB: self._batch_job_controller,
             controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
             controller_selection.TRAINING: self._training_controller,
@@ -286,6 +288,29 @@ class Builder:
             )
 
         return self._while_served(create, CRONJOBS)
+
+    def _hypernode_controller(self) -> LeaderElectionRunnable:
+        from ..hypernode_ctrl.controller import (
+            HyperNodeController,
+            HyperNodeSettings,
+            configuration_namespace,
+        )
+        from ..model.names import HYPERNODES
+        from .process import restore_termination_handlers
+
+        settings = HyperNodeSettings(
+            reconcile_timeout=self._timeout,
+            work_metrics=self.metrics.work,
+            namespace=configuration_namespace(),
+            restore_signals=restore_termination_handlers,
+        )
+
+        def create() -> HyperNodeController:
+            return HyperNodeController(
+                self.client, settings=settings, clock=self._clock, recorder=self.recorder
+            )
+
+        return self._while_served(create, HYPERNODES)
 
     def _while_served(
         self, create: Callable[[], LeaderElectionRunnable], *resources: "Resource"

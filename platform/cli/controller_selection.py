@@ -5,6 +5,7 @@ from collections.abc import Collection
 BATCH_JOB = "batch-job-controller"
 BATCH_CRON_JOB = "batch-cronjob-controller"
 TRAINING = "training-controller"
+HYPERNODE = "hyperNode-controller"
 
 OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING)
 """Controllers that run only if they are named, since most clusters have another controller for
@@ -17,13 +18,13 @@ CONTROLLERS = (
     "queue-controller",
     "pg-controller",
     "cronjob-controller",
+    HYPERNODE,
     *OFF_BY_DEFAULT,
 )
 """Controllers that can be enabled and disabled."""
 
 UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
-    "hyperNode-controller",
     "colocation-config-controller",
     "sharding-controller",
 )

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from weakref import WeakKeyDictionary
 
 import uvloop
 
@@ -52,9 +53,23 @@ def on_termination(stop: Callable[[], object], *, timeout: float | None = SHUTDO
             watchdog.start()
         stop()
 
+    _handlers[asyncio.get_running_loop()] = handle_signal
+    restore_termination_handlers()
+
+
+_handlers: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], None]] = WeakKeyDictionary()
+
+
+def restore_termination_handlers() -> None:
+    """Set the signal handlers of :func:`on_termination` again, after a library has replaced them;
+    without any, remove those of the library."""
     loop = asyncio.get_running_loop()
+    handler = _handlers.get(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle_signal)
+        if handler is None:
+            loop.remove_signal_handler(number)
+        else:
+            loop.add_signal_handler(number, handler)
 
 
 def exit_now(reason: str) -> None:

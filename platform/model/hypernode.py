@@ -68,7 +68,7 @@ class HyperNode(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: HyperNodeSpec = HyperNodeSpec()
-    status: HyperNodeStatus = HyperNodeStatus()
+    status: HyperNodeStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)

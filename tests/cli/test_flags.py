@@ -132,7 +132,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
     assert work.worker_threads_for_cronjob == 64
-    assert set(select(work.selection)) == set(ON_BY_DEFAULT)
+    assert set(select(work.selection)) == set(ON_BY_DEFAULT[:-1])
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
 
@@ -370,7 +370,7 @@ def test_invalid_addresses_are_reported_in_one_line(address: str) -> None:
 
 ON_BY_DEFAULT = (
     "job-controller", "jobflow-controller", "jobtemplate-controller", "queue-controller",
-    "pg-controller", "cronjob-controller",
+    "pg-controller", "cronjob-controller", "hyperNode-controller",
 )  # fmt: skip
 
 
@@ -386,10 +386,10 @@ ON_BY_DEFAULT = (
         ("job-controller", ["job-controller"]),
         ("cronjob-controller", ["cronjob-controller"]),
         ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
-        ("*,-pg-controller,-cronjob-controller", ON_BY_DEFAULT[:-2]),
-        ("-pg-controller,*,-cronjob-controller", ON_BY_DEFAULT[:-2]),
-        ("*,-hyperNode-controller,-sharding-controller", ON_BY_DEFAULT),
-        ("job-controller,hyperNode-controller", ["job-controller"]),
+        ("*,-cronjob-controller,-hyperNode-controller", ON_BY_DEFAULT[:-2]),
+        ("-cronjob-controller,*,-hyperNode-controller", ON_BY_DEFAULT[:-2]),
+        ("*,-hyperNode-controller,-sharding-controller", ON_BY_DEFAULT[:-1]),
+        ("job-controller,sharding-controller", ["job-controller"]),
         ("jobflow-controller", ["jobflow-controller"]),
     ],
 )
@@ -404,7 +404,7 @@ def test_controllers_are_selected(text: str, wanted: Sequence[str]) -> None:
         ("*,-hypernode-controller", "unknown controller 'hypernode-controller'"),
         ("job-controller,-job-controller", "more than once"),
         ("-pg-controller", "enables no controller"),
-        ("hyperNode-controller", "enables no controller"),
+        ("sharding-controller", "enables no controller"),
     ],
 )
 def test_invalid_controller_lists_are_rejected(text: str, expected: str) -> None:
@@ -444,9 +444,8 @@ def test_malformed_templates_of_init_containers_are_rejected(text: str, tmp_path
 
 
 def test_unsupported_controllers_are_listed() -> None:
-    assert list(unsupported("*,+hyperNode-controller,-sharding-controller,gc-controller")) == [
-        "hyperNode-controller"
-    ]
+    text = "*,+colocation-config-controller,-sharding-controller,gc-controller"
+    assert list(unsupported(text)) == ["colocation-config-controller"]
 
 
 def test_feature_gates() -> None:

@@ -43,9 +43,11 @@ from support.realkube import (
 from support.training_rights import GRANTED_ONLY, TrainingRights
 
 from batholith.batch_ctrl.core_types import OUR_CONTROLLER
+from batholith.hypernode_ctrl.configuration import CONFIGMAP, KEY
 from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
+    CONFIGMAPS,
     CRONJOBS,
     HYPERNODES,
     JOBFLOWS,
@@ -125,6 +127,7 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
             await life.run_job()
             await life.run_failing_jobs()
             await life.run_flow()
+            await life.run_hypernodes()
             await life.run_queues()
             await life.run_workloads()
             await life.run_simulation()
@@ -314,14 +317,40 @@ class RbacScenario:
         flows = [{"name": "first"}, {"name": "second", "dependsOn": {"targets": ["first"]}}]
         spec = {"flows": flows, "jobRetainPolicy": "delete"}
         await self._create(JOBFLOWS, "flow", spec)
-        member = {"type": "Node", "selector": {"regexMatch": {"pattern": "."}}}
-        await self._create(HYPERNODES, "rack", {"tier": 1, "members": [member]})
         await self._wait_until(JOBFLOWS.path(TEST_NAMESPACE, "flow"), _has_message("Succeed"))
         at = f"/v1/namespaces/{TEST_NAMESPACE}/jobflows"
         assert [it["name"] for it in (await self._get(at))["items"]] == ["flow"]
         assert (await self._get(f"{at}/flow"))["phase"] == "Succeed"
         for name in ("first", "second"):
             await self._wait_deleted(JOBS.path(TEST_NAMESPACE, f"flow-{name}"))
+
+    async def run_hypernodes(self) -> None:
+        """One is counted; one is discovered by the label of a node, changed, and deleted."""
+        member = {"type": "Node", "selector": {"regexMatch": {"pattern": "."}}}
+        await self._create(HYPERNODES, "all", {"tier": 1, "members": [member]})
+        at = HYPERNODES.path(name="all")
+        await self._wait_until(at, lambda it: it.get("status", {}).get("nodeCount"))
+        for value in ("a", "b"):
+            path = NODES.path(name=f"sim-{'ab'.index(value)}")
+            labels = {"metadata": {"labels": {"rack": "a"}}}
+            await self.server.request("PATCH", path, labels, content_type=MERGE)
+            if value == "a":
+                await self._configure_discovery(is_enabled=True)
+            await self._wait_until(HYPERNODES.path(), _has_message(path.rpartition("/")[2]))
+        await self._configure_discovery(is_enabled=False)
+        await self._wait_until(HYPERNODES.path(), lambda it: len(it["items"]) == 1)
+
+    async def _configure_discovery(self, *, is_enabled: bool) -> None:
+        labels = {"net": [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}
+        config = {"networkTopologyTypes": labels}
+        source = {"source": "label", "enabled": is_enabled, "config": config}
+        text = yaml.safe_dump({"networkTopologyDiscovery": [source]})
+        body = {"metadata": {"name": CONFIGMAP}, "data": {KEY: text}}
+        if is_enabled:
+            await self.server.create(CONFIGMAPS.path(NAMESPACE), body)
+        else:
+            path = CONFIGMAPS.path(NAMESPACE, CONFIGMAP)
+            await self.server.request("PATCH", path, body, content_type=MERGE)
 
     async def run_queues(self) -> None:
         """A parent that is closed closes its child; a Command for no queue is forgotten."""

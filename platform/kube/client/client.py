@@ -121,6 +121,11 @@ class Client:
         return self._transport.options.metrics
 
     @property
+    def credentials(self) -> Credentials:
+        """Address and credentials, as they were given."""
+        return self._transport.credentials
+
+    @property
     def timing(self) -> Timing:
         """The clock of this client."""
         return self._transport.options.timing

@@ -121,7 +121,7 @@ class Transport:
     ) -> None:
         self.options = options
         self.limiter = limiter
-        self._credentials = credentials
+        self.credentials = credentials
         self._user_agent = user_agent
         self._timeout = timeout
         self._origin = Origin.parse(credentials.server)
@@ -142,7 +142,7 @@ class Transport:
         """Resolve the credentials and open the (still empty) pool."""
         options = self.options
         credentials, self._credential_source = await resolve_credentials(
-            self._credentials, options.timing
+            self.credentials, options.timing
         )
         route = Route(
             origin=self._origin,
@@ -167,7 +167,7 @@ class Transport:
     @property
     def impersonates(self) -> bool:
         """Whether the client's own requests impersonate a user."""
-        return bool(self._credentials.impersonate)
+        return bool(self.credentials.impersonate)
 
     def _new_head_builder(self, credentials: Credentials) -> RequestHeadBuilder:
         origin = self._origin

@@ -63,6 +63,8 @@ class Session(PluginDecisions):
 
     _option = EVERYWHERE
     """The nodes that may be chosen now."""
+    is_restricted = False
+    """Whether only some nodes may be chosen now."""
     _spare: NodeLimit | None = None
 
     def __init__(
@@ -141,11 +143,8 @@ class Session(PluginDecisions):
         Raises:
             PluginError: a filter or limit raised.
         """
-        if self._option.allowed is not None:
-            return self._option_placer(eq_class, self._option)
-        return self._unrestricted_placer(eq_class)
-
-    def _unrestricted_placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
+        if self.is_restricted:
+            return self._option_placer(eq_class)
         if self._spare is not None:
             return self._spare_placer(eq_class, self._spare)
         pod_aware = self._pod_aware_placers.get(eq_class)
@@ -203,25 +202,24 @@ class Session(PluginDecisions):
         """In how many domains pods may be evicted for one gang, at most."""
         return self._framework.max_eviction_domains
 
-    @property
-    def is_restricted(self) -> bool:
-        """Whether only some nodes may be chosen."""
-        return self._option.allowed is not None
-
     @contextmanager
     def within(self, option: Option) -> Iterator[None]:
         """Let the block use the nodes of *option* alone."""
-        self._option = option
+        self._option, self.is_restricted = option, option.allowed is not None
         try:
             yield
         finally:
-            self._option = EVERYWHERE
+            self._option, self.is_restricted = EVERYWHERE, False
             self._option_placers.clear()
 
-    def _option_placer(self, eq_class: EquivalenceClass, option: Option) -> PodAwarePlacer:
-        known = self._option_placers.get(eq_class)
+    def _option_placer(self, eq_class: EquivalenceClass) -> PodAwarePlacer:
+        known, option = self._option_placers.get(eq_class), self._option
         if known is None:
-            found = self._unrestricted_placer(eq_class)
+            self.is_restricted = False
+            try:
+                found = self.placer(eq_class)
+            finally:
+                self.is_restricted = True
             placer = found.base if isinstance(found, PodAwarePlacer) else found
             is_normalized = eq_class.sees_pods or placer.is_normalized
             if placer.is_normalized:

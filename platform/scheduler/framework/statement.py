@@ -35,6 +35,8 @@ class SessionView(Protocol):
     """What a statement needs of its session."""
 
     cache: SchedulerCache
+    is_restricted: bool
+    """Whether only some nodes may be chosen now."""
 
     def notify_listeners(self, change: Allocation, *, allocated: bool) -> None:
         """Call the listeners: *change* is allocated, or else deallocated."""
@@ -70,11 +72,6 @@ class SessionView(Protocol):
 
     def domains_of(self, gang: Gang) -> GangDomains | None:
         """Return the domains of the network into which *gang* may go; ``None`` for everywhere."""
-        ...
-
-    @property
-    def is_restricted(self) -> bool:
-        """Whether only some nodes may be chosen."""
         ...
 
     def capacities(self, eq_class: EquivalenceClass) -> IntVector:
@@ -299,7 +296,8 @@ class Statement:
 
         With a constraint on the network between the pods, all go into one domain.
         """
-        domains = self._session.domains_of(self._gang)
+        has_topology = self._gang.topology is not None
+        domains = self._session.domains_of(self._gang) if has_topology else None
         if domains is None:
             self.try_minimum(tasks, missing)
         elif not missing.satisfied:
@@ -325,7 +323,7 @@ class Statement:
 
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
-        if self._session.domains_of(self._gang) is None:
+        if self._gang.topology is None or self._session.domains_of(self._gang) is None:
             return self.try_extra(tasks, at_most)
         allocation = DomainAllocation(self, self._session, self._gang)
         return allocation.allocate_extra(self._unblocked(tasks), at_most)

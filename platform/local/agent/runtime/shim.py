@@ -1,7 +1,8 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting` (with `groups`), `image_root`, `forking`, `log_writer` and, if needed, `attach`. In order:
+`mounting` (with `groups`), `image_root`, `forking`, `log_writer` and, if needed, `attach`. In
+order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.

@@ -1,0 +1,138 @@
+"""A kopf operator that watches HyperNodes, nodes and the configuration.
+
+Its handlers only note that something changed: no object gets an annotation or a finalizer from
+kopf, whose other handlers and timers store their progress in objects.
+
+kopf is made for a process of its own, and this one has other work: the signal handlers that it sets
+are undone, it does not end the process when it is slow to stop, and only its own tasks are
+cancelled.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from ..kube.client.client import Client
+from ..kube.supervision import supervise
+from ..model.names import CONFIGMAPS, HYPERNODES, NODES
+from .configuration import CONFIGMAP
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT = 5.0
+"""Seconds after which tasks of kopf that do not stop are left alone."""
+
+RestoreSignals = Callable[[], None]
+
+
+def remove_signal_handlers() -> None:
+    """Remove the handlers that kopf has set."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(ValueError, RuntimeError):
+            loop.remove_signal_handler(number)
+
+
+class Operator:
+    """Calls *changed* when HyperNodes, the labels of nodes, or the configuration have changed."""
+
+    def __init__(
+        self,
+        client: Client,
+        changed: Callable[[], None],
+        *,
+        namespace: str,
+        restore_signals: RestoreSignals = remove_signal_handlers,
+    ) -> None:
+        """*namespace* has the ConfigMap of the configuration.
+
+        *restore_signals* sets the signal handlers of the process again.
+        """
+        self._client = client
+        self._changed = changed
+        self._namespace = namespace
+        self._restore_signals = restore_signals
+        self._labels: dict[str, dict[str, str]] = {}
+
+    async def run(self) -> None:
+        """Watch until cancelled; after a failure kopf is started again."""
+        await asyncio.to_thread(_import_kopf)  # for half a second, in which Leases are renewed
+        await supervise("kopf", self._run_once, timing=self._client.timing)
+
+    async def _run_once(self) -> None:
+        import kopf
+
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True  # the kinds are known
+        settings.process.ultimate_exiting_timeout = None
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry(),
+            settings=settings,
+            namespaces=[self._namespace],
+            standalone=True,
+        )
+        self._restore_signals()
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _stop(tasks)
+        for task in done:
+            task.result()  # raises its error
+
+    def _registry(self) -> Any:
+        """Return the handlers."""
+        import kopf
+
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> Any:
+            from ..kube.client.aiohttp_session import new_session
+
+            server, session = await new_session(
+                self._client.credentials, self._client.timing, user_agent="batholith-hypernode"
+            )
+            return kopf.AiohttpSession(server=server, aiohttp_session=session)
+
+        @kopf.on.event(HYPERNODES.group, HYPERNODES.version, HYPERNODES.plural, registry=registry)
+        async def on_hypernode(**_: Any) -> None:
+            self._changed()
+
+        @kopf.on.event(NODES.version, NODES.plural, registry=registry)
+        async def on_node(name: str, type: str | None, labels: Any, **_: Any) -> None:  # noqa: A002
+            self._observe_node(name, None if type == "DELETED" else dict(labels))
+
+        @kopf.on.event(CONFIGMAPS.version, CONFIGMAPS.plural, registry=registry)
+        async def on_configmap(name: str, **_: Any) -> None:
+            if name == CONFIGMAP:
+                self._changed()
+
+        return registry
+
+    def _observe_node(self, name: str, labels: dict[str, str] | None) -> None:
+        if self._labels.get(name) == labels:
+            return  # a heartbeat
+        if labels is None:
+            del self._labels[name]
+        else:
+            self._labels[name] = labels
+        self._changed()
+
+
+def _import_kopf() -> None:
+    import_module("kopf")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+async def _stop(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the *tasks* of kopf, which cancel their own; ``kopf.run_tasks`` would cancel all tasks
+    of the loop that it has not found at its start."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=STOP_TIMEOUT)

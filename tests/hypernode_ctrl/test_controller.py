@@ -1,0 +1,192 @@
+"""The HyperNode controller on an API server, with kopf."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.admission import hypernode, member
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import MERGE, Server
+from support.polling import wait_until_true
+
+from batholith.hypernode_ctrl.configuration import CONFIGMAP, KEY
+from batholith.hypernode_ctrl.controller import HyperNodeController, HyperNodeSettings
+from batholith.hypernode_ctrl.discovery import SOURCE
+from batholith.model import crds
+from batholith.model.names import CONFIGMAPS, HYPERNODES, NODES
+
+Json = dict[str, Any]
+LABELS = {"networkTopologyTypes": {"net": [{"nodeLabel": "rack"}, {"nodeLabel": "host"}]}}
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@asynccontextmanager
+async def running(server: Server) -> AsyncIterator[asyncio.Task[None]]:
+    """Run the controller."""
+    async with server.client() as client:
+        settings = HyperNodeSettings(namespace="default", delay=0.02)
+        task = asyncio.create_task(HyperNodeController(client, settings=settings).run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def add_node(server: Server, name: str, **labels: str) -> None:
+    await server.create(NODES.path(), {"metadata": {"name": name, "labels": labels}})
+
+
+async def node_count(server: Server, name: str) -> int | None:
+    found = await server.get(HYPERNODES.path(name=name))
+    count: int | None = found.get("status", {}).get("nodeCount")
+    return count
+
+
+async def wait_count(server: Server, name: str, count: int) -> None:
+    async def holds() -> bool:
+        return await node_count(server, name) == count
+
+    await wait_until_true(holds)
+
+
+async def discovered(server: Server) -> dict[str, set[str]]:
+    """The nodes of each discovered HyperNode, by the value of its label."""
+    items = (await server.get(HYPERNODES.path()))["items"]
+    return {
+        each["metadata"]["labels"]["rack"]: {
+            one["selector"]["exactMatch"]["name"] for one in each["spec"]["members"]
+        }
+        for each in items
+        if each["metadata"].get("labels", {}).get(SOURCE) == "label"
+    }
+
+
+async def wait_discovered(server: Server, **racks: set[str]) -> None:
+    async def holds() -> bool:
+        return await discovered(server) == racks
+
+    await wait_until_true(holds)
+
+
+async def configure(server: Server, config: Json | None) -> None:
+    """Write the configuration of discovery; ``None`` switches it off."""
+    source = {"source": "label", "enabled": config is not None, "config": config}
+    data = {KEY: yaml.safe_dump({"networkTopologyDiscovery": [source]})}
+    path = CONFIGMAPS.path("default", CONFIGMAP)
+    response = await server.request("PATCH", path, {"data": data}, content_type=MERGE)
+    if response.status == 404:
+        metadata = {"name": CONFIGMAP}
+        await server.create(CONFIGMAPS.path("default"), {"metadata": metadata, "data": data})
+
+
+def _kopf_tasks() -> set[asyncio.Task[Any]]:
+    return {each for each in asyncio.all_tasks() if "/kopf/" in _file_of(each)}
+
+
+def _file_of(task: asyncio.Task[Any]) -> str:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code.co_filename if code is not None else ""
+
+
+async def _any_kopf_task() -> bool:
+    return bool(_kopf_tasks())
+
+
+async def test_nodes_are_counted_and_counted_again_when_nodes_or_members_change(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        await add_node(server, "n0", rack="a")
+        selector = {"matchLabels": {"rack": "a"}}
+        await server.create(HYPERNODES.path(), hypernode("a", member(labelMatch=selector)))
+        above = hypernode("b", member("a", of="HyperNode"), member("n9"), tier=2)
+        await server.create(HYPERNODES.path(), above)
+        async with running(server):
+            await wait_count(server, "b", 1)
+            await add_node(server, "n1", rack="a")
+            await wait_count(server, "a", 2)
+            await add_node(server, "n9")
+            await wait_count(server, "b", 3)
+            await server.request("DELETE", NODES.path(name="n0"))
+            await wait_count(server, "b", 2)
+            found = await server.get(HYPERNODES.path(name="b"))
+        assert found["spec"] == above["spec"]
+        assert not {"annotations", "finalizers", "labels"} & found["metadata"].keys()
+
+
+async def test_hypernodes_are_discovered_by_labels_and_deleted_when_that_is_switched_off(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        for index in range(3):
+            await add_node(server, f"n{index}", rack=f"r{index // 2}")
+        await server.create(HYPERNODES.path(), hypernode("own", member("n0")))
+        await configure(server, LABELS)
+        async with running(server):
+            await wait_discovered(server, r0={"n0", "n1"}, r1={"n2"})
+            change = {"metadata": {"labels": {"rack": "r1"}}}
+            await server.request("PATCH", NODES.path(name="n1"), change, content_type=MERGE)
+            await wait_discovered(server, r0={"n0"}, r1={"n1", "n2"})
+            await configure(server, None)
+            await wait_discovered(server)
+            assert (await server.get(HYPERNODES.path(name="own")))["spec"]["tier"] == 1
+
+
+async def test_a_discovered_hypernode_that_a_user_changes_or_deletes_is_restored(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        await add_node(server, "n0", rack="r0")
+        await configure(server, LABELS)
+        async with running(server):
+            await wait_discovered(server, r0={"n0"})
+            (item,) = (await server.get(HYPERNODES.path()))["items"]
+            path = HYPERNODES.path(name=item["metadata"]["name"])
+            change = {"spec": {"members": [member("n7")]}}
+            await server.request("PATCH", path, change, content_type=MERGE)
+            await wait_discovered(server, r0={"n0"})
+            await server.request("DELETE", path)
+            await wait_discovered(server, r0={"n0"})
+
+
+async def test_it_stops_at_once_and_leaves_other_tasks_and_the_signals_of_the_process_alone(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    """kopf as an operator of its own would cancel all tasks that were created after it."""
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        await server.create(HYPERNODES.path(), hypernode("a", member("n0")))
+        before = signal.getsignal(signal.SIGTERM)
+        async with running(server) as task:
+            await wait_until_true(_any_kopf_task)
+            assert signal.getsignal(signal.SIGTERM) == before
+            other = asyncio.create_task(asyncio.Event().wait())
+            mine = _kopf_tasks()
+            task.cancel()
+            await asyncio.wait([task])
+            assert all(each.done() for each in mine)
+            assert not other.done()
+            other.cancel()
+
+
+async def test_a_replica_that_does_not_lead_watches_and_writes_nothing(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
+        await server.create(HYPERNODES.path(), hypernode("a", member("n0")))
+        ready, elected = asyncio.Event(), asyncio.Event()
+        controller = HyperNodeController(client, settings=HyperNodeSettings(delay=0.02))
+        task = asyncio.create_task(controller.run(ready=ready, elected=elected))
+        await ready.wait()
+        assert not _kopf_tasks()
+        assert await node_count(server, "a") is None
+        elected.set()
+        await wait_count(server, "a", 0)
+        task.cancel()
+        await asyncio.wait([task])
