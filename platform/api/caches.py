@@ -5,6 +5,7 @@ Routes that read from them authorize the caller by a SubjectAccessReview first.
 
 import asyncio
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ..kube.client.client import Client
@@ -26,11 +27,38 @@ __all__ = ["CachedJob", "Caches", "KindCache"]
 _OWNER, _QUEUE = "owner", "queue"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheScope:
+    """What the informers read."""
+
+    namespace: str = ""
+    """Empty for all."""
+    may_be_refused: bool = False
+    """Whether they have the rights of a user, who need not be allowed to read everything."""
+
+    async def wait_synced(self, informer: Informer[Any]) -> None:
+        """Wait until *informer* is synced, or is refused what it may be."""
+        if self.may_be_refused:
+            await informer.wait_synced_or_refused()
+        else:
+            await informer.wait_synced()
+
+
+EVERYTHING = CacheScope()
+
+
 class KindCache:
     """The jobs of one kind, while the cluster serves it."""
 
-    def __init__(self, kind: JobKind, informer: Informer[Any], served: ServedResources) -> None:
+    def __init__(
+        self,
+        kind: JobKind,
+        informer: Informer[Any],
+        served: ServedResources,
+        scope: CacheScope = EVERYTHING,
+    ) -> None:
         self.kind = kind
+        self._scope = scope
         self.informer = informer
         """This informer exists as long as the process. It is empty while the cluster does not serve
         the kind."""
@@ -56,7 +84,7 @@ class KindCache:
     async def wait_synced(self) -> None:
         """Wait until the jobs are listed, unless the cluster has none or refuses them."""
         if self.kind.is_volcano:
-            await self.informer.wait_synced()
+            await self._scope.wait_synced(self.informer)
             return
         await self._served.wait_until(lambda: self._served.known)
         if self.is_served:
@@ -66,27 +94,40 @@ class KindCache:
 class Caches:
     """The informers that routes, streams and the recorder share."""
 
-    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
-        """Read through *client*."""
+    def __init__(
+        self, client: Client, *, clock: Clock | None = None, scope: CacheScope = EVERYTHING
+    ) -> None:
+        """Read what *scope* selects through *client*."""
+        self.scope = scope
+        namespace = scope.namespace
         optional = [kind.resource for kind in KINDS.values() if not kind.is_volcano]
         self._served = ServedResources(
             client, optional, clock=clock or SystemClock(), interval=INTERVAL
         )
-        self.jobs = Informer(client, VOLCANO.resource, CachedJob, transform=without_manifest)
+        self.jobs = Informer(
+            client, VOLCANO.resource, CachedJob, transform=without_manifest, namespace=namespace
+        )
         self.kinds = {
             name: KindCache(
                 kind,
                 self.jobs
                 if kind is VOLCANO
-                else Informer(client, kind.resource, kind.view, transform=without_manifest),
+                else Informer(
+                    client,
+                    kind.resource,
+                    kind.view,
+                    transform=without_manifest,
+                    namespace=namespace,
+                ),
                 self._served,
+                scope,
             )
             for name, kind in KINDS.items()
         }
         """The jobs of all kinds; ``jobs`` is the informer of the first."""
         self.queues = Informer(client, QUEUES, Queue)
         indexes = {_OWNER: _owners, _QUEUE: _queue_names}
-        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes)
+        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes, namespace=namespace)
         self._is_synced = False
 
     def of(self, kind: JobKind | JobKindName) -> KindCache:
@@ -116,8 +157,8 @@ class Caches:
         """Wait until all are listed."""
         await asyncio.gather(
             *(each.wait_synced() for each in self.kinds.values()),
-            self.queues.wait_synced(),
-            self.podgroups.wait_synced(),
+            self.scope.wait_synced(self.queues),
+            self.scope.wait_synced(self.podgroups),
         )
 
     @property

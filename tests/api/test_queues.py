@@ -277,6 +277,8 @@ async def test_usage_of_a_queue(rest: RestSession) -> None:
         "jobs": {},
         "podgroups": {"Inqueue": 1, "Running": 2},
         "children": [],
+        "past": None,
+        "budget": None,
     }
     parent = await create(rest)
     child = await create(rest, parent=parent["name"])

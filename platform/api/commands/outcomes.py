@@ -122,7 +122,13 @@ class Outcomes:
         self._caches = caches
         self._jobs = ObservedJobs(caches.jobs)
         caches.queues.add_event_handler(self._on_queue)
-        self._commands = Informer(client, COMMANDS, Command, options=InformerOptions(ordered=True))
+        self._commands = Informer(
+            client,
+            COMMANDS,
+            Command,
+            options=InformerOptions(ordered=True),
+            namespace=caches.scope.namespace,
+        )
         self._commands.add_event_handler(self._on_command)
         self._sweep_due = asyncio.Event()
         self._sweep_is_planned = False
@@ -231,7 +237,7 @@ class Outcomes:
         async with asyncio.TaskGroup() as tasks:
             await self._jobs.wait_synced()
             tasks.create_task(self._commands.run())
-            await self._commands.wait_synced()
+            await self._caches.scope.wait_synced(self._commands)
             tasks.create_task(supervise("command sweep", self._sweep))
             tasks.create_task(supervise("command marks", self._mark_issued))
             self._note_lists()

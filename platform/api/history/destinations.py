@@ -114,9 +114,13 @@ class NotificationRules:
 
     destinations: Destinations | None = None
     """``None``: none are sent."""
+    is_known: bool = True
+    """Whether that is known: not by a command that has no REST API."""
 
     def error_of(self, url: str) -> str:
         """Return why *url* would not be notified, as far as that is known."""
+        if not self.is_known:
+            return url_error(url)
         if self.destinations is None:
             return "this installation sends no notifications: the REST API has no --notify-key-file"
         return self.destinations.error_of(url)

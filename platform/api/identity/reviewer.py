@@ -177,7 +177,6 @@ class AccessReviewer:
 
     async def _review_access(self, user: UserInfo, question: _Question) -> bool:
         attributes = question[1]
-        named = {"name": attributes.name, "subresource": attributes.subresource}
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
             "kind": SUBJECTACCESSREVIEWS.kind,
@@ -186,14 +185,7 @@ class AccessReviewer:
                 "uid": user.uid,
                 "groups": list(user.groups),
                 "extra": {key: list(values) for key, values in user.extra.items()},
-                "resourceAttributes": {
-                    "verb": attributes.verb,
-                    "group": attributes.resource.group,
-                    "version": attributes.resource.version,
-                    "resource": attributes.resource.plural,
-                    "namespace": attributes.namespace,
-                    **{key: value for key, value in named.items() if value},
-                },
+                "resourceAttributes": attributes_of(attributes),
             },
         }
         review = await self._send_review(SUBJECTACCESSREVIEWS, body, _AccessReview)
@@ -257,6 +249,19 @@ class AccessReviewer:
         except DecodeError:
             # Its text may contain the token, which a review repeats.
             raise ProblemError(502, f"cannot decode the {resource.kind}") from None
+
+
+def attributes_of(attributes: AccessAttributes) -> dict[str, str]:
+    """Return the ``resourceAttributes`` of a review."""
+    named = {"name": attributes.name, "subresource": attributes.subresource}
+    return {
+        "verb": attributes.verb,
+        "group": attributes.resource.group,
+        "version": attributes.resource.version,
+        "resource": attributes.resource.plural,
+        "namespace": attributes.namespace,
+        **{key: value for key, value in named.items() if value},
+    }
 
 
 def _digest(token: str) -> bytes:

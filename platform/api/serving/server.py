@@ -26,7 +26,7 @@ from ...store.idempotency import IdempotencyStore
 from ...store.migrations import MIGRATIONS
 from ...store.usage import UsageStore
 from ...wire.commands import QUEUES_KIND
-from ..caches import Caches
+from ..caches import EVERYTHING, Caches, CacheScope
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
@@ -36,7 +36,8 @@ from ..http.idempotency import IdempotencyService
 from ..http.metrics import ApiMetrics
 from ..identity.authentication import Callers, SecuritySettings
 from ..identity.client_certificates import accept_client_certificates
-from ..identity.reviewer import AccessReviewer
+from ..identity.own_rights import OwnCaller, OwnRightsReviewer
+from ..identity.reviewer import AccessReviewer, UserInfo
 from ..pages.app import Pages, PagesSettings
 from ..past_usage import PastUsages
 from ..routes.dependencies import AppState
@@ -120,7 +121,7 @@ async def serve(
     files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
-        state = _new_state(client, database, settings, clock)
+        state = new_state(client, database, settings, clock)
         tls = None if files is None else serving_certificate.context
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
@@ -152,19 +153,45 @@ async def serve(
         await database.close()
 
 
-def _new_state(client: Client, database: Database, settings: ApiSettings, clock: Clock) -> AppState:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess:
+    """How the routes work in the process of a command line, with the rights of its user."""
+
+    user: UserInfo
+    namespace: str
+    """The only one that is read; empty for all."""
+
+
+def new_state(
+    client: Client,
+    database: Database,
+    settings: ApiSettings,
+    clock: Clock,
+    in_process: InProcess | None = None,
+) -> AppState:
     """Create what the routes depend on."""
     store = CommandStore(database)
-    caches = Caches(client)
+    scope, rules = EVERYTHING, NotificationRules()
+    reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+    if settings.history.notifications is not None:
+        rules = NotificationRules(destinations=settings.history.notifications.destinations)
+    callers: Callers
+    if in_process is None:
+        callers = Callers(client, reviewer, settings.security, clock=clock)
+    else:
+        scope = CacheScope(namespace=in_process.namespace, may_be_refused=True)
+        rules = NotificationRules(is_known=False)
+        reviewer = OwnRightsReviewer(client, clock=clock)
+        callers = OwnCaller(client, reviewer, in_process.user, clock)
+    caches = Caches(client, scope=scope)
     outcomes = Outcomes(client, store, caches, clock=clock)
     idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
     waits = CommandWaits(caches, outcomes)
-    reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
     return AppState(
         client=client,
         caches=caches,
         reviewer=reviewer,
-        callers=Callers(client, reviewer, settings.security, clock=clock),
+        callers=callers,
         security=settings.security,
         commands=CommandService(client, store, outcomes),
         outcomes=outcomes,
@@ -177,11 +204,7 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         usage=UsageStore(database),
         simulations=SchedulerSimulations(client, settings.scheduler_namespace),
         past_usages=PastUsages(client, settings.scheduler_namespace, clock=clock),
-        notifications=NotificationRules(
-            destinations=None
-            if settings.history.notifications is None
-            else settings.history.notifications.destinations
-        ),
+        notifications=rules,
         clock=clock,
     )
 

@@ -54,6 +54,12 @@ CONNECTION = (
     _option(str, "url", text="The REST API; default: $BATHOLITH_API_URL, else a running `up`."),
     _option(Path, "token_file", text="File with a bearer token; read for each request."),
     _option(Path, "ca_file", text="Trust only these CAs."),
+    _option(
+        bool,
+        "kubernetes",
+        "--kubernetes",
+        text="Use the Kubernetes API of the kubeconfig alone, where no REST API is installed.",
+    ),
     _option(bool, "insecure", "--insecure", text="Send the token over HTTP to another host."),
 )
 """Options that all commands have: the arguments of the SDK's client."""
@@ -66,7 +72,13 @@ def on_cluster(function: Callable[..., None]) -> Callable[..., None]:
     def command(**arguments: Any) -> None:
         given = {each.name: arguments.pop(each.name) for each in CONNECTION}
         try:
-            with _client(given) as client:
+            if given.pop("kubernetes"):
+                reached = _kubernetes_client(
+                    function.__name__, given, everywhere=arguments.get("all_namespaces", False)
+                )
+            else:
+                reached = _client(given)
+            with reached as client:
                 function(client, **arguments)
         except Exception as error:
             raise typer.Exit(report(error)) from None
@@ -85,6 +97,49 @@ def _client(given: dict[str, Any], **options: Any) -> "Client":
 
     arguments = {name: value for name, value in given.items() if value is not None}
     return Client(arguments.pop("url", None), **arguments, **options)
+
+
+IN_PROCESS = "http://127.0.0.1"
+"""Address of the application in this process: nothing listens there."""
+NEED_REST = ("history", "usage", "mcp")
+"""Commands that read what only the REST API stores."""
+
+
+def _kubernetes_client(command: str, given: dict[str, Any], *, everywhere: bool) -> "Client":
+    """Return a client of the REST API in this process.
+
+    Raises:
+        CommandFailedError: the command needs an installed REST API, or the API server does not
+            respond.
+        ValueError: an option is of a REST API.
+    """
+    from ...client import Client
+    from ...client.kubeconfig import load_context
+    from ...kube.errors import ApiError, ConfigError, ConnectionLostError, NotSentError
+    from ...model.kubeconfig import default_paths
+    from .kubernetes import InProcessTransport
+
+    if command in NEED_REST:
+        raise CommandFailedError(
+            f"`{command}` needs the REST API, which stores it: leave out --kubernetes",
+            WRONG_ARGUMENTS,
+        )
+    wrong = [each for each in ("url", "data_dir", "token_file", "ca_file") if given[each]]
+    if wrong:
+        names = ", ".join(f"--{each.replace('_', '-')}" for each in wrong)
+        raise ValueError(f"--kubernetes uses a kubeconfig alone: leave out {names}")
+    kubeconfig, context = given["kubeconfig"], given["context"]
+    paths = [kubeconfig] if kubeconfig is not None else default_paths()
+    namespace = given["namespace"] or load_context(paths, context).namespace
+    try:
+        transport = InProcessTransport(kubeconfig, context, "" if everywhere else namespace)
+    except ApiError as error:
+        raise CommandFailedError(f"the API server rejects you: {error}", NOT_PERMITTED) from None
+    except (ConfigError, ConnectionLostError, NotSentError, OSError) as error:
+        text = f"cannot reach the Kubernetes API: {error}; try `kubectl version`"
+        raise CommandFailedError(text, NO_CLUSTER) from None
+    token = "unused"  # noqa: S105 - the application has one user
+    return Client(IN_PROCESS, token=token, namespace=namespace, transport=transport)
 
 
 def report(error: Exception) -> int:
@@ -229,6 +284,8 @@ def _complete(
     from ...client import ClientError, Retries
 
     given = {each.name: context.params.get(each.name) for each in CONNECTION}
+    if given.pop("kubernetes"):
+        return []  # It would take too long.
     try:
         with _client(given, timeout=2.0, retries=Retries(attempts=1)) as client:
             return [each.name for each in objects(client) if each.name.startswith(incomplete)]

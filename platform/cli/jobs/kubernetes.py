@@ -1,0 +1,160 @@
+"""``--kubernetes``: the commands where no REST API is installed.
+
+The application of the REST API runs in this process, with the credentials of the kubeconfig, and
+the SDK calls it by function calls: so output and errors are the same. Nothing listens.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ...api.serving.in_process import application
+from ...httpserver.asgi import AsgiApp, Message
+from ...kube.client.client import Client as KubernetesClient
+from ...kube.client.config import load_credentials
+from ...machinery.clock import SystemClock
+
+
+class InProcessTransport(httpx.BaseTransport):
+    """Runs the application in a thread, and passes requests of the SDK to it."""
+
+    def __init__(self, kubeconfig: Path | None, context: str | None, namespace: str) -> None:
+        """Start, for one *namespace* or, if that is empty, for all.
+
+        Raises:
+            ConfigError: there are no credentials.
+            ApiError: the API server rejects them.
+            ConnectionLostError: it does not respond.
+        """
+        path = None if kubeconfig is None else str(kubeconfig)
+        credentials = load_credentials(path, context=context)
+        logger = logging.getLogger("batholith")
+        self._log_level = logger.level
+        logger.setLevel(logging.CRITICAL)  # what fails is in the responses
+        self._credentials = credentials
+        self._namespace = namespace
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started: Future[AsgiApp] = Future()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        try:
+            self._app = self._started.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="batholith-") as directory:
+            async with (
+                KubernetesClient(self._credentials, user_agent="batholith-cli") as client,
+                application(client, self._namespace, Path(directory), clock=SystemClock()) as app,
+            ):
+                self._started.set_result(app)
+                await self._stop.wait()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the response of the application; its body is read as it is produced."""
+        messages: queue.SimpleQueue[Message | BaseException | None] = queue.SimpleQueue()
+        body = request.read()
+        task = asyncio.run_coroutine_threadsafe(self._call(request, body, messages), self._loop)
+        start = messages.get()
+        if isinstance(start, BaseException):
+            raise start
+        if start is None:
+            raise httpx.RemoteProtocolError("the application has not responded")
+        return httpx.Response(
+            start["status"],
+            headers=[(name.decode(), value.decode()) for name, value in start["headers"]],
+            stream=_Body(messages, task),
+        )
+
+    async def _call(
+        self,
+        request: httpx.Request,
+        body: bytes,
+        messages: "queue.SimpleQueue[Message | BaseException | None]",
+    ) -> None:
+        sent = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if sent:
+                return sent.pop()
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+        async def send(message: Message) -> None:
+            messages.put(message)
+
+        try:
+            await self._app(_scope_of(request), receive, send)
+        except Exception as error:
+            messages.put(error)
+        finally:
+            messages.put(None)
+
+    def close(self) -> None:
+        """Stop the application."""
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5)
+        logging.getLogger("batholith").setLevel(self._log_level)
+
+
+class _Body(httpx.SyncByteStream):
+    """The body of a response; closing it cancels the request."""
+
+    def __init__(
+        self,
+        messages: "queue.SimpleQueue[Message | BaseException | None]",
+        task: "Future[None]",
+    ) -> None:
+        self._messages = messages
+        self._task = task
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (message := self._messages.get()) is not None:
+            if isinstance(message, BaseException):
+                raise httpx.ReadError(str(message))
+            yield message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+def _scope_of(request: httpx.Request) -> dict[str, Any]:
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": request.url.path,
+        "raw_path": request.url.raw_path.partition(b"?")[0],
+        "root_path": "",
+        "query_string": request.url.query,
+        "headers": headers,
+        "client": None,
+        "server": None,
+        "state": {},
+    }

@@ -1,0 +1,142 @@
+"""``--kubernetes``: the commands with the Kubernetes API alone."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from support.embedded_apiserver import embedded_server
+from support.shell import Shell
+from typer.testing import CliRunner, Result
+
+from batholith.cli.main import app
+from batholith.client import Job
+from batholith.local.supervisor import kubeconfig
+from batholith.local.supervisor.kubeconfig import ClusterAccess
+from batholith.model import crds
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+
+
+class KubernetesShell:
+    """Runs commands with the kubeconfig of a cluster."""
+
+    def __init__(self, shell: Shell) -> None:
+        config = str(shell.rest.cluster.kubeconfig)
+        self.options = ("--kubernetes", "--kubeconfig", config, "-n", shell.namespace)
+
+    async def run(self, command: str, *arguments: str) -> Result:
+        given = [command, *self.options, *arguments]
+        return await asyncio.to_thread(CliRunner().invoke, app, given)
+
+    async def out(self, command: str, *arguments: str) -> str:
+        result = await self.run(command, *arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+
+@pytest.fixture
+def kubernetes(shell: Shell) -> KubernetesShell:
+    return KubernetesShell(shell)
+
+
+async def test_output_is_that_of_the_rest_api(shell: Shell, kubernetes: KubernetesShell) -> None:
+    await shell.running("train")
+    for command in (
+        ("jobs", "-o", "name"),
+        ("jobs", "--phase", "Running", "-l", "team=vision", "-o", "name"),
+        ("job", "train", "-o", "json"),
+        ("why", "train", "-o", "json"),
+        ("queue", "default", "-o", "json"),
+        ("queues", "-o", "name"),
+    ):
+        assert await kubernetes.out(*command) == await shell.out(*command), command
+    assert shell.namespace in await kubernetes.out("jobs", "-A")
+
+
+async def test_a_job_is_submitted_and_commanded(shell: Shell, kubernetes: KubernetesShell) -> None:
+    submitted = await kubernetes.out("submit", "--image", "busybox", "--", "sleep", "600")
+    name = submitted.strip()
+    assert await kubernetes.out("wait", name, "--for", "Running") == f"{name}: Running\n"
+    assert await kubernetes.out("suspend", name, "--wait", "60") == f"{name}: Aborted\n"
+    assert f"{name}: " in await kubernetes.out("resume", name, "--wait", "60")
+    assert await kubernetes.out("cancel", name, "--wait", "60") == f"{name}: Terminated\n"
+    found = json.loads(await shell.out("job", name, "-o", "json"))
+    assert found["user"] == "admin"
+    assert found["phase"] == "Terminated"
+
+
+async def test_what_only_the_rest_api_stores_is_refused_by_name(
+    kubernetes: KubernetesShell,
+) -> None:
+    for command in ("history", "usage"):
+        result = await kubernetes.run(command)
+        assert (result.exit_code, f"`{command}` needs the REST API" in result.stderr) == (2, True)
+    result = await kubernetes.run("jobs", "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, "leave out --url" in result.stderr) == (2, True)
+
+
+async def test_errors_are_those_of_the_rest_api(
+    shell: Shell, kubernetes: KubernetesShell, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    missing = await kubernetes.run("why", "absent")
+    assert (missing.exit_code, "no job 'absent'" in missing.stderr) == (4, True)
+    job = Job("big").task("main", image="busybox", cpu=100000)
+    await shell.submit(job)
+    refused = await kubernetes.run("suspend", "absent")
+    assert refused.exit_code == 4
+    config = tmp_path / "kubeconfig"
+    text = shell.rest.cluster.kubeconfig.read_text()
+    url = next(line for line in text.splitlines() if "server:" in line).split("server:")[1].strip()
+    config.write_text(text.replace(url, f"https://127.0.0.1:{unused_tcp_port}"))
+    config.chmod(0o600)
+    given = ["jobs", "--kubernetes", "--kubeconfig", str(config)]
+    result = await asyncio.to_thread(CliRunner().invoke, app, given)
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    assert "cannot reach the Kubernetes API" in result.stderr
+
+
+async def test_the_rights_of_the_user_in_one_namespace_suffice(tmp_path: Path) -> None:
+    """Who may neither list all namespaces nor queues."""
+    async with embedded_server(tmp_path / "cluster", crds=crds.load()) as server:
+        account = {"metadata": {"name": "ann"}}
+        await server.create("/api/v1/namespaces/default/serviceaccounts", account)
+        rules = [
+            {
+                "apiGroups": ["batch.volcano.sh", "scheduling.volcano.sh", "bus.volcano.sh"],
+                "resources": ["jobs", "podgroups", "commands"],
+                "verbs": ["get", "list", "watch", "create"],
+            },
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        ]
+        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+        await server.create(f"{rbac}/roles", {"metadata": {"name": "r"}, "rules": rules})
+        subject = {"kind": "ServiceAccount", "name": "ann", "namespace": "default"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+        binding = {"metadata": {"name": "b"}, "roleRef": role, "subjects": [subject]}
+        await server.create(f"{rbac}/rolebindings", binding)
+        created = await server.create(
+            "/api/v1/namespaces/default/serviceaccounts/ann/token", {"spec": {}}
+        )
+        config = tmp_path / "kubeconfig"
+        token = created["status"]["token"]
+        access = ClusterAccess(server=server.url, ca=server.ca, user="ann", token=token)
+        kubeconfig.write(config, access)
+
+        async def call(*arguments: str) -> Result:
+            options = ("--kubernetes", "--kubeconfig", str(config))
+            given = [arguments[0], *options, *arguments[1:]]
+            return await asyncio.to_thread(CliRunner().invoke, app, given)
+
+        submitted = await call("submit", "--image", "busybox", "--", "true")
+        assert submitted.exit_code == 0, submitted.output
+        listed = await call("jobs", "--kind", "jobs", "-o", "json")
+        (found,) = json.loads(listed.stdout)
+        assert f"jobs/{found['name']}" == submitted.stdout.strip()
+        assert found["user"] == "system:serviceaccount:default:ann"
+        explained = await call("why", submitted.stdout.strip())
+        assert explained.exit_code == 0, explained.output
+        everywhere = await call("jobs", "-A", "--kind", "jobs")
+        assert (everywhere.exit_code, "cannot list jobs" in everywhere.stderr) == (5, True)
+        queues = await call("queues")
+        assert (queues.exit_code, "cannot list queues" in queues.stderr) == (5, True)
