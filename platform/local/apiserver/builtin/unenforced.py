@@ -42,13 +42,10 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
-    ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
     ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
@@ -158,6 +155,11 @@ def _batch_job_spec(spec: Json, path: str) -> Found:
     yield from unenforced_pod_fields([(f"{path}.template.spec", pod)])
 
 
+def _workload(obj: Json) -> Found:
+    pod = _dict(_dict(obj.get("spec")).get("template")).get("spec")
+    return unenforced_pod_fields([("spec.template.spec", pod)])
+
+
 def _volcano_job(obj: Json) -> Found:
     return _volcano_job_spec(_dict(obj.get("spec")), "spec")
 
@@ -241,9 +243,12 @@ def _with_rules(schema: object) -> str | None:
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Pod"): _pod,
+    ("", "ReplicationController"): _workload,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "Deployment"): _workload,
+    ("apps", "ReplicaSet"): _workload,
     ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
