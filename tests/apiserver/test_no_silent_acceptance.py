@@ -376,12 +376,13 @@ async def test_label_status_and_delete_requests_bring_no_warning(server: Embedde
 
 
 async def test_scaling_an_unenforced_kind_brings_a_warning(server: EmbeddedServer) -> None:
-    url = "/apis/apps/v1/namespaces/default/deployments"
-    await server.create(url, {"metadata": {"name": "scaled"}, "spec": _WORKLOAD})
+    url = "/apis/apps/v1/namespaces/default/statefulsets"
+    spec = {**_WORKLOAD, "serviceName": "s"}
+    await server.create(url, {"metadata": {"name": "scaled"}, "spec": spec})
     body = {"spec": {"replicas": 3}}
     response = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
     assert response.status == 200
-    assert [text.partition(" is ")[0] for text in response.warnings] == ["Deployment"]
+    assert [text.partition(" is ")[0] for text in response.warnings] == ["StatefulSet"]
     shown = await server.request("GET", f"{url}/scaled/scale")
     assert shown.warnings == []
 

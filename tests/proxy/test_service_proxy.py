@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -155,6 +156,18 @@ async def test_large_data_pass_in_both_directions_and_half_closes_too() -> None:
         writer.write_eof()
         assert await reader.read() == data
         writer.close()
+
+
+async def test_what_a_client_sends_before_the_endpoint_is_connected_is_kept() -> None:
+    client, endpoint = Side(set()), Side(set())
+    for side in (client, endpoint):
+        side.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
+    client.data_received(b"early")  # a loop may read once although reading is paused
+    client.eof_received()
+    client.join(endpoint)
+    assert endpoint.transport is not None
+    endpoint.transport.write.assert_called_once_with(b"early")  # type: ignore[attr-defined]
+    endpoint.transport.write_eof.assert_called_once_with()  # type: ignore[attr-defined]
 
 
 async def test_an_endpoint_that_refuses_is_skipped() -> None:

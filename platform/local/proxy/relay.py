@@ -26,6 +26,8 @@ class Side(asyncio.Protocol):
         self.peer: Side | None = None
         self._opened = opened
         self._on_made = on_made
+        self._early = bytearray()
+        """Received before the other side was connected."""
         self._ended = False
         self._closed = False
 
@@ -44,7 +46,17 @@ class Side(asyncio.Protocol):
                 self.close()
                 return
         for side in (self, peer):
+            side._forward_early()
             side._resume()
+
+    def _forward_early(self) -> None:
+        """Send the other side what came before it was connected."""
+        early = bytes(self._early)
+        self._early.clear()
+        if early:
+            self.data_received(early)
+        if self._ended:
+            self._forward_end()
 
     def close(self) -> None:
         """Close both connections, after what they have received is sent."""
@@ -53,18 +65,25 @@ class Side(asyncio.Protocol):
                 side.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.peer is not None and self.peer.transport is not None:
+        """Send it to the other side; a loop may deliver some although reading is paused."""
+        if self.peer is None:
+            self._early += data
+        elif self.peer.transport is not None:
             self.peer.transport.write(data)
 
     def eof_received(self) -> bool:
         self._ended = True
+        if self.peer is not None:
+            self._forward_end()
+        return True
+
+    def _forward_end(self) -> None:
+        """This side sends no more: tell the other one, and close both after both have ended."""
         peer = self.peer
         if peer is None or peer.transport is None or peer._ended:
             self.close()
-            return False
-        if not peer.transport.is_closing():
+        elif not peer.transport.is_closing():
             peer.transport.write_eof()
-        return True
 
     def pause_writing(self) -> None:
         """The client of this side is slow: read no more from the other one."""
