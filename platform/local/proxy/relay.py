@@ -68,6 +68,8 @@ class Side(asyncio.Protocol):
         """Send it to the other side; a loop may deliver some although reading is paused."""
         if self.peer is None:
             self._early += data
+            if self.transport is not None:
+                self.transport.pause_reading()
         elif self.peer.transport is not None:
             self.peer.transport.write(data)
 
