@@ -257,7 +257,7 @@ def workloads(
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
-    """Run the controllers of an embedded cluster that Kubernetes has of its own.
+    """Run the controllers that an embedded cluster needs and a Kubernetes cluster has already.
 
     Of Deployments, ReplicaSets, StatefulSets, DaemonSets and the endpoints of Services.
     """

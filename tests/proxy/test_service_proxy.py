@@ -91,7 +91,7 @@ def test_a_client_stays_with_its_endpoint_for_the_time_of_the_affinity() -> None
 
 @asynccontextmanager
 async def pod(address: str, port: int = 0) -> AsyncIterator[int]:
-    """A pod that answers with its address, then with what it gets; yields its port."""
+    """A pod that sends its address, then what it receives; yields its port."""
 
     serving: set[asyncio.Task[Any]] = set()
 
@@ -132,7 +132,7 @@ async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
 
 
 async def greeting(address: Address) -> str:
-    """What the pod says, or nothing if the connection is refused."""
+    """What the pod sends first, or nothing if the connection is refused."""
     try:
         reader, writer = await asyncio.open_connection(*address)
     except (ConnectionRefusedError, ConnectionResetError):

@@ -1,6 +1,6 @@
 """An API server with the controllers of workloads: ours, or kube-controller-manager's.
 
-Nothing schedules or runs pods: a test says what becomes of them.
+Nothing schedules or runs pods: a test does what a kubelet would do.
 """
 
 import asyncio
@@ -128,10 +128,10 @@ class WorkloadCluster:
         return last
 
     async def wait_gone(self, resource: Resource, name: str) -> None:
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return await self.find(resource, name) is None
 
-        await wait_until_true(gone, seconds=TIMEOUT)
+        await wait_until_true(is_deleted, seconds=TIMEOUT)
 
     # Pods.
 
@@ -150,7 +150,7 @@ class WorkloadCluster:
         return await self.server.create(self.path(PODS), body)
 
     async def set_ready(self, name: str, *, ready: bool = True, since: str = READY_SINCE) -> None:
-        """What the kubelet says of a pod that runs."""
+        """The status of a pod that runs, as a kubelet writes it."""
         address = self.addresses.setdefault(name, f"10.1.0.{len(self.addresses) + 1}")
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
         status = {

@@ -19,24 +19,24 @@ class Side(asyncio.Protocol):
     """One of the two connections of a relay."""
 
     def __init__(
-        self, opened: set["Side"], on_made: Callable[["Side"], None] | None = None
+        self, opened: set["Side"], on_connected: Callable[["Side"], None] | None = None
     ) -> None:
         """The connection is in *opened* as long as it is open."""
         self.transport: asyncio.Transport | None = None
         self.peer: Side | None = None
         self._opened = opened
-        self._on_made = on_made
+        self._on_connected = on_connected
         self._early = bytearray()
         """Received before the other side was connected."""
         self._ended = False
         self._closed = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_connected(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._opened.add(self)
         self.transport.pause_reading()  # until the other side is connected
-        if self._on_made is not None:
-            self._on_made(self)
+        if self._on_connected is not None:
+            self._on_connected(self)
 
     def join(self, peer: "Side") -> None:
         """Relay between this connection and *peer* from now on."""
@@ -50,7 +50,7 @@ class Side(asyncio.Protocol):
             side._resume()
 
     def _forward_early(self) -> None:
-        """Send the other side what came before it was connected."""
+        """Send the other side what was received before it was connected."""
         early = bytes(self._early)
         self._early.clear()
         if early:
@@ -80,7 +80,7 @@ class Side(asyncio.Protocol):
         return True
 
     def _forward_end(self) -> None:
-        """This side sends no more: tell the other one, and close both after both have ended."""
+        """Half-close the other side, since this one sends no more; close both after both ended."""
         peer = self.peer
         if peer is None or peer.transport is None or peer._ended:
             self.close()
@@ -169,7 +169,7 @@ class Relay:
         except BaseException:
             client.close()
             raise
-        client.transport.abort()  # a reset, as from a port at which nobody listens
+        client.transport.abort()  # a reset, as from a port that is closed
 
     def _order(self, source: str) -> list[Address]:
         order = list(self.targets)

@@ -180,7 +180,7 @@ def _create(view: DeploymentView, old: Sequence[ReplicaSet]) -> Effects:
 def _synchronized(
     view: DeploymentView, new: ReplicaSet, old: Sequence[ReplicaSet]
 ) -> UpdateReplicaSet | WriteDeployment | None:
-    """Return what the new ReplicaSet, or the Deployment, has to take over from the other."""
+    """Return what the new ReplicaSet, or the Deployment, has to copy from the other."""
     deployment, held = view.deployment, new.metadata.annotations
     wanted = {**_copied(deployment), **_revision(new, _last_revision(old) + 1)}
     changed = {key: value for key, value in wanted.items() if held.get(key) != value}

@@ -93,8 +93,8 @@ class StatusChange:
                 self.status.pop(name, None)
         self.status["observedGeneration"] = deployment.metadata.generation
         if all("terminatingReplicas" in each.status for each in everything):
-            gone = sum(each.count("terminatingReplicas") for each in everything)
-            self.status["terminatingReplicas"] = gone
+            terminating = sum(each.count("terminatingReplicas") for each in everything)
+            self.status["terminatingReplicas"] = terminating
         else:
             self.status.pop("terminatingReplicas", None)
         if usable >= deployment.spec.replicas - deployment.max_unavailable:

@@ -89,7 +89,7 @@ class DeploymentController(Controller[DeploymentView, DeploymentEffect]):
                     self.queue.add_after(found.metadata.key, REPLICA_SET_DELAY)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """Look again at a Deployment that waits for its old pods to end."""
+        """Enqueue a Deployment that waits for its old pods to end."""
         pod = old if new is None else new if new.is_finished else None
         owner = pod.metadata.controller if pod is not None else None
         if pod is None or owner is None or owner.kind != REPLICASETS.kind:

@@ -144,8 +144,8 @@ def status_of(view: ReplicaView) -> Json:
         "observedGeneration": owner.metadata.generation,
     }
     if view.counts_terminating:
-        gone = [pod for pod in view.pods if pod.is_terminating and not pod.is_finished]
-        status["terminatingReplicas"] = len(gone)
+        terminating = [pod for pod in view.pods if pod.is_terminating and not pod.is_finished]
+        status["terminatingReplicas"] = len(terminating)
     counts = {
         "fullyLabeledReplicas": sum(labels <= pod.metadata.labels.items() for pod in active),
         "readyReplicas": sum(pod.is_ready for pod in active),

@@ -26,10 +26,10 @@ def new_replicas(deployment: Deployment, replica_sets: Sequence[ReplicaSet], cur
     wanted = deployment.spec.replicas
     if not deployment.is_rolling:
         return wanted
-    room = wanted + deployment.max_surge - total(replica_sets)
-    if room <= 0:
+    left = wanted + deployment.max_surge - total(replica_sets)
+    if left <= 0:
         return current
-    return current + min(room, wanted - current)
+    return current + min(left, wanted - current)
 
 
 def scale_to(

@@ -5,7 +5,7 @@ import msgspec
 from .types import Json
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""Without vowels, so that no word results."""
+"""Those of generated names."""
 
 
 def template_hash(content: Json, collisions: int | None = None) -> str:
