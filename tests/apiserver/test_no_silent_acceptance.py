@@ -88,7 +88,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
     "apps/v1/deployments": enforced("local/workloads/deployments.py", {"spec": _WORKLOAD}),
     "apps/v1/replicasets": enforced("local/workloads/replica_sets.py", {"spec": _WORKLOAD}),
-    "apps/v1/statefulsets": warned({"spec": {**_WORKLOAD, "serviceName": "s"}}),
+    "apps/v1/statefulsets": enforced(
+        "local/workloads/stateful_sets.py", {"spec": {**_WORKLOAD, "serviceName": "s"}}
+    ),
     "events.k8s.io/v1/events": data(),
     "autoscaling/v2/horizontalpodautoscalers": warned(
         {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
@@ -373,18 +375,6 @@ async def test_label_status_and_delete_requests_bring_no_warning(server: Embedde
         assert (response.status, response.warnings) == (200, [])
     response = await server.request("DELETE", f"{url}/d")
     assert (response.status, response.warnings) == (200, [])
-
-
-async def test_scaling_an_unenforced_kind_brings_a_warning(server: EmbeddedServer) -> None:
-    url = "/apis/apps/v1/namespaces/default/statefulsets"
-    spec = {**_WORKLOAD, "serviceName": "s"}
-    await server.create(url, {"metadata": {"name": "scaled"}, "spec": spec})
-    body = {"spec": {"replicas": 3}}
-    response = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
-    assert response.status == 200
-    assert [text.partition(" is ")[0] for text in response.warnings] == ["StatefulSet"]
-    shown = await server.request("GET", f"{url}/scaled/scale")
-    assert shown.warnings == []
 
 
 async def test_a_rejected_object_is_not_stored_and_gets_the_reason(server: EmbeddedServer) -> None:

@@ -27,6 +27,10 @@ WriteFailure = tuple[str, str]
 """Reason and message of a write that failed, as in the condition ReplicaFailure."""
 
 
+def _any_pod(pod: Pod) -> bool:
+    return True
+
+
 class PodWrites:
     """Writes the pods of one kind of owner, and shows them as written."""
 
@@ -54,8 +58,17 @@ class PodWrites:
         """Drop what is kept of the owner *key*."""
         self._unconfirmed.pop(key, None)
 
-    async def claim(self, owner: HasMeta, selector: Selector, view: type[HasMeta]) -> list[Pod]:
+    async def claim(
+        self,
+        owner: HasMeta,
+        selector: Selector,
+        view: type[HasMeta],
+        *,
+        adopts: Callable[[Pod], bool] = _any_pod,
+    ) -> list[Pod]:
         """Return the pods of *owner*, after it has adopted and released what it must.
+
+        Of pods without controller that match, it adopts only those that *adopts* accepts.
 
         Raises:
             ClaimError, RequeueError: not all could be adopted or released.
@@ -67,7 +80,7 @@ class PodWrites:
         orphans = [
             pod
             for pod in self.cache.by_index("orphans", meta.namespace)
-            if selector.matches(pod.metadata.labels) and not pod.is_finished
+            if selector.matches(pod.metadata.labels) and not pod.is_finished and adopts(pod)
         ]
 
         async def read() -> HasMeta:

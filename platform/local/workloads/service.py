@@ -10,12 +10,24 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import SharedRecorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings
 from ...model.meta import HasMeta
-from ...model.names import DEPLOYMENTS, PODS, REPLICASETS, REPLICATIONCONTROLLERS, SERVICES
+from ...model.names import (
+    CONTROLLERREVISIONS,
+    DEPLOYMENTS,
+    PERSISTENTVOLUMECLAIMS,
+    PODS,
+    REPLICASETS,
+    REPLICATIONCONTROLLERS,
+    SERVICES,
+    STATEFULSETS,
+)
 from .deployment_types import Deployment
 from .deployments import DeploymentController
 from .endpoints import EndpointsController
 from .replica_rules import ReplicaSet
 from .replica_sets import ReplicaSetController
+from .revisions import Revision
+from .stateful_sets import StatefulSetController
+from .stateful_types import Claim, StatefulSet
 from .types import Pod, Service
 
 ACCOUNT_NAMESPACE = "kube-system"
@@ -53,6 +65,7 @@ def workload_controllers(
         Informer(client, each, ReplicaSet, indexes={"namespace": _namespace, "owner": _owner})
         for each in (REPLICASETS, REPLICATIONCONTROLLERS)
     )
+    revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
     services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
     return {
         "endpointslice-controller": EndpointsController(
@@ -83,6 +96,18 @@ def workload_controllers(
             settings=settings,
             clock=clock,
             recorder=recorder.with_component("replicaset-controller"),
+        ),
+        "statefulset-controller": StatefulSetController(
+            accounts.client("statefulset-controller"),
+            stateful_sets=Informer(
+                client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
+            ),
+            revisions=revisions,
+            claims=Informer(client, PERSISTENTVOLUMECLAIMS, Claim),
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("statefulset-controller"),
         ),
         "replication-controller": ReplicaSetController(
             accounts.client("replication-controller"),

@@ -46,7 +46,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
     ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
@@ -79,7 +78,7 @@ def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[s
 
     For an update, only for its changes: *old* is the previous object.
     """
-    gap = kind_warning(resource)
+    gap = _kind_warning(resource)
     if gap:
         return [gap] if old is None or _content(obj) != _content(old) else []
     found = field_warnings(resource, obj)
@@ -89,7 +88,7 @@ def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[s
     return [text for text in found if text not in known]
 
 
-def kind_warning(resource: Resource) -> str:
+def _kind_warning(resource: Resource) -> str:
     """Return the warning for any object of *resource*; empty if it has an effect."""
     gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
     if gap is None:
@@ -249,6 +248,7 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _workload,
     ("apps", "ReplicaSet"): _workload,
+    ("apps", "StatefulSet"): _workload,
     ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
