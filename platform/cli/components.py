@@ -258,11 +258,12 @@ def agent(
 def workloads(
     kubeconfig: Kubeconfig = None,
     metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
-    """Run the controllers of an embedded cluster that Kubernetes has of its own.
+    """Run the controllers that an embedded cluster needs and a Kubernetes cluster has already.
 
     Of Deployments, ReplicaSets, StatefulSets, DaemonSets and the endpoints of Services.
     """
@@ -273,12 +274,13 @@ def workloads(
         return workload_controllers(client, recorder).values()
 
     logs.configure(log_format=log_format, level=log_level)
-    _run_client("workloads", kubeconfig, create, metrics_address=metrics_address)
+    _run_client("workloads", kubeconfig, create, metrics=(metrics_address, http_limits))
 
 
 def proxy(
     kubeconfig: Kubeconfig = None,
     metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
@@ -291,7 +293,7 @@ def proxy(
         return [ServiceProxy(client, recorder=recorder.with_component("kube-proxy"))]
 
     logs.configure(log_format=log_format, level=log_level)
-    _run_client("proxy", kubeconfig, create, metrics_address=metrics_address)
+    _run_client("proxy", kubeconfig, create, metrics=(metrics_address, http_limits))
 
 
 def _run_client(
@@ -299,15 +301,18 @@ def _run_client(
     kubeconfig: Path | None,
     create: "Callable[[Client, EventRecorder], Iterable[Runnable]]",
     *,
-    metrics_address: str,
+    metrics: tuple[str, str],
 ) -> None:
-    """Run what *create* returns, with one client and one event recorder."""
+    """Run what *create* returns, with one client and one event recorder.
+
+    *metrics* are the address of the metrics and the limits of its listener.
+    """
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
     from .health import CannotListenError, serve_endpoints
 
     telemetry = Telemetry()
-    endpoints, _ = _endpoints(telemetry, metrics_address, "")
+    endpoints, _ = _endpoints(telemetry, *metrics)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:

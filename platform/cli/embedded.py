@@ -300,11 +300,7 @@ class EmbeddedCluster:
                 ),
                 environment=environment,
             ),
-            ComponentSpec(
-                name="workloads",
-                arguments=self._client_arguments("workloads"),
-                environment=environment,
-            ),
+            self._client_component("workloads", environment),
             ComponentSpec(
                 name="scheduler",
                 arguments=self._client_arguments(
@@ -327,8 +323,12 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        arguments = self._client_arguments("proxy")
-        return [ComponentSpec(name="proxy", arguments=arguments, environment=environment)]
+        return [self._client_component("proxy", environment)]
+
+    def _client_component(self, name: str, environment: Mapping[str, str]) -> ComponentSpec:
+        """Return a component that has no options."""
+        arguments = self._client_arguments(name)
+        return ComponentSpec(name=name, arguments=arguments, environment=environment)
 
     def _agent_arguments(self) -> list[str]:
         data, options = self._data, self._options

@@ -144,7 +144,7 @@ class ApiServer:
         return self.credentials_of("admin")
 
     def credentials_of(self, user: str) -> Credentials:
-        """Those of ``admin``, ``controllers``, ``scheduler``, ``agent`` or ``api``."""
+        """Those of ``admin``, or of a component, such as ``controllers`` or ``agent``."""
         server = self._running
         return Credentials(server=server.url, ca_data=server.pki.ca_data, token=server.tokens[user])
 

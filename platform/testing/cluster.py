@@ -11,6 +11,7 @@ from ..admission.webhooks import webhooks
 from ..job_ctrl.plugins import entry_points
 from ..local.agent.settings import SimulationSettings
 from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
+from ..local.workloads.service import workload_controllers
 from ..model import crds as volcano_crds
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
@@ -48,7 +49,8 @@ class Cluster(ApiServer):
                 temporary one.
             crds: custom resource definitions in addition to Volcano's.
             admission: whether Volcano's objects and pods are defaulted and validated.
-            controllers: whether Volcano's controllers run.
+            controllers: whether the controllers run: Volcano's, and those of Deployments,
+                ReplicaSets and the endpoints of Services.
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
             node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
@@ -159,6 +161,8 @@ class Cluster(ApiServer):
                 place_at_creation=self._place_at_creation,
                 podgroups_of=self._podgroups,
             )
+            client = await run.client(self.credentials_of("workloads"), "workloads")
+            wanted |= workload_controllers(client, run.recorder(client, "workloads"))
         if self._scheduler:
             client = await run.client(self.credentials_of("scheduler"), "scheduler")
             wanted |= components.scheduler(

@@ -86,6 +86,9 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (BATCH_JOBS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
         "spec.template.spec.hostIPC",
     )),
+    (names.DEPLOYMENTS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
+        "spec.template.spec.hostIPC",
+    )),
     (BATCH_JOBS, {"spec": {"managedBy": "ex.io/mine"}}, ("spec.managedBy",)),
     (BATCH_JOBS, {"spec": {"managedBy": "batholith.io/job-controller"}}, ()),
     (BATCH_JOBS, {"spec": {"managedBy": "kubernetes.io/job-controller"}}, ()),

@@ -76,16 +76,21 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "v1/pods": enforced(f"{AGENT}/pods/pod_worker.py", pod("p")),
     "v1/podtemplates": data({"template": _TEMPLATE}),
-    "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
+    "v1/replicationcontrollers": enforced(
+        "local/workloads/replica_sets.py",
+        {"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}},
+    ),
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced("local/proxy/service_proxy.py", {"spec": {"ports": [{"port": 80}]}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
-    "apps/v1/deployments": warned({"spec": _WORKLOAD}),
-    "apps/v1/replicasets": warned({"spec": _WORKLOAD}),
-    "apps/v1/statefulsets": warned({"spec": {**_WORKLOAD, "serviceName": "s"}}),
+    "apps/v1/deployments": enforced("local/workloads/deployments.py", {"spec": _WORKLOAD}),
+    "apps/v1/replicasets": enforced("local/workloads/replica_sets.py", {"spec": _WORKLOAD}),
+    "apps/v1/statefulsets": enforced(
+        "local/workloads/stateful_sets.py", {"spec": {**_WORKLOAD, "serviceName": "s"}}
+    ),
     "events.k8s.io/v1/events": data(),
     "autoscaling/v2/horizontalpodautoscalers": warned(
         {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
@@ -377,17 +382,6 @@ async def test_label_status_and_delete_requests_bring_no_warning(server: Embedde
         assert (response.status, response.warnings) == (200, [])
     response = await server.request("DELETE", f"{url}/d")
     assert (response.status, response.warnings) == (200, [])
-
-
-async def test_scaling_an_unenforced_kind_brings_a_warning(server: EmbeddedServer) -> None:
-    url = "/apis/apps/v1/namespaces/default/deployments"
-    await server.create(url, {"metadata": {"name": "scaled"}, "spec": _WORKLOAD})
-    body = {"spec": {"replicas": 3}}
-    response = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
-    assert response.status == 200
-    assert [text.partition(" is ")[0] for text in response.warnings] == ["Deployment"]
-    shown = await server.request("GET", f"{url}/scaled/scale")
-    assert shown.warnings == []
 
 
 async def test_a_rejected_object_is_not_stored_and_gets_the_reason(server: EmbeddedServer) -> None:

@@ -27,7 +27,9 @@ from batholith.cli.main import app
 from batholith.cli.scheduler import SchedulingFlags
 from batholith.local.supervisor.datadir import DataDir
 
-COMPONENTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
+COMPONENTS = (
+    "controllers", "scheduler", "admission", "apiserver", "agent", "api", "workloads", "proxy",
+)  # fmt: skip
 CHART_CONTROLLERS = (
     "--logtostderr",
     "--enable-healthz=true",

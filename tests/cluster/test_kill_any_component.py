@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.process,
 ]
 
-COMPONENTS = ("controllers", "scheduler", "agent", "apiserver", "api")
+COMPONENTS = ("controllers", "workloads", "scheduler", "agent", "apiserver", "proxy", "api")
 NUMBER = 50
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -90,7 +91,7 @@ def test_a_client_stays_with_its_endpoint_for_the_time_of_the_affinity() -> None
 
 @asynccontextmanager
 async def pod(address: str, port: int = 0) -> AsyncIterator[int]:
-    """A pod that answers with its address, then with what it gets; yields its port."""
+    """A pod that sends its address, then what it receives; yields its port."""
 
     serving: set[asyncio.Task[Any]] = set()
 
@@ -131,7 +132,7 @@ async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
 
 
 async def greeting(address: Address) -> str:
-    """What the pod says, or nothing if the connection is refused."""
+    """What the pod sends first, or nothing if the connection is refused."""
     try:
         reader, writer = await asyncio.open_connection(*address)
     except (ConnectionRefusedError, ConnectionResetError):
@@ -155,6 +156,18 @@ async def test_large_data_pass_in_both_directions_and_half_closes_too() -> None:
         writer.write_eof()
         assert await reader.read() == data
         writer.close()
+
+
+async def test_what_a_client_sends_before_the_endpoint_is_connected_is_kept() -> None:
+    client, endpoint = Side(set()), Side(set())
+    for side in (client, endpoint):
+        side.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
+    client.data_received(b"early")  # a loop may read once although reading is paused
+    client.eof_received()
+    client.join(endpoint)
+    assert endpoint.transport is not None
+    endpoint.transport.write.assert_called_once_with(b"early")  # type: ignore[attr-defined]
+    endpoint.transport.write_eof.assert_called_once_with()  # type: ignore[attr-defined]
 
 
 async def test_an_endpoint_that_refuses_is_skipped() -> None:

@@ -1,12 +1,13 @@
 """An API server with the controllers of workloads: ours, or kube-controller-manager's.
 
-Nothing schedules or runs pods: a test says what becomes of them.
+Nothing schedules or runs pods: a test does what a kubelet would do.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.polling import wait_until_true
 
 from batholith.kube.client.events import EventRecorder
 from batholith.local.workloads.service import workload_controllers
+from batholith.model import times
 from batholith.model.names import EVENTS, PODS, Resource
 
 Json = dict[str, Any]
@@ -34,6 +36,9 @@ REAL_CONTROLLERS = (
     "daemonset",
 )
 """Those of kube-controller-manager."""
+
+TIMEOUT = 8.0
+"""Seconds after which a test that waits is taken for broken."""
 
 NODE = "node-1"
 """A node of every cluster, at which nothing runs."""
@@ -101,7 +106,7 @@ class WorkloadCluster:
             return obj is not None and bool(holds(obj))
 
         try:
-            await wait_until_true(found)
+            await wait_until_true(found, seconds=TIMEOUT)
         except TimeoutError:
             raise AssertionError(f"{resource.kind} {name} stays {last}") from None
         return last[0]
@@ -117,16 +122,16 @@ class WorkloadCluster:
             return bool(holds(last))
 
         try:
-            await wait_until_true(found)
+            await wait_until_true(found, seconds=TIMEOUT)
         except TimeoutError:
             raise AssertionError(f"{resource.plural} stay {last}") from None
         return last
 
     async def wait_gone(self, resource: Resource, name: str) -> None:
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return await self.find(resource, name) is None
 
-        await wait_until_true(gone)
+        await wait_until_true(is_deleted, seconds=TIMEOUT)
 
     # Pods.
 
@@ -145,7 +150,7 @@ class WorkloadCluster:
         return await self.server.create(self.path(PODS), body)
 
     async def set_ready(self, name: str, *, ready: bool = True, since: str = READY_SINCE) -> None:
-        """What the kubelet says of a pod that runs."""
+        """The status of a pod that runs, as a kubelet writes it."""
         address = self.addresses.setdefault(name, f"10.1.0.{len(self.addresses) + 1}")
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
         status = {
@@ -155,6 +160,9 @@ class WorkloadCluster:
             "conditions": [condition],
         }
         await self.patch(PODS, name, {"status": status}, "status")
+
+    def now(self) -> str:
+        return times.format(datetime.now(UTC))
 
     async def set_phase(self, name: str, phase: str) -> None:
         await self.patch(PODS, name, {"status": {"phase": phase, "conditions": []}}, "status")
@@ -193,7 +201,7 @@ class WorkloadCluster:
             return (reason, message) in await self.events(name)
 
         try:
-            await wait_until_true(recorded)
+            await wait_until_true(recorded, seconds=TIMEOUT)
         except TimeoutError:
             raise AssertionError(f"events: {await self.events(name)}") from None
 

@@ -12,11 +12,14 @@ from batholith.kube.client.config import load_credentials as load
 from batholith.kube.errors import ApiError, ForbiddenError, NotFoundError
 from batholith.model.names import (
     CONFIGMAPS,
+    DEPLOYMENTS,
+    ENDPOINTS,
     JOBS,
     NODES,
     PODGROUPS,
     PODS,
     QUEUES,
+    SERVICES,
     Resource,
 )
 from batholith.testing import ApiServer, Cluster, ComponentError, RequestMatcher
@@ -253,3 +256,26 @@ async def test_a_request_sees_what_was_put_before_it() -> None:
             assert found["data"] == {"number": str(number)}
             api.put(CONFIGMAPS, f"b-{number}")
             assert (await api.get(CONFIGMAPS, f"b-{number}"))["kind"] == "ConfigMap"
+
+
+async def test_deployments_run_and_services_have_endpoints() -> None:
+    labels = {"app": "web"}
+    container = {"name": "c", "image": "nginx", "ports": [{"name": "http", "containerPort": 8080}]}
+    spec = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }
+    ports = [{"port": 80, "targetPort": "http"}]
+    async with Cluster() as cluster:
+        await cluster.create(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
+        service = {"selector": labels, "ports": ports}
+        await cluster.create(SERVICES, {"metadata": {"name": "web"}, "spec": service})
+        await cluster.wait_for(
+            DEPLOYMENTS, "web", lambda obj: (obj.get("status") or {}).get("availableReplicas") == 2
+        )
+        await cluster.wait_for(
+            ENDPOINTS,
+            "web",
+            lambda obj: [len(each["addresses"]) for each in obj.get("subsets") or ()] == [2],
+        )

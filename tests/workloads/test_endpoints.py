@@ -246,8 +246,8 @@ async def test_many_pods_are_divided_and_stay_in_their_slices(tmp_path: Path) ->
         assert sorted(len(each["endpoints"]) for each in before) == [20, 100]
         large = max(before, key=lambda each: len(each["endpoints"]))
         small = min(before, key=lambda each: len(each["endpoints"]))
-        gone = large["endpoints"][0]["targetRef"]["name"]
-        await cluster.delete(PODS, gone)
+        deleted = large["endpoints"][0]["targetRef"]["name"]
+        await cluster.delete(PODS, deleted)
         await cluster.wait_list(ENDPOINTSLICES, lambda found: not filled(found), selector)
         unchanged = await cluster.get(ENDPOINTSLICES, small["metadata"]["name"])
         assert unchanged["metadata"]["resourceVersion"] == small["metadata"]["resourceVersion"]

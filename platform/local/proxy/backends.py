@@ -16,8 +16,8 @@ Address = tuple[str, int]
 def listening_addresses(service: Service) -> dict[Address, ServicePort]:
     """Return the ports of a Service by the addresses at which they are served.
 
-    A Service has only addresses of its own network, whatever it says: another one could be that
-    of a program on this machine.
+    Other addresses than those of Services are ignored: one could be that of a program on this
+    machine.
     """
     found: dict[Address, ServicePort] = {}
     if service.spec.type == "ExternalName":

@@ -19,22 +19,24 @@ class Side(asyncio.Protocol):
     """One of the two connections of a relay."""
 
     def __init__(
-        self, opened: set["Side"], on_made: Callable[["Side"], None] | None = None
+        self, opened: set["Side"], on_connected: Callable[["Side"], None] | None = None
     ) -> None:
         """The connection is in *opened* as long as it is open."""
         self.transport: asyncio.Transport | None = None
         self.peer: Side | None = None
         self._opened = opened
-        self._on_made = on_made
+        self._on_connected = on_connected
+        self._early = bytearray()
+        """Received before the other side was connected."""
         self._ended = False
         self._closed = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_connected(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._opened.add(self)
         self.transport.pause_reading()  # until the other side is connected
-        if self._on_made is not None:
-            self._on_made(self)
+        if self._on_connected is not None:
+            self._on_connected(self)
 
     def join(self, peer: "Side") -> None:
         """Relay between this connection and *peer* from now on."""
@@ -44,7 +46,17 @@ class Side(asyncio.Protocol):
                 self.close()
                 return
         for side in (self, peer):
+            side._forward_early()
             side._resume()
+
+    def _forward_early(self) -> None:
+        """Send the other side what was received before it was connected."""
+        early = bytes(self._early)
+        self._early.clear()
+        if early:
+            self.data_received(early)
+        if self._ended:
+            self._forward_end()
 
     def close(self) -> None:
         """Close both connections, after what they have received is sent."""
@@ -53,18 +65,27 @@ class Side(asyncio.Protocol):
                 side.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.peer is not None and self.peer.transport is not None:
+        """Send it to the other side; a loop may deliver some although reading is paused."""
+        if self.peer is None:
+            self._early += data
+            if self.transport is not None:
+                self.transport.pause_reading()
+        elif self.peer.transport is not None:
             self.peer.transport.write(data)
 
     def eof_received(self) -> bool:
         self._ended = True
+        if self.peer is not None:
+            self._forward_end()
+        return True
+
+    def _forward_end(self) -> None:
+        """Half-close the other side, since this one sends no more; close both after both ended."""
         peer = self.peer
         if peer is None or peer.transport is None or peer._ended:
             self.close()
-            return False
-        if not peer.transport.is_closing():
+        elif not peer.transport.is_closing():
             peer.transport.write_eof()
-        return True
 
     def pause_writing(self) -> None:
         """The client of this side is slow: read no more from the other one."""
@@ -148,7 +169,7 @@ class Relay:
         except BaseException:
             client.close()
             raise
-        client.transport.abort()  # a reset, as from a port at which nobody listens
+        client.transport.abort()  # a reset, as from a port that is closed
 
     def _order(self, source: str) -> list[Address]:
         order = list(self.targets)

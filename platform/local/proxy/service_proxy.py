@@ -1,6 +1,6 @@
 """The service proxy: listens on the cluster IPs and node ports of all Services.
 
-It runs in a process of its own, so that the traffic of pods delays neither the node agent nor a
+It runs in a separate process, so that the traffic of pods delays neither the node agent nor a
 controller, and with the rights of kube-proxy: to read Services and EndpointSlices.
 """
 

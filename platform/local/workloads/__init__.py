@@ -1,1 +1,1 @@
-"""Controllers of workloads and Services, which a Kubernetes cluster has of its own."""
+"""Controllers of workloads and Services, as kube-controller-manager has them."""

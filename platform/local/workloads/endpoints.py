@@ -260,10 +260,10 @@ class EndpointsController(Controller[ServiceView, Effect]):
 
 def _replacing(metadata: Json, current: Endpoints | EndpointSlice) -> Json:
     """Return a merge patch of *metadata* that also removes labels which it does not have."""
-    gone = current.metadata.labels.keys() - metadata["labels"].keys()
+    removed = current.metadata.labels.keys() - metadata["labels"].keys()
     annotations = {OVER_CAPACITY: None, **metadata["annotations"]}
     return {
-        "labels": {**metadata["labels"], **dict.fromkeys(gone)},
+        "labels": {**metadata["labels"], **dict.fromkeys(removed)},
         "annotations": annotations,
     }
 

@@ -10,8 +10,24 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import SharedRecorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings
 from ...model.meta import HasMeta
-from ...model.names import PODS, SERVICES
+from ...model.names import (
+    CONTROLLERREVISIONS,
+    DEPLOYMENTS,
+    PERSISTENTVOLUMECLAIMS,
+    PODS,
+    REPLICASETS,
+    REPLICATIONCONTROLLERS,
+    SERVICES,
+    STATEFULSETS,
+)
+from .deployment_types import Deployment
+from .deployments import DeploymentController
 from .endpoints import EndpointsController
+from .replica_rules import ReplicaSet
+from .replica_sets import ReplicaSetController
+from .revisions import Revision
+from .stateful_sets import StatefulSetController
+from .stateful_types import Claim, StatefulSet
 from .types import Pod, Service
 
 ACCOUNT_NAMESPACE = "kube-system"
@@ -45,6 +61,11 @@ def workload_controllers(
         Pod,
         indexes={"namespace": _namespace, "owner": _owner, "orphans": _orphan_namespace},
     )
+    replica_sets, replication_controllers = (
+        Informer(client, each, ReplicaSet, indexes={"namespace": _namespace, "owner": _owner})
+        for each in (REPLICASETS, REPLICATIONCONTROLLERS)
+    )
+    revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
     services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
     return {
         "endpointslice-controller": EndpointsController(
@@ -55,6 +76,47 @@ def workload_controllers(
             pods=pods,
             settings=settings,
             clock=clock,
+        ),
+        "deployment-controller": DeploymentController(
+            accounts.client("deployment-controller"),
+            deployments=Informer(
+                client, DEPLOYMENTS, Deployment, indexes={"namespace": _namespace}
+            ),
+            replica_sets=replica_sets,
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("deployment-controller"),
+        ),
+        "replicaset-controller": ReplicaSetController(
+            accounts.client("replicaset-controller"),
+            REPLICASETS,
+            replica_sets=replica_sets,
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("replicaset-controller"),
+        ),
+        "statefulset-controller": StatefulSetController(
+            accounts.client("statefulset-controller"),
+            stateful_sets=Informer(
+                client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
+            ),
+            revisions=revisions,
+            claims=Informer(client, PERSISTENTVOLUMECLAIMS, Claim),
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("statefulset-controller"),
+        ),
+        "replication-controller": ReplicaSetController(
+            accounts.client("replication-controller"),
+            REPLICATIONCONTROLLERS,
+            replica_sets=replication_controllers,
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("replication-controller"),
         ),
     }
 

@@ -85,9 +85,9 @@ def _distribute(
     ]
     rest = list(unplaced.values())
     for content in contents:
-        room = MAX_ENDPOINTS - len(content)
-        content += rest[:room]
-        rest = rest[room:]
+        free = MAX_ENDPOINTS - len(content)
+        content += rest[:free]
+        rest = rest[free:]
     created: list[SliceChange] = []
     while rest or not (contents or created):
         name = _free_name(service, ports, taken)

@@ -42,14 +42,10 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
-    ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
     ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
@@ -80,7 +76,7 @@ def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[s
 
     For an update, only for its changes: *old* is the previous object.
     """
-    gap = kind_warning(resource)
+    gap = _kind_warning(resource)
     if gap:
         return [gap] if old is None or _content(obj) != _content(old) else []
     found = field_warnings(resource, obj)
@@ -90,7 +86,7 @@ def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[s
     return [text for text in found if text not in known]
 
 
-def kind_warning(resource: Resource) -> str:
+def _kind_warning(resource: Resource) -> str:
     """Return the warning for any object of *resource*; empty if it has an effect."""
     gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
     if gap is None:
@@ -154,6 +150,11 @@ def _batch_job_spec(spec: Json, path: str) -> Found:
         yield f"{path}.managedBy", "no controller of this name runs, so the Job is not run"
     pod = _dict(spec.get("template")).get("spec")
     yield from unenforced_pod_fields([(f"{path}.template.spec", pod)])
+
+
+def _workload(obj: Json) -> Found:
+    pod = _dict(_dict(obj.get("spec")).get("template")).get("spec")
+    return unenforced_pod_fields([("spec.template.spec", pod)])
 
 
 def _volcano_job(obj: Json) -> Found:
@@ -258,11 +259,15 @@ def _with_rules(schema: object) -> str | None:
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Pod"): _pod,
+    ("", "ReplicationController"): _workload,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "Deployment"): _workload,
+    ("apps", "ReplicaSet"): _workload,
+    ("apps", "StatefulSet"): _workload,
     ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,

@@ -8,7 +8,6 @@ import msgspec
 from ..authorization.authorizer import Authorizer
 from ..authorization.reviews import review
 from ..authorization.rules import Attributes
-from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
     bad_request,
@@ -322,8 +321,6 @@ class Handlers:
                 self.writer.get_latest(call)
                 raise StatusError(409, "Conflict", "the object is being created")
             return Response(body=scale.get_scale(kind, entry.parse()))
-        if warning := kind_warning(kind.resource):
-            request.warnings.append(warning)
         if request.method == "PUT":
             change = scale.update_scale(kind, decode_body(request))
             written = self.writer.patch(call, change)

@@ -53,7 +53,7 @@ def allocate(service: Json, old: Json | None, services: Iterable[Json]) -> None:
 
 
 def _release(spec: Json, before: Json) -> None:
-    """Drop what the Service had by its former type, unless the request sets it anew."""
+    """Drop what the Service has of its former type, unless the request changes it."""
     kind, former = spec.get("type", "ClusterIP"), before.get("type", "ClusterIP")
     for field, kinds in _FIELDS_OF_TYPES.items():
         if kind not in kinds and former in kinds and spec.get(field) == before.get(field):
