@@ -55,9 +55,7 @@ def _definition(**version: Any) -> Json:
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 
 FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
-    (names.CRDS, _definition(schema={"openAPIV3Schema": _RULES}), (
-        "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations",
-    )),
+    (names.CRDS, _definition(schema={"openAPIV3Schema": _RULES}), ()),
     (names.CRDS, {"spec": {"conversion": {"strategy": "Webhook"}}}, ("spec.conversion.strategy",)),
     (names.CRDS, _definition(), ()),
     (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "b"}}}, (

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path / "server") as started:
         yield started
-        # A real server is used again: nothing may call webhooks that are gone.
+        # A real server is used again: nothing may call webhooks that are stopped.
         for kind in (MUTATING, VALIDATING):
             await started.request("DELETE", path_of(kind))
         await wait_until_equal(lambda: _is_writable(started), True)
@@ -316,11 +316,11 @@ BAD_RESPONSES: dict[str, tuple[Reviewer, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_RESPONSES)
+@pytest.mark.parametrize("example", BAD_RESPONSES)
 async def test_a_response_that_is_no_review_fails_the_write(
-    server: Server, reviews: ReviewServer, case: str
+    server: Server, reviews: ReviewServer, example: str
 ) -> None:
-    respond, text = BAD_RESPONSES[case]
+    respond, text = BAD_RESPONSES[example]
     await reviews.install(server, VALIDATING, reviews.hook("check", respond))
     response = await create(server, "a")
     assert response.status == 500
@@ -472,7 +472,7 @@ VALID = {"old version"}
 RECORDED = json.loads(
     (Path(__file__).parents[1] / "data" / "webhook-configuration-errors.json").read_text()
 )
-"""The errors of a real server, by case."""
+"""The errors of a real server, by example."""
 
 
 @pytest.mark.parametrize("kind", [MUTATING, VALIDATING])
@@ -481,16 +481,16 @@ async def test_wrong_configurations_are_rejected_with_the_same_errors(
 ) -> None:
     async with servers.start(tmp_path) as server:
         found = {}
-        for case, change in WRONG.items():
+        for example, change in WRONG.items():
             hook = {
                 "name": "check.ex.io", "clientConfig": {"url": "https://127.0.0.1:1/"},
                 "sideEffects": "None", "admissionReviewVersions": ["v1"],
             } | change  # fmt: skip
             body = {"metadata": {"name": "h"}, "webhooks": [hook]}
             response = await server.request("POST", f"{path_of(kind)}?dryRun=All", body)
-            assert response.status == (201 if case in VALID else 422), (case, response.body)
+            assert response.status == (201 if example in VALID else 422), (example, response.body)
             causes = response.body.get("details", {}).get("causes", [])
-            found[case] = sorted(f"{each['field']}: {each['message']}" for each in causes)
+            found[example] = sorted(f"{each['field']}: {each['message']}" for each in causes)
         assert found == RECORDED
 
 
@@ -541,7 +541,7 @@ async def test_a_webhook_of_a_service_is_called_at_its_endpoints(tmp_path: Path)
         await server.create(endpoints, {"metadata": {"name": "svc"}, "subsets": [subset]})
         denied = 'admission webhook "check.ex.io" denied the request: not today'
         assert await why() == denied
-        # A Service that nobody writes endpoints for leads to its pods.
+        # A Service without Endpoints leads to its pods.
         await server.request("DELETE", f"{endpoints}/svc")
         await _run_pod(server, reviews.port)
         assert await why() == denied
@@ -590,10 +590,10 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
 
 async def test_an_endless_response_is_not_read_to_its_end(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server, review_server(tmp_path) as reviews:
-        long = web.Response(body=b" " * (3 * 2**20 + 1), content_type="application/json")
+        long = web.Response(body=b" " * (6 * 2**20 + 1), content_type="application/json")
         await reviews.install(server, VALIDATING, reviews.hook("check", lambda _: long))
         response = await create(server, "a")
-        assert "the response is longer than 3145728 bytes" in response.body["message"]
+        assert "the response is longer than 6291456 bytes" in response.body["message"]
 
 
 async def test_a_webhook_that_calls_the_server_back_does_not_wait_for_itself(
@@ -634,14 +634,14 @@ async def test_the_servers_own_controllers_are_not_reviewed(tmp_path: Path) -> N
     async with embedded_server(tmp_path) as server, review_server(tmp_path) as reviews:
         hook = reviews.hook("check", deny)
         hook["rules"][0]["operations"] = ["*"]
-        await server.create("/api/v1/namespaces", {"metadata": {"name": "gone"}})
+        await server.create("/api/v1/namespaces", {"metadata": {"name": "deleted"}})
         await reviews.install(server, VALIDATING, hook)
-        await server.request("DELETE", "/api/v1/namespaces/gone")
+        await server.request("DELETE", "/api/v1/namespaces/deleted")
 
-        async def is_gone() -> bool:
-            return (await server.request("GET", "/api/v1/namespaces/gone")).status == 404
+        async def is_deleted() -> bool:
+            return (await server.request("GET", "/api/v1/namespaces/deleted")).status == 404
 
-        await wait_until_true(is_gone)
+        await wait_until_true(is_deleted)
 
 
 async def test_subresources_that_are_not_reviewed_bring_a_warning(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .domain_capacities import planned_domain
-from .missing_members import MissingMembers
+from .missing_members import MissingMembers, required_tasks
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
-from .queueing_hints import demand_of, required_tasks
+from .queueing_hints import demand_of
 from .session import Session
 from .statement import OperationKind, Statement
 from .task_runs import grouped, runs

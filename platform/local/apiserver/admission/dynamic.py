@@ -24,7 +24,7 @@ VALIDATING_CONFIGURATIONS = Resource(
 
 
 class DynamicAdmission:
-    """What users configure: without any configuration, two looks at an empty tuple per write."""
+    """What users configure: without any configuration, each write checks two empty tuples."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class InvalidResponseError(Exception):
     """A webhook has sent a response that does not belong to its review."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ReviewResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a webhook has decided."""
 
     allowed: bool
@@ -99,31 +99,31 @@ def check_response(body: bytes, *, version: str, uid: str) -> Json:
         InvalidResponseError: it does not.
     """
     try:
-        response = msgspec.json.decode(body, type=_Review)
+        found = msgspec.json.decode(body, type=_Review)
     except msgspec.DecodeError as error:
         raise InvalidResponseError(str(error)) from error
-    if response.response is None:
+    if found.response is None:
         raise InvalidResponseError("webhook response was absent")
     if version == "v1":
-        if response.response.uid != uid:
-            text = f'expected response.uid="{uid}", got "{response.response.uid}"'
+        if found.response.uid != uid:
+            text = f'expected response.uid="{uid}", got "{found.response.uid}"'
             raise InvalidResponseError(text)
-        expected, found = (
+        expected, sent = (
             ("admission.k8s.io/v1", "AdmissionReview"),
             (
-                response.api_version,
-                response.kind,
+                found.api_version,
+                found.kind,
             ),
         )
-        if found != expected:
-            shown = [f"{group}, Kind={kind}" for group, kind in (expected, found)]
+        if sent != expected:
+            shown = [f"{group}, Kind={kind}" for group, kind in (expected, sent)]
             raise InvalidResponseError(f"expected webhook response of {shown[0]}, got {shown[1]}")
-    response: Json = msgspec.to_builtins(response.response)
+    response: Json = msgspec.to_builtins(found.response)
     return response
 
 
-def verdict(response: Json, *, mutating: bool, strict: bool) -> Verdict:
-    """Return what a checked response says; *strict*: it is a review in v1.
+def read_response(response: Json, *, mutating: bool, strict: bool) -> ReviewResult:
+    """Return the decision in a checked response; *strict*: it is a review in v1.
 
     Raises:
         InvalidResponseError: it has a patch that it may not have.
@@ -139,7 +139,7 @@ def verdict(response: Json, *, mutating: bool, strict: bool) -> Verdict:
         raise InvalidResponseError(text)
     if strict and patch_type is not None and patch_type != "JSONPatch":
         raise InvalidResponseError(f'unsupported patch type "{patch_type}"')
-    return Verdict(
+    return ReviewResult(
         allowed=bool(response.get("allowed")),
         result=response.get("status"),
         patch=_decode_patch(patch) if patch and mutating else [],

@@ -26,7 +26,7 @@ class ServiceResolver:
     """Finds endpoints of Services.
 
     In the order of trust: EndpointSlices of the Service, its Endpoints, and the ready pods that its
-    selector matches, for a Service whose endpoints nobody writes.
+    selector matches, for a Service without either.
     """
 
     def __init__(self, get: Get, list_in: List) -> None:

@@ -16,8 +16,8 @@ from .services import NoEndpointError, ServiceResolver
 if TYPE_CHECKING:
     import aiohttp
 
-MAX_RESPONSE_SIZE = 3 * 2**20
-"""Maximum bytes of a response: an object, twice encoded, with some room."""
+MAX_RESPONSE_SIZE = 6 * 2**20
+"""Maximum bytes of a response: twice the limit of an object."""
 
 _MAX_CONTEXTS = 64
 _MAX_SHOWN = 1024
@@ -73,9 +73,9 @@ class WebhookClient:
             shown = f"https://{host}:{port}{path}?timeout={timeout}s"
             return _Target(shown, context, host, path, service=(namespace, name, port))
         url = str(config.get("url", ""))
-        parts = urlsplit(url)
-        shown = f"{url}{'' if parts.path else '/'}?timeout={timeout}s"
-        return _Target(shown, context, parts.hostname or "", parts.path or "/")
+        split = urlsplit(url)
+        shown = f"{url}{'' if split.path else '/'}?timeout={timeout}s"
+        return _Target(shown, context, split.hostname or "", split.path or "/")
 
     async def _post(self, target: "_Target", body: bytes, timeout: int) -> bytes:
         import aiohttp  # slow to import, and not needed without webhooks
@@ -178,7 +178,7 @@ def _check_status(status: int, body: bytes) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return what Go says of the same error, for the usual ones."""
+    """Return the text of Go for the usual errors."""
     import aiohttp
 
     if isinstance(error, TimeoutError):

@@ -24,10 +24,10 @@ from .reviews import (
     REVIEW_VERSIONS,
     InvalidResponseError,
     PatchDecodeError,
-    Verdict,
+    ReviewResult,
+    read_response,
     rejection,
     review_request,
-    verdict,
 )
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """
         text = f'failed calling webhook "{self.name}": {why}'
         if self.ignores_failures:
-            log.warning("%s; ignored, as its failurePolicy says", text)
+            log.warning("%s; ignored, by its failurePolicy", text)
             return
         error = internal(text)
         error.details = {"causes": [{"message": text}]}
@@ -92,7 +92,7 @@ class Webhooks:
         self.validating: tuple[Hook, ...] = ()
 
     def configure(self, kind: str, configurations: Sequence[Json]) -> None:
-        """Take over all configurations of *kind*."""
+        """Replace all configurations of *kind*."""
         ordered = sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
         hooks = tuple(hook for each in ordered for hook in _hooks(each))
         if kind == MUTATING:
@@ -137,7 +137,7 @@ class Webhooks:
         if kind is None:
             return None
         shown = _as_mutating_webhooks_see(attributes, obj)
-        response = self._verdicts(attributes, [_Invocation(hook, kind)], shown, mutating=True)[0]
+        response = self._results(attributes, [_Invocation(hook, kind)], shown, mutating=True)[0]
         if response is None:
             return obj
         if attributes.warnings is not None:
@@ -164,7 +164,7 @@ class Webhooks:
                 found.append(_Invocation(hook, kind))
         if not found:
             return
-        responses = self._verdicts(attributes, found, obj, mutating=False)
+        responses = self._results(attributes, found, obj, mutating=False)
         for invocation, response in zip(found, responses, strict=True):
             if response is None:
                 continue
@@ -183,20 +183,20 @@ class Webhooks:
             namespace=self._namespace,
         )
 
-    def _verdicts(
+    def _results(
         self,
         attributes: AdmissionAttributes,
         invocations: Sequence[_Invocation],
         obj: Json | None,
         *,
         mutating: bool,
-    ) -> list[Verdict | None]:
-        """Return the verdict of each webhook; ``None``: it failed, and its failures are ignored."""
+    ) -> list[ReviewResult | None]:
+        """Return the result of each webhook; ``None``: it failed, and its failures are ignored."""
         responses = attributes.responses
         if responses is None:
             raise internal("a write of the server itself is not reviewed by webhooks")
         missing: list[WebhookCall] = []
-        found: list[Verdict | None] = []
+        found: list[ReviewResult | None] = []
         for hook, kind in invocations:
             if attributes.dry_run and not hook.dry_run_safe:
                 raise bad_request(f'admission webhook "{hook.name}" does not support dry run')
@@ -225,9 +225,9 @@ class Webhooks:
         return found
 
 
-def _read(hook: Hook, response: Json, *, mutating: bool) -> Verdict | None:
+def _read(hook: Hook, response: Json, *, mutating: bool) -> ReviewResult | None:
     try:
-        return verdict(response, mutating=mutating, strict=hook.version == "v1")
+        return read_response(response, mutating=mutating, strict=hook.version == "v1")
     except InvalidResponseError as error:
         hook.failed(f"received invalid webhook response: {error}")
     except PatchDecodeError as error:

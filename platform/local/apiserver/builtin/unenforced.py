@@ -230,30 +230,9 @@ def _webhook_configuration(obj: Json) -> Found:
 
 def _definition(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
-    for index, version in enumerate(_list(spec.get("versions"))):
-        schema = _dict(_dict(version).get("schema")).get("openAPIV3Schema")
-        inside = _with_rules(schema)
-        if inside is not None:
-            path = f"spec.versions[{index}].schema.openAPIV3Schema{inside}"
-            yield f"{path}.x-kubernetes-validations", "rules in CEL are not evaluated"
-            break
     if _dict(spec.get("conversion")).get("strategy") == "Webhook":
         why = "objects are converted between versions by their apiVersion alone"
         yield "spec.conversion.strategy", why
-
-
-def _with_rules(schema: object) -> str | None:
-    """Return the path of the first node below *schema* that has CEL rules."""
-    node = _dict(schema)
-    if node.get("x-kubernetes-validations"):
-        return ""
-    inner = [(f".properties[{key}]", sub) for key, sub in _dict(node.get("properties")).items()]
-    inner += [(f".{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
-    for step, sub in inner:
-        found = _with_rules(sub)
-        if found is not None:
-            return step + found
-    return None
 
 
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {

@@ -167,23 +167,23 @@ def _validate_client_config(config: Json, path: str, errors: list[FieldError]) -
 def _validate_url(url: str, path: str, errors: list[FieldError]) -> None:
     form = "; desired format: https://host[/path]"
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        split = urlsplit(url)
+        _ = split.port
     except ValueError as error:
         errors.append(required(path, f"url must be a valid URL: {error}{form}"))
         return
-    if parts.scheme != "https":
+    if split.scheme != "https":
         text = f"'https' is the only allowed URL scheme{form}"
-        errors.append(invalid(path, parts.scheme, text))
-    if not parts.netloc:
-        errors.append(invalid(path, parts.netloc, f"host must be specified{form}"))
-    if "@" in parts.netloc:
-        user = parts.netloc.rpartition("@")[0]
+        errors.append(invalid(path, split.scheme, text))
+    if not split.netloc:
+        errors.append(invalid(path, split.netloc, f"host must be specified{form}"))
+    if "@" in split.netloc:
+        user = split.netloc.rpartition("@")[0]
         errors.append(invalid(path, user, "user information is not permitted in the URL"))
-    if parts.fragment:
-        errors.append(invalid(path, parts.fragment, "fragments are not permitted in the URL"))
-    if parts.query:
-        errors.append(invalid(path, parts.query, "query parameters are not permitted in the URL"))
+    if split.fragment:
+        errors.append(invalid(path, split.fragment, "fragments are not permitted in the URL"))
+    if split.query:
+        errors.append(invalid(path, split.query, "query parameters are not permitted in the URL"))
 
 
 def _validate_service(service: Json, path: str, errors: list[FieldError]) -> None:

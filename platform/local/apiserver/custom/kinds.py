@@ -77,8 +77,9 @@ class CustomResourceStrategy:
         )
         errors += self._schema.validate(obj, old)
         errors += self._check_replicas(obj)
-        if self._schema.has_rules and any(error.reason in _BLOCKING for error in errors):
-            errors.append(_UNCHECKED)
+        if self._schema.has_rules:
+            blocked = any(error.reason in _BLOCKING for error in errors)
+            errors += [_UNCHECKED] if blocked else self._schema.validate_rules(obj, old)
         return errors
 
     def validate_status(self, obj: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:

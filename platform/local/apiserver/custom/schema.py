@@ -7,13 +7,16 @@ whether a schema is structural is checked in :mod:`.structural`.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
-from ..errors.fields import FieldError, forbidden, required
+from ..cel.environment import CompileError
+from ..errors.fields import FieldError, forbidden, invalid, required
 from ..kinds import go_types
 from ..kinds.info import OFFLOAD_THRESHOLD
 from ..kinds.metadata import TYPE_META
 from .go_regex import PatternStepsError, limited_steps, program_size
+from .rules import RuleNode, has_rules, rule_errors, rule_node
 from .sharing import SHARED
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
@@ -24,6 +27,9 @@ Prune = Callable[[Any], list[str] | None]
 
 Default = Callable[[Any], None]
 """Sets defaults below the value, in place."""
+
+_RULES_THRESHOLD = 16 * 1024
+"""Bytes of an object from which rules in CEL may take too long for the event loop."""
 
 _STEPS = 4_000_000
 """Steps of matching patterns that take some 25 ms."""
@@ -40,10 +46,11 @@ class StructuralSchema:
         self._prune = _pruner(openapi, embedded=True) or _prune_nothing
         self._default = _defaulter(openapi)
         self._check = _checker(openapi)
-        self.has_rules = _has_rules(openapi)
+        self.has_rules = has_rules(openapi)
         """Whether the schema has rules in CEL."""
 
-        self.offload_threshold = min(OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
+        limit = _RULES_THRESHOLD if self.has_rules else OFFLOAD_THRESHOLD
+        self.offload_threshold = min(limit, _STEPS // max(_matching_steps(openapi), 1))
         """Bytes of an object from which validation may take too long for the event loop."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
@@ -54,6 +61,28 @@ class StructuralSchema:
         """Set defaults."""
         if self._default:
             self._default(obj)
+
+    @cached_property
+    def _rules(self) -> RuleNode | CompileError | None:
+        """The rules in CEL, compiled on first use; why they do not compile."""
+        try:
+            return rule_node(self.openapi, is_resource=True)
+        except CompileError as error:
+            return error
+
+    def validate_rules(
+        self, obj: dict[str, Any], old: dict[str, Any] | None = None
+    ) -> list[FieldError]:
+        """Evaluate the rules in CEL for *obj*, which is otherwise valid."""
+        errors: list[FieldError] = []
+        rules = self._rules
+        if isinstance(rules, CompileError):
+            # Only of a definition that an older version of Batholith has accepted.
+            text = f"rule compiler initialization error: {rules}"
+            errors.append(invalid("", "object", text))
+        elif rules is not None:
+            rules.validate(obj, MISSING if old is None else old, "", errors)
+        return errors
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Validate *obj*; errors of unchanged values in *old* are tolerated."""
@@ -81,7 +110,8 @@ def schema_errors(openapi: Schema, path: str) -> list[FieldError]:
     """Return the errors of a schema: not structural, or with invalid defaults."""
     try:
         with limited_steps():
-            return structural_errors(openapi, path) or _default_errors(openapi, path)
+            found = structural_errors(openapi, path) or _default_errors(openapi, path)
+            return found or (rule_errors(openapi, path) if has_rules(openapi) else [])
     except PatternStepsError as error:
         return [forbidden(path, str(error))]
 
@@ -100,14 +130,6 @@ def _default_errors(schema: Schema, path: str) -> list[FieldError]:
         if isinstance(schema.get(key), dict):
             errors += _default_errors(schema[key], f"{path}.{key}")
     return errors
-
-
-def _has_rules(schema: Schema) -> bool:
-    if schema.get("x-kubernetes-validations"):
-        return True
-    inner = [*schema.get("properties", {}).values(), schema.get("items")]
-    inner.append(schema.get("additionalProperties"))
-    return any(isinstance(node, dict) and _has_rules(node) for node in inner)
 
 
 def _matching_steps(schema: Schema) -> int:
