@@ -409,6 +409,42 @@ def test_terminating_pods_count_as_free_soon() -> None:
     assert world.start_of("large") == 31
 
 
+def test_a_shorter_gang_starts_in_the_cycle_that_holds_an_equal_one_back() -> None:
+    """They wait together for a node, and are told apart by the start that one would delay."""
+    world = World()
+    world.submit("a", 3)
+    world.submit("b", 1, limit=50)
+    world.submit("large", 4)
+    world.submit("long", 1, limit=1000)
+    world.submit("as-long", 1, limit=1000)
+    world.submit("short", 1, limit=40)
+    world.run()
+    assert world.start_of("large") == 100
+    world.end("b")
+    assert world.run(10) == ["short"]
+
+
+def test_gang_that_its_queue_excludes_is_not_tried_again_because_starts_are_planned() -> None:
+    world = World()
+    world.upsert(queue("q", capability={"cpu": 4}))
+    world.submit("in-q", 1, queue="q", limit=1000)
+    world.submit("a", 1)
+    world.submit("b", 1, limit=50)
+    world.submit("c", 1, limit=50)
+    world.submit("large", 3)
+    world.submit("excluded", 1, queue="q", limit=10)
+    world.run()
+    assert world.start_of("large") == 100
+    rejected = []
+    for name, time in (("b", 10.0), ("c", 20.0)):
+        world.end(name)
+        world.time = time
+        decision = world.decision()
+        assert decision.placements == ()
+        rejected.append(decision.rejected)
+    assert rejected == [1, 0]  # the first time it waited for a node
+
+
 # -- random histories ------------------------------------------------------------------------------
 
 
