@@ -165,7 +165,6 @@ def up(
     data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
-        enabled = controller_selection.select_embedded(controllers)
         options = Options(
             simulate=simulate,
             port=port,
@@ -175,7 +174,7 @@ def up(
             max_pods_per_job=max_pods_per_job,
             podgroups=podgroups,
             scheduler_conf=None if scheduler_conf is None else _checked_conf(scheduler_conf),
-            controllers=enabled,
+            controllers=controller_selection.select_embedded(controllers),
             pages=pages,
             host_dirs=_host_dirs(mount or [], data, simulate=simulate),
             notify_allow=_checked_destinations(notify_allow or []),

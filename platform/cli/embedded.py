@@ -266,8 +266,7 @@ class EmbeddedCluster:
         notify += [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
-        file = options.scheduler_conf
-        scheduler_conf = [] if file is None else ["--scheduler-conf", str(file)]
+        scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")

@@ -87,6 +87,7 @@ async def test_what_cannot_be_submitted_is_explained(
     assert message in result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.cluster
 async def test_a_command_is_notified_while_the_command_line_waits(
     shell: Shell, script: str, tmp_path: Path

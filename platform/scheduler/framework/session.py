@@ -104,15 +104,13 @@ class Session(PluginDecisions):
         self.is_stopped = False
         """Whether gangs that were to be admitted or allocated are left to the next cycle."""
         self._decisions = 0
-        self._decisions_before = 0
-        """Those before the current action."""
+        self._decisions_before = 0  # the current action
         self.starving = StarvingGangs(self, interrupted)
         self._rejections: dict[str, RejectedGang] = {}
         self._following: dict[Hashable, Iterator[Gang]] = {}
         """The gangs still to be tried of groups of which one was rejected alone, by demand."""
         self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
-        self._failed: set[str] = set()
-        """Keys of gangs that a plugin failed for."""
+        self._failed: set[str] = set()  # keys of gangs that a plugin failed for
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._option_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}

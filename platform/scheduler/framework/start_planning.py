@@ -6,7 +6,7 @@ Nothing is computed unless run times are known and a gang has to wait.
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import merge
 
 import numpy as np
@@ -16,7 +16,6 @@ from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.gangs.diagnosis import Diagnosis
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.gangs.start_estimate import StartBasis, StartEstimate
-from ..state.nodes.node_matrix import NodeMatrix, pods_that_fit
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import (
     FREED,
@@ -26,7 +25,7 @@ from ..state.queue.scheduling_queue import (
     OrderKey,
     QueueingHints,
 )
-from ..state.resources import Amounts, FloatVector, IntVector, Matrix
+from ..state.resources import Amounts, FloatVector, Matrix
 from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
@@ -36,6 +35,7 @@ from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
 from .queueing_hints import demand_of
 from .session import Session
+from .spare_capacity import Spare, SpareLimit
 from .statement import OperationKind, Statement
 from .task_runs import grouped, runs
 
@@ -46,33 +46,6 @@ _MAX_ATTEMPTS = 10
 """How many gangs per reservation a session tries to plan that have not been tried in it."""
 
 _COUNTED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
-
-
-class SpareLimit:
-    """Limits pods to what a gang may use of the nodes, as the limits of plugins do."""
-
-    def __init__(self, free: Matrix, node_matrix: NodeMatrix) -> None:
-        """Limit them to *free*, a row per resource and a column per node, from now on."""
-        self._free = free
-        self._idle = node_matrix.idle.copy()
-
-    def node_limit(
-        self, eq_class: EquivalenceClass, node_matrix: NodeMatrix, node_indexes: IntVector | None
-    ) -> IntVector:
-        """Return how many more pods of *eq_class* each node accepts."""
-        rows = len(self._free)
-        columns = slice(None) if node_indexes is None else node_indexes
-        taken = self._idle[:rows, columns] - node_matrix.idle[:rows, columns]
-        request = eq_class.request_vector(node_matrix.resource_index)
-        return pods_that_fit(request, self._free[:, columns] - taken)
-
-
-@dataclass(frozen=True, slots=True)
-class Spare:
-    """What a gang may use."""
-
-    holder: str = ""
-    """Key of a gang whose planned start it would delay, if it fits but for that."""
 
 
 _EVERYTHING = nullcontext(Spare())
