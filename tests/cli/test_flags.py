@@ -506,4 +506,4 @@ def test_the_configuration_of_the_scheduler_is_checked_before_a_cluster_starts(
     data.lock()
     with EmbeddedCluster(data, Options(port=0, api_port=0, scheduler_conf=file)) as up:
         components = {each.name: each.arguments for each in up._components()}
-    assert components["scheduler"][-2:] == ["--scheduler-conf", str(file)]
+    assert components["scheduler"][-1] == f"--scheduler-conf={file}"
