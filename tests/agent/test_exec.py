@@ -5,6 +5,7 @@ import gc
 import os
 import secrets
 import struct
+import sys
 import termios
 from contextlib import AbstractAsyncContextManager
 from fcntl import ioctl
@@ -318,3 +319,45 @@ async def test_rights_to_get_do_not_suffice(cluster: AgentCluster) -> None:
     await wait_until_true(may_only_get)
     await grant("create")
     await wait_until_true(may_create)
+
+
+async def test_memory_of_a_command_counts_as_the_container_s(cluster: AgentCluster) -> None:
+    limits = {"limits": {"memory": "48Mi"}}
+    await run_shell(cluster, resources=limits, spec={"restartPolicy": "Never"})
+    script = "x = b'x' * (96 << 20); print('up', flush=True); input()"
+    async with channels(cluster, sys.executable, "-c", script, stdin="true") as socket:
+        pod = await cluster.phase("p", "Failed")
+        assert (await socket.finish())["details"]["causes"][0]["message"] == "137"
+    terminated = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert terminated["reason"] == "OOMKilled"
+
+
+AGENT = """
+import asyncio, sys
+from batholith.local.agent.runtime.commands import start_command
+
+async def main():
+    request = {"argv": ["sleep", sys.argv[1]], "env": {"PATH": "/usr/bin:/bin"}, "cwd": "/",
+               "ids": {"base": None}, "pid": 0, "start": None}
+    await start_command(request, environment={}, tty=False, stdin=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_command_is_killed_with_the_agent() -> None:
+    seconds = unique_sleep()
+    agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, seconds)
+    await wait_for(lambda: any(name_of(pid) == "sleep" for pid in processes_of(seconds)))
+    agent.kill()
+    await agent.wait()
+    await wait_for(lambda: not processes_of(seconds))
+
+
+def name_of(pid: int) -> str:
+    """The program of a process; empty if it has exited."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -10,6 +10,7 @@ import pytest
 from support.polling import wait_for
 
 from batholith.httpserver.limits import Limits
+from batholith.httpserver.upgrades import UpgradedConnection
 from batholith.local.apiserver.http.connections import (
     MAX_BODY_SIZE,
     MAX_HEADER_SIZE,
@@ -37,10 +38,20 @@ class EchoApp:
             await self.held.wait()
         if asked.path == "/stream":
             return HttpResponse(200, TYPE, stream=self._chunks(endless="endless" in asked.headers))
+        if asked.path == "/tunnel":
+            return HttpResponse(101, b"upgrade: echo\r\n", tunnel=self._echo)
         if asked.path == "/unchanged":
             return HttpResponse(304, b"etag: x\r\n")
         text = f"{asked.method} {asked.path} {asked.query.decode()} {len(asked.body)}"
         return HttpResponse(200, TYPE, text.encode())
+
+    async def _echo(self, upgraded: UpgradedConnection) -> None:
+        try:
+            while data := await upgraded.read():
+                upgraded.write(data)
+                await upgraded.drain()
+        finally:
+            self.stream_ended.set()
 
     async def _chunks(self, *, endless: bool) -> AsyncGenerator[bytes]:
         try:
@@ -255,6 +266,60 @@ async def test_an_upgrade_request_is_ignored() -> None:
         head, text = await it.read_response()
         assert head.startswith("HTTP/1.1 200 ") and text == "GET /  0"
         assert await it.read_until_closed() == b""
+
+
+TUNNEL = b"GET /tunnel HTTP/1.1\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+
+
+async def test_bytes_after_an_upgrade_are_those_of_the_other_protocol() -> None:
+    async with peer() as it:
+        it.writer.write(TUNNEL)
+        head = await it.read_head()
+        assert head.startswith("HTTP/1.1 101 Switching Protocols\r\n")
+        assert "content-length" not in head and "upgrade: echo" in head
+        for text in (b"GET / HTTP/1.1\r\n\r\n", b"\0\xff" * 500_000):
+            it.writer.write(text)
+            assert await it.reader.readexactly(len(text)) == text
+        it.writer.write_eof()
+        assert await it.read_until_closed() == b""
+        assert len(it.echo.received) == 1
+
+
+async def test_upgraded_connection_of_a_client_that_does_not_read_is_not_read() -> None:
+    async with peer() as it:
+        it.writer.write(TUNNEL)
+        await it.read_head()
+        it.writer.transport.set_write_buffer_limits(high=0)
+        sent = 0
+
+        async def write() -> None:
+            nonlocal sent
+            while True:
+                it.writer.write(b"x" * 65_536)
+                await it.writer.drain()
+                sent += 65_536
+
+        it.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writing = asyncio.ensure_future(write())
+        connection = next(iter(it.connections._open))
+        await wait_for(lambda: connection.stalled_since is not None)
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < 2**19
+        writing.cancel()
+        it.writer.transport.abort()
+        await wait_for(lambda: not it.connections._open)
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+async def test_tunnel_ends_with_its_connection(by_client: bool) -> None:
+    async with peer() as it:
+        it.writer.write(TUNNEL)
+        await it.read_head()
+        if by_client:
+            it.writer.transport.abort()
+        else:
+            await it.connections.close(0.01)
+        await asyncio.wait_for(it.echo.stream_ended.wait(), 100)
 
 
 # -- limits

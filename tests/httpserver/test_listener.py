@@ -15,6 +15,7 @@ from support.polling import wait_for
 
 from batholith.httpserver.buffering import BufferingConnection, BufferingListener
 from batholith.httpserver.limits import Limits, LimitsError
+from batholith.httpserver.upgrades import UpgradedConnection, UpgradeRequest
 from batholith.local.supervisor import pki
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -460,6 +461,51 @@ async def test_upgrade_header_is_not_forwarded() -> None:
         sent = b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!"
         assert await (await it.connect(sent)).readexactly(len(OK)) == OK
         assert it.received == [b"GET / HTTP/1.1\r\nconnection: upgrade\r\n\r\n"]
+
+
+UPGRADE = b"GET /x?y=1 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: echo\r\nA: 1\r\nA: 2, 3\r\n\r\n"
+
+
+async def echo_once(request: UpgradeRequest, connection: UpgradedConnection) -> None:
+    """Switch protocols, and send back what is received first."""
+    connection.write(f"{request.method} {request.target} {request.values('a')} ".encode())
+    connection.write(await connection.read())
+
+
+async def test_upgraded_connection_belongs_to_its_handler() -> None:
+    async with serving() as it:
+        it.fronts.upgrade_handler = echo_once
+        reader = await it.connect(UPGRADE + b"early")
+        assert await reader.read() == b"GET /x?y=1 ['1', '2', '3'] early"
+        assert it.received == []
+
+
+async def test_upgrade_behind_another_request_is_rejected() -> None:
+    async with serving() as it:
+        it.fronts.upgrade_handler = echo_once
+        reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n" + UPGRADE + b"early")
+        await wait_for(lambda: bool(it.holding))
+        it.holding.pop()()
+        assert await reader.readexactly(len(OK)) == OK
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_handler_of_a_client_that_disconnects_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def wait(request: UpgradeRequest, connection: UpgradedConnection) -> None:
+        try:
+            connection.write(b"ready")
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with serving() as it:
+        it.fronts.upgrade_handler = wait
+        reader = await it.connect(UPGRADE)
+        assert await reader.readexactly(5) == b"ready"
+        it.clients[-1].transport.abort()
+        await asyncio.wait_for(ended.wait(), 100)
 
 
 # -- options

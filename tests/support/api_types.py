@@ -96,6 +96,8 @@ def _request_body_types(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
     for kind in kinds:
         yield kind.resource.api_version, kind.resource.kind
         for subresource in kind.subresources.values():
+            if subresource.connects:
+                continue
             yield (
                 f"{subresource.group}/{subresource.version}"
                 if subresource.group

@@ -385,6 +385,8 @@ class RealNode:
         name = found.metadata.name
         runs = [run for run in pod_dir.runs(container) if run.is_valid]
         if previous:
+            if runs and runs[-1].is_finished and found.waits_to_restart(container):
+                return _RunLog(pod_dir.log_path(runs[-1]), runs[-1])
             if len(runs) < 2:
                 message = f'previous terminated container "{container}" in pod "{name}" not found'
                 raise LogUnavailableError(400, message)

@@ -385,6 +385,16 @@ class Pod(ApiStruct, frozen=True, dict=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
+    def waits_to_restart(self, container: str) -> bool:
+        """Return whether a container is reported as waiting after an exit."""
+        return any(
+            each.name == container
+            and each.state.running is None
+            and each.state.terminated is None
+            and each.last_state.terminated is not None
+            for each in self.status.all_container_statuses
+        )
+
     @cached_property
     def containers(self) -> dict[str, Container]:
         """All containers by name, init containers first."""

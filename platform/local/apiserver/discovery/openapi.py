@@ -138,20 +138,22 @@ def _operation(kind: KindInfo, verb: str, subresource_name: str = "") -> Json:
     schema = reference(kind_component(kind))
     if subresource is not None and subresource.kind != resource.kind:
         gvk = {"group": subresource.group, "kind": subresource.kind, "version": subresource.version}
-        schema = {"type": "object"}
+        schema = {"type": "string" if subresource.connects else "object"}
     if verb == "list":
         schema = reference(f"{kind_component(kind)}List")
     if verb in ("delete", "deletecollection"):
         schema = reference(component("meta.Status"))
+    connects = subresource is not None and subresource.connects
+    types = ("*/*",) if connects else (JSON, YAML)
     operation: Json = {
         "verb": verb,
         "tags": [f"{resource.group or 'core'}_{resource.version}"],
-        "parameters": _parameters(verb),
-        "responses": {"200": {"description": "OK", "content": _content((JSON, YAML), schema)}},
-        "x-kubernetes-action": _ACTIONS.get(verb, verb),
+        "parameters": [] if connects else _parameters(verb),
+        "responses": {"200": {"description": "OK", "content": _content(types, schema)}},
+        "x-kubernetes-action": "connect" if connects else _ACTIONS.get(verb, verb),
         "x-kubernetes-group-version-kind": gvk,
     }
-    body = _body(kind, verb, schema)
+    body = None if connects else _body(kind, verb, schema)
     return {**operation, "requestBody": body} if body else operation
 
 

@@ -32,6 +32,8 @@ class Subresource:
     verbs: tuple[str, ...]
     group: str = ""
     version: str = "v1"
+    connects: bool = False
+    """Whether requests switch to another protocol; those of *kind* are parameters then."""
 
 
 def common_subresources(resource: Resource) -> dict[str, Subresource]:

@@ -14,6 +14,7 @@ from ..media_types import TEXT
 from ..storage.resource_store import ResourceStore
 from .deletes import Deleter
 from .disruption_budgets import consume_disruption
+from .log_options import log_parameters
 from .log_proxy import LogProxy, LogSource
 from .options import parse_delete_options
 from .stream_proxy import PORT_FORWARD, StreamProxy, StreamTarget, check_upgrade
@@ -106,10 +107,11 @@ class PodSubresources:
         """Return a container's log, fetched from the agent of the pod's node.
 
         Raises:
-            StatusError: 400, 404, or the agent's error.
+            StatusError: 400, 404, 422, or the agent's error.
         """
         _, entry = self._writer.get_latest(write_request)
         pod = entry.parse()
+        parameters = log_parameters(request, entry.name)
         container = _container(pod, request.query.get("container", ""))
         node = (pod.get("spec") or {}).get("nodeName", "")
         if not node:
@@ -124,7 +126,7 @@ class PodSubresources:
             namespace=entry.namespace,
             pod=entry.name,
             container=container,
-            parameters={k: v for k, v in request.query.items() if k != "container"},
+            parameters=parameters,
         )
         opened = await self._log_proxy.open(source)
         stream: AsyncGenerator[bytes] = opened
