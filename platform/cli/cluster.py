@@ -259,6 +259,8 @@ def _registries(registries: list[str] | None, *, pods: str, simulate: int) -> tu
 
     if simulate and (registries or pods != "auto"):
         raise ValueError("--pods and --registry have no effect on simulated pods")
+    if registries and pods == "processes":
+        raise ValueError("--registry has no effect with --pods=processes")
     parse_registries(tuple(registries or ()))
     return tuple(registries or ())
 

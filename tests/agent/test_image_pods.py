@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -323,9 +324,7 @@ async def test_without_a_stored_image_a_pod_runs_programs_of_the_machine(
     await cluster.run(pod("p", "sh", "-c", "echo $((1 + 1))"))
     ended = await cluster.phase("p", "Succeeded")
     assert ended["status"]["containerStatuses"][0]["imageID"] == ""
-    await cluster.wait_event(
-        "p", "Started", f"a process of this machine: image {NAME} is not stored"
-    )
+    await cluster.wait_event("p", "Started", f"a process of this machine, without its image {NAME}")
 
 
 async def test_mode_processes_ignores_stored_images(stopped: AgentCluster, load: Load) -> None:
@@ -394,7 +393,8 @@ async def test_image_of_a_named_registry_is_pulled_with_the_pod_s_secret(
     stopped: AgentCluster, registry: RegistryServer, mode: RunMode
 ) -> None:
     registry.authentication = "bearer"
-    name = registry.add("team/app", "1", image([busybox()], {"Cmd": ["echo", "pulled"]}))
+    config = {"Cmd": ["echo", "pulled"], "Healthcheck": {"Test": ["CMD", "false"]}}
+    name = registry.add("team/app", "1", image([busybox()], config))
     data = {".dockerconfigjson": base64.b64encode(registry.dockerconfig()).decode()}
     secret = {"metadata": {"name": "key"}, "type": "kubernetes.io/dockerconfigjson", "data": data}
     await stopped.create(secret, SECRETS)
@@ -403,7 +403,8 @@ async def test_image_of_a_named_registry_is_pulled_with_the_pod_s_secret(
         body = pod("p", image=name, spec={"imagePullSecrets": [{"name": "key"}]})
         assert await output(stopped, body) == ["pulled"]
         await stopped.wait_event("p", "Pulling", name)
-        await stopped.wait_event("p", "Pulled", "Successfully pulled image")
+        event = await stopped.wait_event("p", "Pulled", "Successfully pulled image")
+        assert "HEALTHCHECK is ignored" in event["message"]
 
 
 async def test_secret_that_cannot_be_used_is_reported(
@@ -456,6 +457,31 @@ async def test_auto_mode_asks_no_registry_that_is_not_named(
         body = pod("p", "sh", "-c", "echo $((1 + 1))", image=name, imagePullPolicy="Always")
         assert await output(stopped, body) == ["2"]
     assert registry.requests == []
+
+
+async def test_pod_is_deleted_while_its_image_is_pulled(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    name = registry.add("app", "1", image([busybox()], {"Cmd": ["true"]}))
+    reached, release = threading.Event(), threading.Event()
+
+    def hang(handler: Any) -> bool:
+        reached.set()
+        release.wait()
+        return False
+
+    registry.handle = hang
+    try:
+        async with stopped.agent(registries=(Registry(registry.host),)):
+            await stopped.run(pod("p", image=name))
+            await wait_for(reached.is_set)
+            waits = await stopped.pod("p")
+            [status] = waits["status"]["containerStatuses"]
+            assert status["state"]["waiting"]["reason"] == "ContainerCreating"
+            await stopped.delete("p", grace=5)
+            await stopped.wait_pod_deleted("p")
+    finally:
+        release.set()
 
 
 async def test_pods_that_need_one_image_share_its_pull(

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,10 @@ class Agent:
         """The ids of the pod: not those of the store, nor the shared ones."""
         return Ids(SHARED + ID_RANGE_SIZE) if self.user == 0 else Ids()
 
-    def load(self, *layers: Layer, name: str = "app:1") -> StoredImage:
-        """Load an image with busybox and more layers."""
-        layout = write_layout(self.data / "layout", name, image([busybox(), *layers]))
+    def load(self, *layers: Layer, name: str = "app:1", shell: bool = True) -> StoredImage:
+        """Load an image with some layers, on top of busybox with *shell*."""
+        every = [busybox(), *layers] if shell else layers
+        layout = write_layout(self.data / "layout", name, image(every))
         own(layout, self.user)
         as_user(
             self.user,
@@ -91,7 +92,13 @@ class Agent:
         return stored
 
     async def run(
-        self, stored: StoredImage, script: str, *mounts: Mount, user: int = 0, **options: Any
+        self,
+        stored: StoredImage,
+        script: str,
+        *mounts: Mount,
+        user: int = 0,
+        argv: Sequence[str] = (),
+        **options: Any,
     ) -> tuple[ExitRecord, list[str]]:
         """Run a shell script; return its exit, and its output."""
         run_dir = RunDir(self.data / "agent" / "pods" / str(uuid.uuid4()) / "c" / "0")
@@ -108,7 +115,7 @@ class Agent:
         steps = [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in mounts]
         run_dir.prepare(
             LaunchSpec(
-                argv=["/bin/sh", "-c", f"exec 2>&1; {script}"],
+                argv=argv or ["/bin/sh", "-c", f"exec 2>&1; {script}"],
                 env={"PATH": "/bin"},
                 cwd=run_image.working_dir,
                 log=log,
@@ -317,10 +324,39 @@ async def test_programs_named_like_the_agent_s_are_not_executed_as_root(agent: A
     assert record.message == ""
 
 
+_GO_PROGRAM = """package main
+import ("fmt"; "os")
+func main() {
+    name, _ := os.Hostname()
+    data, err := os.ReadFile("/etc/data/key")
+    fmt.Println(name, os.Getuid(), string(data), err, os.WriteFile("/tmp/file", data, 0600))
+}
+"""
+
+
+async def test_static_program_runs_without_anything_else(agent: Agent, tmp_path: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("go is not installed")
+    (tmp_path / "main.go").write_text(_GO_PROGRAM)
+    build = await asyncio.create_subprocess_exec(
+        go, "build", "-o", "app", "main.go", cwd=tmp_path,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GO111MODULE": "off"},
+    )  # fmt: skip
+    assert await build.wait() == 0
+    volume = agent.data / "volume"
+    volume.mkdir()
+    (volume / "key").write_text("value")
+    own(volume, agent.user)
+    layer = Layer().file("app", (tmp_path / "app").read_bytes(), mode=0o755).dir("tmp", mode=0o1777)
+    stored = agent.load(layer, shell=False)
+    record, lines = await agent.run(
+        stored, "", Mount(str(volume), "/etc/data", read_only=True), user=1000, argv=["/app"]
+    )
+    assert (record.code, lines) == (0, ["some-pod 1000 value <nil> <nil>"])
+
+
 async def test_image_without_layers_has_mount_points_only(agent: Agent) -> None:
-    layout = write_layout(agent.data / "layout", "app:1", image([]))
-    own(layout, agent.user)
-    as_user(agent.user, lambda: archives.load(agent.store, layout, limits=UnpackLimits(free=0)))
-    [stored] = agent.store.images()
+    stored = agent.load(shell=False)
     record, _ = await agent.run(stored, "true")
     assert 'exec: "/bin/sh": No such file' in record.message

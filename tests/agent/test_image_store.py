@@ -440,6 +440,23 @@ def test_limits_count_all_layers(load: Callable[..., StoredImage]) -> None:
         load(*layers, limits=UnpackLimits(size=1_000_000, free=0))
 
 
+def test_users_are_those_of_the_image_only(
+    load: Callable[..., StoredImage], tmp_path: Path
+) -> None:
+    outside = tmp_path / "passwd"
+    outside.write_text("outside:x:77:77::/:/bin/sh\n")
+    etc = Layer().dir("etc").file("etc/group", "g:x:5:a\nbroken\n:x:6:\nbig:x:99999999999:\n")
+    for number, target in enumerate((str(outside), "../" * 30 + str(outside), "passwd", "/")):
+        loaded = load(etc, Layer().link("etc/passwd", target), name=f"linked{number}")
+        assert loaded.users == ()
+        assert [each.name for each in loaded.groups] == ["g"]
+    own = (
+        Layer().link("etc/passwd", "../own").file("own", "a:x:1:2::/home/a:/bin/sh\nb:x:y:z::/:\n")
+    )
+    [user] = load(etc, own).users
+    assert (user.name, user.uid, user.gid, user.home) == ("a", 1, 2, "/home/a")
+
+
 # --- crashes and removal --------------------------------------------------------------------
 
 LOAD = """

@@ -6,10 +6,15 @@ import pytest
 from support.images import Layer, image, write_layout
 from typer.testing import CliRunner, Result
 
+from batholith.cli.components import _with_images
+from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.main import app
+from batholith.local.agent.images.manager import RunMode
+from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.pods.records import PodDir, PodRecord
 from batholith.local.agent.runtime import shim
 from batholith.local.agent.runtime.image_run import WRITABLE
+from batholith.local.agent.settings import AgentSettings
 from batholith.local.supervisor.datadir import DataDir
 
 pytestmark = pytest.mark.process
@@ -87,6 +92,7 @@ def test_other_directories_are_not_used(tmp_path: Path) -> None:
     [
         (["--simulate", "1", "--pods", "images"], "no effect on simulated pods"),
         (["--simulate", "1", "--registry", "docker.io"], "no effect on simulated pods"),
+        (["--pods", "processes", "--registry", "docker.io"], "no effect with --pods=processes"),
         (["--registry", "https://docker.io"], "not the host of a registry"),
         (["--registry", "docker.io=ftp://mirror.example"], "is not http(s)://HOST"),
     ],
@@ -98,6 +104,21 @@ def test_up_rejects_options_of_images_without_effect(
     assert result.exit_code == 1
     assert message in result.output
     assert not data.exists()
+
+
+def test_up_gives_its_options_of_images_to_the_agent(data: Path) -> None:
+    directory = DataDir(data)
+    directory.lock()
+    registries = ("docker.io", "docker.io=https://mirror.example")
+    options = Options(port=0, api_port=0, pods="images", registries=registries)
+    with EmbeddedCluster(directory, options) as up:
+        [arguments] = [each.arguments for each in up._components() if each.name == "agent"]
+    given = " ".join(arguments)
+    assert "--pods images" in given
+    assert "--registry docker.io --registry docker.io=https://mirror.example" in given
+    settings = _with_images(AgentSettings(data_dir=data), "images", registries)
+    assert settings.run_mode is RunMode.IMAGES
+    assert settings.registries == (Registry("docker.io", ("https://mirror.example",)),)
 
 
 def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(

@@ -11,7 +11,7 @@ from ..state.core_types import Container
 from ..state.environment import ContainerConfigError
 from . import references
 from .errors import ImageError
-from .puller import GetKeyring, ImageUnavailableError, Puller, RecordEvent
+from .puller import GetKeyring, ImageUnavailableError, Pull, Puller, RecordEvent
 from .references import Reference
 from .store import ImageStore, StoredImage
 from .support import ImageSupport, first_id
@@ -62,7 +62,7 @@ class ImageManager:
 
     async def image_of(
         self, container: Container, *, keyring: GetKeyring, record: RecordEvent
-    ) -> StoredImage | None:
+    ) -> StoredImage | Pull | None:
         """Return the image that a container runs; ``None`` for programs of the machine.
 
         *keyring* returns the credentials of the pod, *record* records an event about it.
@@ -91,7 +91,7 @@ class ImageManager:
                 return None
             raise ContainerConfigError(f"containers cannot run images here: {error_message}")
         if pulls:
-            return await self._puller.pull(container.image, reference, keyring, record)
+            return await self._puller.start(container.image, reference, keyring, record)
         text = f'Container image "{container.image}" already present on machine'
         record("Pulled", text, False)
         return found

@@ -89,6 +89,39 @@ class _Failure:
     """Monotonic time of the next attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A pull that a container waits for; pods that need the same image share its task."""
+
+    image: str
+    task: "asyncio.Task[StoredImage | _Failure]"
+    record: RecordEvent
+
+    def result(self) -> StoredImage:
+        """Return the image; the task is done.
+
+        Raises:
+            ImageUnavailableError: the pull failed.
+        """
+        found = (
+            _Failure("the agent was stopped", 0.0, 0.0)
+            if self.task.cancelled()
+            else self.task.result()
+        )
+        if isinstance(found, _Failure):
+            text = f'Failed to pull image "{self.image}": {found.message}'
+            self.record("Failed", text, True)
+            # Before the next attempt the status changes to ImagePullBackOff, as kubelet's does.
+            raise ImageUnavailableError("ErrImagePull", found.message, retry_after=found.delay / 2)
+        text = f'Successfully pulled image "{self.image}". Image size: {found.size} bytes.'
+        self.record("Pulled", "; ".join((text, *found.notes)), False)
+        return found
+
+
+class ImagePullingError(Exception):
+    """A container cannot start yet, because its image is being pulled."""
+
+
 class Puller:
     """Pulls images, each once at a time, with increasing delays after failures."""
 
@@ -107,42 +140,47 @@ class Puller:
         self._retry = retry
         self._limits = limits or UnpackLimits()
         self._slots = asyncio.Semaphore(_PARALLEL_PULLS)
-        self._tasks: dict[tuple[str, tuple[Endpoint, ...]], asyncio.Task[StoredImage]] = {}
+        self._tasks: dict[
+            tuple[str, tuple[Endpoint, ...]], asyncio.Task[StoredImage | _Failure]
+        ] = {}
         self._failures: dict[str, _Failure] = {}
 
     def is_configured(self, reference: Reference) -> bool:
         """Return whether the image's registry may be used unasked."""
         return reference.registry in self._mirrors
 
-    async def pull(
+    async def start(
         self, image: str, reference: Reference, keyring: GetKeyring, record: RecordEvent
-    ) -> StoredImage:
-        """Pull an image, which the pod calls *image*.
+    ) -> "Pull":
+        """Start to pull an image, which the pod calls *image*, or join a pull of it.
 
         Raises:
-            ImageUnavailableError: the pull failed, or an earlier one did and it is too soon.
+            ImageUnavailableError: an earlier pull failed, and it is too soon for another one.
         """
         self._check_backoff(image, reference, record)
         record("Pulling", f'Pulling image "{image}"', False)
-        start = self._clock.monotonic()
         endpoints = self._endpoints(reference, await keyring())
         key = (str(reference), endpoints)
         if key not in self._tasks:
             task = self._tasks[key] = asyncio.create_task(self._run(reference, endpoints))
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
-        try:
-            stored = await asyncio.shield(self._tasks[key])
-        except ImageError as error:
-            raise self._failed(image, reference, str(error), record) from None
-        self._failures.pop(str(reference), None)
-        seconds = self._clock.monotonic() - start
-        text = f'Successfully pulled image "{image}" in {seconds:.3g}s'
-        record("Pulled", f"{text}. Image size: {stored.size} bytes.", False)
-        return stored
+        return Pull(image, self._tasks[key], record)
 
-    async def _run(self, reference: Reference, endpoints: tuple[Endpoint, ...]) -> StoredImage:
+    async def _run(
+        self, reference: Reference, endpoints: tuple[Endpoint, ...]
+    ) -> "StoredImage | _Failure":
+        name = str(reference)
         async with self._slots:
-            return await pull_in_process(self._data_dir, reference, endpoints, self._limits)
+            try:
+                stored = await pull_in_process(self._data_dir, reference, endpoints, self._limits)
+            except (ImageError, OSError) as error:
+                known = self._failures.get(name)
+                delay = min(known.delay * 2, _MAX_DELAY) if known else self._retry
+                until = self._clock.monotonic() + delay
+                self._failures[name] = _Failure(str(error), delay, until)
+                return self._failures[name]
+        self._failures.pop(name, None)
+        return stored
 
     def _check_backoff(self, image: str, reference: Reference, record: RecordEvent) -> None:
         failure = self._failures.get(str(reference))
@@ -153,17 +191,6 @@ class Puller:
             record("BackOff", f'Back-off pulling image "{image}"', False)
             message = f'Back-off pulling image "{image}": ErrImagePull: {failure.message}'
             raise ImageUnavailableError("ImagePullBackOff", message, retry_after=wait)
-
-    def _failed(
-        self, image: str, reference: Reference, message: str, record: RecordEvent
-    ) -> ImageUnavailableError:
-        known = self._failures.get(str(reference))
-        delay = min(known.delay * 2, _MAX_DELAY) if known else self._retry
-        until = self._clock.monotonic() + delay
-        self._failures[str(reference)] = _Failure(message, delay, until)
-        record("Failed", f'Failed to pull image "{image}": {message}', True)
-        # Before the next attempt the status changes to ImagePullBackOff, as kubelet's does.
-        return ImageUnavailableError("ErrImagePull", message, retry_after=delay / 2)
 
     def _endpoints(self, reference: Reference, keyring: Keyring) -> tuple[Endpoint, ...]:
         host = reference.registry

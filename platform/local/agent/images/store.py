@@ -263,11 +263,7 @@ class ImageStore:
                 remove_tree(path)
 
     def accounts(self, layers: Sequence[str]) -> tuple[tuple[Account, ...], tuple[Account, ...]]:
-        """Return the users and groups of an image with these layers, the lowest first.
-
-        Raises:
-            ImageError: their files cannot be found for links.
-        """
+        """Return the users and groups of an image with these layers, the lowest first."""
         with ExitStack() as opened:
             descriptors = []
             for chain in reversed(layers):

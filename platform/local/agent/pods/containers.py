@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..images.credentials import Keyring
 from ..images.manager import RunMode
+from ..images.puller import ImagePullingError, Pull
 from ..images.store import StoredImage
 from ..runtime import image_run
 from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait
@@ -38,7 +39,8 @@ class PodContainers:
     """The running containers of one pod.
 
     *on_started* is called for each container that this agent starts, *on_exited* with the exit of
-    each container and its log file.
+    each container and its log file, *on_pulled* with the name of a container whose image was
+    pulled.
     """
 
     def __init__(
@@ -47,8 +49,13 @@ class PodContainers:
         *,
         on_started: Callable[[Started], None],
         on_exited: Callable[[Exited, Path], None],
+        on_pulled: Callable[[str], None],
     ) -> None:
         self._context = context
+        self._on_pulled = on_pulled
+        self._pulls: dict[str, Pull] = {}
+        """Pulls of images by the container that waits."""
+
         self._on_started = on_started
         self._on_exited = on_exited
         self._workers: dict[str, ContainerWorker] = {}
@@ -67,6 +74,7 @@ class PodContainers:
 
         Raises:
             ContainerConfigError: its configuration is invalid or unsupported.
+            ImagePullingError: its image is being pulled.
         """
         context = self._context
         async with self._start_lock:
@@ -94,7 +102,25 @@ class PodContainers:
         context.record_event("Failed", f"Error: {why}")
 
     async def _image_of(self, name: str) -> StoredImage | None:
-        """Return the image that a container runs, pulled if necessary."""
+        """Return the image that a container runs; ``None`` for programs of the machine.
+
+        Raises:
+            ImagePullingError: it is being pulled; *on_pulled* is called afterwards.
+            ContainerConfigError: the container must run its image, and cannot.
+        """
+        pull = self._pulls.get(name)
+        if pull is None:
+            found = await self._find_image(name)
+            if not isinstance(found, Pull):
+                return found
+            pull = self._pulls[name] = found
+            pull.task.add_done_callback(lambda _: self._on_pulled(name))
+        if not pull.task.done():
+            raise ImagePullingError
+        del self._pulls[name]
+        return pull.result()
+
+    async def _find_image(self, name: str) -> StoredImage | Pull | None:
         context = self._context
         pod, node = context.pod(), context.node
 
@@ -110,7 +136,7 @@ class PodContainers:
         message = f"Started container {run.container_name}"
         if run.image() is None and self._context.node.images.mode is RunMode.AUTO:
             image = self._context.pod().containers[run.container_name].image
-            return f"{message} as a process of this machine: image {image} is not stored"
+            return f"{message} as a process of this machine, without its image {image}"
         return message
 
     async def _start_process(self, name: str, volumes: PodVolumes) -> tuple[ContainerProcess, str]:

@@ -58,6 +58,11 @@ class PodSetup:
         """Retry the container after *seconds*, or sooner if a source changes."""
         self._not_before[container] = self._node.clock.monotonic() + seconds
 
+    def retry(self, container: str) -> None:
+        """Retry the container now."""
+        self._not_before.pop(container, None)
+        self._on_change()
+
     @property
     def pending_backoffs(self) -> list[float]:
         """Seconds until each pending retry."""

@@ -17,6 +17,7 @@ import msgspec
 
 from ....model import times
 from ....model.pod import FINISHED
+from ..images.puller import ImagePullingError
 from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
@@ -32,6 +33,9 @@ from .records import PodDir
 from .status_manager import PodStatusManager, confirm_deletion
 
 log = logging.getLogger(__name__)
+
+_PULL_TIMEOUT = 600.0
+"""Seconds between checks of a pull."""
 
 _MAX_GRACE_OF_DELETED = 30.0
 _MIN_WAIT = 0.01
@@ -59,7 +63,10 @@ class PodWorker:
             spawn=self._spawn,
         )
         self.containers = PodContainers(
-            self._context, on_started=self._apply, on_exited=self._on_container_exited
+            self._context,
+            on_started=self._apply,
+            on_exited=self._on_container_exited,
+            on_pulled=lambda name: self._setup.retry(name),
         )
         self._setup = PodSetup(node, self.pod_dir, pod=lambda: self.pod, on_change=self._wake.set)
         self._status_manager = PodStatusManager(
@@ -271,6 +278,8 @@ class PodWorker:
             return
         try:
             await self.containers.start(name, prepared)
+        except ImagePullingError:
+            self._setup.back_off(name, _PULL_TIMEOUT)  # or until it is pulled
         except ContainerConfigError as error:
             self._setup.back_off(name, error.retry_after)
             self._context.record_event("Failed", f"Error: {error.summary}")

@@ -64,24 +64,24 @@ def build(
     os.close(work)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _own_directory(top, "dev", owner)
+        _own_directory(top, "dev")
         mounting.mount_tmpfs(f"{root}/dev", mode="755", size=tmpfs_size, owner=owner)
         mounting.mount_devices(root, tmpfs_size)
-        _own_directory(top, "sys", owner)
+        _own_directory(top, "sys")
         mounting.bind_mount(top, "/sys", "/sys", read_only=True)
         for kind, source, path, sub_path in steps:
             target = _without_links(top, path)
             if target == "/":
                 raise CannotStartError(f"{path!r} is a link to the root directory of the image")
-            mounting.bind_mount(
-                top, source, target, sub_path=sub_path, read_only=kind != "rw", owner=owner
-            )
+            _create_dirs(root, top, os.path.dirname(target), owner)
+            mounting.bind_mount(top, source, target, sub_path=sub_path, read_only=kind != "rw")
         for path in image["volumes"]:
-            _keep_writable(top, _without_links(top, path), owner)
-        working_dir = _without_links(top, image["working_dir"])
-        os.close(mounting.mount_point(top, working_dir, is_dir=True, owner=owner))
+            volume = _without_links(top, path)
+            _create_dirs(root, top, volume, owner)
+            _keep_writable(top, volume)
+        _create_dirs(root, top, _without_links(top, image["working_dir"]), owner)
         # Last: what the pod mounts below a link to /proc is in the directory that it covers.
-        _own_directory(top, "proc", owner)
+        _own_directory(top, "proc")
         mounting.mount_proc(root)
     except (OSError, HostChangedError) as error:
         raise CannotStartError(f"in the image: {error}") from error
@@ -200,14 +200,37 @@ def _id_map(first: int, to: int) -> int:
         os.waitpid(child, 0)
 
 
-def _own_directory(top: int, name: str, owner: int | None) -> None:
+def _own_directory(top: int, name: str) -> None:
     """Create a directory of the root that must not be a link."""
     try:
         os.close(os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top))
     except FileNotFoundError:
-        os.close(mounting.mount_point(top, name, is_dir=True, owner=owner))
+        os.close(mounting.mount_point(top, name, is_dir=True))
     except OSError:
         raise CannotStartError(f"the image's /{name} is not a directory") from None
+
+
+def _create_dirs(root: str, top: int, path: str, owner: int | None) -> None:
+    """Create the directory *path*, which has no links, for the pod's root.
+
+    Not in a volume: there another pod could exchange it before its owner changes.
+    """
+    names = path.strip("/").split("/")
+    for number in range(1, len(names) + 1):
+        try:
+            os.close(mounting.open_in_root(top, "/".join(names[:number])))
+        except FileNotFoundError:
+            above = mounting.open_in_root(top, "/".join(names[: number - 1]))
+            is_own = _mount_id(above) == _mount_id(top)
+            os.close(above)
+            if is_own:
+                mounting.mkdir_beneath(root, "/".join(names), mode=0o755, owner=owner)
+            return
+
+
+def _mount_id(opened: int) -> str:
+    with open(f"/proc/self/fdinfo/{opened}", encoding="ascii") as file:
+        return next(line for line in file if line.startswith("mnt_id:"))
 
 
 def _without_links(top: int, path: str) -> str:
@@ -248,9 +271,9 @@ def _link_target(top: int, above: Sequence[str], name: str) -> str | None:
         os.close(directory)
 
 
-def _keep_writable(top: int, path: str, owner: int | None) -> None:
+def _keep_writable(top: int, path: str) -> None:
     """Mount a directory on itself, so that it is not part of the root's mount."""
-    opened = mounting.mount_point(top, path, is_dir=True, owner=owner)
+    opened = mounting.mount_point(top, path, is_dir=True)
     try:
         mounting.mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{opened}", None, _BIND)
     finally:

@@ -194,8 +194,8 @@ def _mkdir(parent_fd: int, name: str, *, mode: int, owner: int | None) -> int:
     return created
 
 
-def mount_point(root: int, path: str, *, is_dir: bool, owner: int | None = None) -> int:
-    """Return a descriptor of *path* in the tree below *root*, created for *owner* if missing.
+def mount_point(root: int, path: str, *, is_dir: bool) -> int:
+    """Return a descriptor of *path* in the tree below *root*, created if it does not exist.
 
     Links are followed as in the container, and never out of the tree.
     """
@@ -206,7 +206,7 @@ def mount_point(root: int, path: str, *, is_dir: bool, owner: int | None = None)
             below = open_in_root(root, "/".join(names[:number]))
         except FileNotFoundError:
             if is_dir or number < len(names):
-                below = _mkdir(above, name, mode=0o755, owner=owner)
+                below = _mkdir(above, name, mode=0o755, owner=None)
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
                 below = os.open(name, flags, 0o644, dir_fd=above)
@@ -429,15 +429,7 @@ def _show(root: int, source: str, path: str) -> None:
     _set_path_read_only(root, path)
 
 
-def bind_mount(
-    root: int,
-    source: str,
-    path: str,
-    *,
-    sub_path: str = "",
-    read_only: bool,
-    owner: int | None = None,
-) -> None:
+def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
     """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*.
 
     The sub-path may be several ones, each below the one before, separated by `NEXT_SUB_PATH`.
@@ -449,16 +441,15 @@ def bind_mount(
     for each in filter(None, sub_path.split(NEXT_SUB_PATH)):
         volume, opened = opened, _open_sub_path(opened, each)
         os.close(volume)
-    _mount_opened(root, opened, path, owner=owner)
+    _mount_opened(root, opened, path)
     os.close(opened)
     if read_only:
         _set_path_read_only(root, path)
 
 
-def _mount_opened(root: int, opened: int, path: str, *, owner: int | None = None) -> None:
-    is_dir = stat.S_ISDIR(os.fstat(opened).st_mode)
+def _mount_opened(root: int, opened: int, path: str) -> None:
     try:
-        target = mount_point(root, path, is_dir=is_dir, owner=owner)
+        target = mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
     except OSError as error:
         raise HostChangedError(f"mount point {path}: {error.strerror}") from error
     try:
