@@ -381,7 +381,7 @@ class Topologies:
 def test_no_gang_with_a_hard_constraint_is_split_whatever_nodes_and_pods_are_lost(
     data: st.DataObject,
 ) -> None:
-    """INV-TOPOLOGY; and each decision is that of the oracle."""
+    """INV-TP-1; and each decision is that of the oracle."""
     history = Topologies(data, ALLOCATE)
     for index in range(data.draw(st.integers(2, 8))):
         for _ in range(data.draw(st.integers(1, 3))):
@@ -395,7 +395,7 @@ def test_no_gang_with_a_hard_constraint_is_split_whatever_nodes_and_pods_are_los
 def test_no_gang_with_a_hard_constraint_is_split_by_evictions_and_held_resources(
     data: st.DataObject, backfilling: bool
 ) -> None:
-    """INV-TOPOLOGY, with victims, nominated nodes and planned starts."""
+    """INV-TP-1, with victims, nominated nodes and planned starts."""
     text = conf(gang=False)
     if backfilling:
         planning = "configurations: [{name: allocate, arguments: {backfilling: conservative}}]"
