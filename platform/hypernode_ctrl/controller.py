@@ -125,7 +125,7 @@ class HyperNodeController(Controller[View, Effect]):
         return decide(view)
 
     async def execute(self, sync: Sync, view: View, effect: Effect) -> None:
-        """Write one HyperNode; those that were deleted meanwhile are left to the next event."""
+        """Write one HyperNode; those that were deleted concurrently are left to the next event."""
         with suppress(NotFoundError):
             match effect:
                 case Create(hypernode):

@@ -79,7 +79,7 @@ def _discovery_effects(view: View) -> Iterator[Effect]:
     for each in wanted:
         current = own.pop(each.name, None)
         if each.name in taken:
-            continue  # it belongs to somebody else
+            continue  # it was not discovered
         if current is None:
             yield Create(each)
         elif (

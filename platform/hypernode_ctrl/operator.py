@@ -3,8 +3,8 @@
 Its handlers only note that something changed: no object gets an annotation or a finalizer from
 kopf, whose other handlers and timers store their progress in objects.
 
-kopf is made for a process of its own, and this one has other work: the signal handlers that it sets
-are undone, it does not end the process when it is slow to stop, and only its own tasks are
+kopf expects a separate process, and this one has other work: the signal handlers that it sets are
+undone, it does not end the process when it is slow to stop, and only its own tasks are
 cancelled.
 """
 

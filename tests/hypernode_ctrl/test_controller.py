@@ -159,7 +159,7 @@ async def test_a_discovered_hypernode_that_a_user_changes_or_deletes_is_restored
 async def test_it_stops_at_once_and_leaves_other_tasks_and_the_signals_of_the_process_alone(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """kopf as an operator of its own would cancel all tasks that were created after it."""
+    """kopf by its own main function would cancel all tasks that were created after it."""
     async with servers.start(tmp_path, crds=crds.load()) as server:
         await server.create(HYPERNODES.path(), hypernode("a", member("n0")))
         before = signal.getsignal(signal.SIGTERM)

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from support.examples import examples
+from support.run_limits import Limits
 from support.running_controller import FakeRecorder
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.machinery.testing import FakeClock
 from batholith.model.meta import ObjectMeta
-from batholith.model.run_times import Basis
 from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_plan import Cause, StartReservation
 from batholith.scheduler.framework.decision import Decision, StartDelay
@@ -24,9 +24,7 @@ from batholith.scheduler.framework.explanations import Explanation
 from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.plugins.placement import GangRef
 from batholith.scheduler.state.core_types import PriorityClass
-from batholith.scheduler.state.gangs.gang import Gang
 from batholith.scheduler.state.gangs.start_estimate import StartBasis, StartEstimate
-from batholith.scheduler.state.run_times.run_times import RunTime, RunTimes
 from batholith.scheduler.writers.object_events import record_delay
 
 
@@ -37,25 +35,6 @@ def backfilling(mode: str = "easy", **more: object) -> str:
     lines = "".join(f"    {name}: {value}\n" for name, value in arguments.items())
     configured = f"configurations:\n- name: allocate\n  arguments:\n{lines}tiers:"
     return conf.DEFAULT.replace("enqueue, ", "").replace("tiers:", configured)
-
-
-class Limits(RunTimes):
-    """Run times by the name of the gang, and when gangs have started; without grace periods."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda gang: ())
-        self.seconds: dict[str, float] = {}
-        self.started: dict[str, float] = {}
-
-    def of(self, gang: Gang) -> RunTime:
-        """Return the limit of *gang*."""
-        seconds = self.seconds.get(gang.name)
-        return RunTime(seconds, Basis.UNKNOWN if seconds is None else Basis.LIMIT)
-
-    def expected_end(self, gang: Gang, now: float) -> float | None:
-        """Return its start plus its limit."""
-        seconds = self.seconds.get(gang.name)
-        return None if seconds is None else self.started.get(gang.name, now) + seconds
 
 
 class World(SchedulerWorld):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.oracle_world import OracleWorld
 from support.preemption import EvictingWorld, conf
+from support.run_limits import Limits
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from support.topologies import ALLOCATE, hard, hypernode, soft
 
@@ -239,6 +240,45 @@ def test_pods_are_evicted_where_a_gang_runs_already() -> None:
     assert world.evicted == ["low5-t-0"]
 
 
+def test_what_a_gang_has_lost_is_held_where_it_runs() -> None:
+    """Nodes of other racks are free, and hold nothing for it."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(*(node(f"n{index}", cpu=2) for index in range(8)), *_tree())
+    world.upsert(podgroup("g", 2, topology=hard(1), phase="Running"))
+    for index in range(2):
+        world.upsert(pod(f"g-x-{index}", "g", cpu=2, node_name=f"n{index}", phase="Running"))
+    world.run()
+    world.remove(world.pod_objects["uid-g-x-1"])
+    world.upsert(pod("other", node_name="n1", scheduler="other"), pod("g-x-2", "g", cpu=2))
+    world.run()
+    reservation = world.cluster.reservations.get("ns/g")
+    assert reservation is not None
+    names = world.cluster.node_matrix.names
+    assert [names[each.node_index] for each in reservation.holds.values()] == ["n1"]
+
+
+def test_the_start_of_a_gang_is_planned_in_one_domain() -> None:
+    """What ends in other domains does not let it start earlier."""
+    planning = "configurations: [{name: allocate, arguments: {backfilling: conservative}}]"
+    world = tree(ALLOCATE.replace("tiers:", f"{planning}\ntiers:"))
+    limits = Limits()
+    world.cluster.run_times = limits
+    world.time = 0.0
+    for index in range(8):
+        name = f"run{index}"
+        limits.seconds[name] = {0: 300.0, 1: 200.0, 2: 50.0, 4: 60.0}.get(index, 900.0)
+        limits.started[name] = 0.0
+        at = f"n{index}"
+        world.upsert(podgroup(name, 1, phase="Running"))
+        world.upsert(pod(f"{name}-x-0", name, node_name=at, phase="Running", cpu=2))
+    limits.seconds["g"] = 100.0
+    group = podgroup("g", 2, topology=hard(1))
+    world.upsert(group, *(pod(f"g-x-{index}", "g", cpu=2) for index in range(2)))
+    assert world.schedule() == {}
+    planned = world.core._caches.start_plan.reservations["ns/g"]
+    assert planned.start == 300.0, "two nodes are free at 60, but in two racks"
+
+
 # -- properties ------------------------------------------------------------------------------------
 
 
@@ -341,10 +381,80 @@ class Topologies:
 def test_no_gang_with_a_hard_constraint_is_split_whatever_nodes_and_pods_are_lost(
     data: st.DataObject,
 ) -> None:
-    """INV-TOPOLOGY; and each decision is that of the oracle."""
+    """INV-TP-1; and each decision is that of the oracle."""
     history = Topologies(data, ALLOCATE)
     for index in range(data.draw(st.integers(2, 8))):
         for _ in range(data.draw(st.integers(1, 3))):
             history.step(index)
         decision, _ = history.world.compare_cycle()
         history.check({each.uid: each.node for each in decision.placements})
+
+
+@MODERATE
+@given(data=st.data(), backfilling=st.booleans())
+def test_no_gang_with_a_hard_constraint_is_split_by_evictions_and_held_resources(
+    data: st.DataObject, backfilling: bool
+) -> None:
+    """INV-TP-1, with victims, nominated nodes and planned starts."""
+    text = conf(gang=False)
+    if backfilling:
+        planning = "configurations: [{name: allocate, arguments: {backfilling: conservative}}]"
+        text = text.replace("tiers:", f"{planning}\ntiers:")
+    world = EvictingWorld(text)
+    world.upsert(*(node(f"n{index}", cpu=2) for index in range(8)))
+    world.upsert(*data.draw(topologies()))
+    for index in range(8):
+        if data.draw(st.integers(0, 2)):
+            world.gang(f"low{index}", 1, nodes=(f"n{index}",), cpu=2)
+    groups: dict[str, NetworkTopology | None] = {}
+    for step in range(data.draw(st.integers(3, 10))):
+        match data.draw(st.integers(0, 5)):
+            case 0 if world.pod_objects:
+                world.remove(data.draw(st.sampled_from([*world.pod_objects.values()])))
+            case 1:
+                world.finish_termination()
+            case 2:
+                world.remove(node(f"n{data.draw(st.integers(0, 7))}"))
+            case _:
+                name = f"s{step}"
+                groups[name] = data.draw(constraints)
+                priority = data.draw(st.sampled_from(["low", "high", "high"]))
+                size, cpu = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 2))
+                group = podgroup(
+                    name, size, topology=groups[name], priority_class=priority, roles={}
+                )
+                world.upsert(group, *(pod(f"{name}-x-{i}", name, cpu=cpu) for i in range(size)))
+        decision = world.run(time=world.time + data.draw(st.sampled_from([1.0, 400.0])))
+        chosen = {each.name.partition("-")[0] for each in decision.placements}
+        for name, topology in groups.items():
+            if topology is not None and topology.mode == "hard":
+                _check_nodes(world, name, topology, is_chosen=name in chosen)
+
+
+def _check_nodes(
+    world: EvictingWorld, name: str, topology: NetworkTopology, *, is_chosen: bool
+) -> None:
+    domains = world.cluster.domains.table().domains
+    tier = topology.highest_tier_allowed
+    if tier is None:
+        named = (each.tier for each in domains if each.tier_name == topology.highest_tier_name)
+        tier = max(named, default=-1)
+    bound = {
+        each.spec.node_name
+        for key, each in world.pod_objects.items()
+        if key.startswith(f"uid-{name}-")
+        and each.spec.node_name
+        and not each.metadata.deletion_timestamp
+    }
+    reservation = world.cluster.reservations.get(f"ns/{name}")
+    names = world.cluster.node_matrix.names
+    held = set()
+    if reservation is not None:
+        held = {names[each.node_index] for each in reservation.holds.values()}
+    allowed = [each.nodes for each in domains if each.tier <= tier]
+    if not domains:
+        return
+    assert not is_chosen or any(bound <= nodes for nodes in allowed), (name, bound)
+    new = held - bound
+    alive = set().union(*(each.nodes for each in domains))
+    assert not new & alive or any(new & alive <= nodes for nodes in allowed), (name, held, bound)

@@ -1,7 +1,7 @@
 """A session of aiohttp with the credentials of a client, for libraries with a client of their own.
 
-Tokens are reloaded as by :class:`~.client.Client`. aiohttp is slow to import, so this is a module
-of its own.
+Tokens are reloaded as by :class:`~.client.Client`. aiohttp is slow to import, so this is a
+separate module.
 """
 
 import aiohttp

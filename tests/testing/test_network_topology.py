@@ -1,0 +1,88 @@
+"""Jobs with a network topology, in a cluster with all components."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.admission import hypernode, member
+
+from batholith.model.names import ALLOCATED_HYPERNODE, HYPERNODES, JOBS, PODGROUPS, PODS, WHY
+from batholith.testing import Cluster
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """Four nodes of 32 CPUs in two racks."""
+    async with Cluster(nodes=4) as started:
+        for rack in range(2):
+            nodes = (member(f"sim-{2 * rack + index}") for index in range(2))
+            await started.create(HYPERNODES, hypernode(f"rack-{rack}", *nodes, tierName="rack"))
+        yield started
+
+
+def job(name: str, pods: int, **topology: Any) -> Json:
+    """A job, each pod of which needs most of a node."""
+    resources = {"requests": {"cpu": "20"}}
+    container = {"name": "c", "image": "x", "command": ["sleep", "600"], "resources": resources}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": pods,
+            "networkTopology": topology,
+            "tasks": [{"name": "t", "replicas": pods, "template": template}],
+        },
+    }
+
+
+def podgroup(cluster: Cluster, name: str) -> Json:
+    groups = cluster.objects(PODGROUPS).values()
+    found: Json = {each["metadata"]["ownerReferences"][0]["name"]: each for each in groups}[name]
+    return found
+
+
+def racks(cluster: Cluster, name: str) -> set[int]:
+    return {
+        int(each["spec"]["nodeName"].removeprefix("sim-")) // 2
+        for each in cluster.objects(PODS).values()
+        if each["metadata"]["name"].startswith(f"{name}-") and each["spec"].get("nodeName")
+    }
+
+
+async def test_a_job_runs_in_one_rack_which_its_podgroup_names(cluster: Cluster) -> None:
+    await cluster.create(JOBS, job("a", 2, mode="hard", highestTierName="rack"))
+    await cluster.wait_for_phase(JOBS, "a", "Running")
+    (rack,) = racks(cluster, "a")
+
+    def is_named() -> bool:
+        annotations = podgroup(cluster, "a")["metadata"].get("annotations", {})
+        return bool(annotations.get(ALLOCATED_HYPERNODE) == f"rack-{rack}")
+
+    await cluster.wait_until(is_named)
+
+
+async def test_a_job_that_fits_no_rack_explains_that_and_starts_when_there_is_one(
+    cluster: Cluster,
+) -> None:
+    await cluster.create(JOBS, job("a", 3, mode="hard", highestTierAllowed=1))
+
+    def why() -> Json:
+        annotation = podgroup(cluster, "a")["metadata"].get("annotations", {}).get(WHY, "{}")
+        found: Json = json.loads(annotation)
+        return found
+
+    await cluster.wait_until(lambda: "topology" in why())
+    nearest = {"name": "rack-0", "needed": 3, "fitting": 2}
+    assert why()["topology"] == {"highestTier": "1", "nearest": nearest}
+    assert "no HyperNode of tier 1 or lower fits 3 more pods" in why()["message"]
+    conditions = podgroup(cluster, "a")["status"]["conditions"]
+    assert any(why()["message"] == each["message"] for each in conditions)
+    wide = (member(f"sim-{index}") for index in range(4))
+    await cluster.create(HYPERNODES, hypernode("wide", *wide))
+    await cluster.wait_for_phase(JOBS, "a", "Running")
