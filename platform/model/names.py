@@ -233,6 +233,8 @@ MAX_TIME_LIMIT = "batholith.io/max-time-limit"
 """Annotations of a queue: the limit of jobs without one, and the longest that a job may have. They
 hold for the queues below it, too."""
 
+DEFAULT_IMAGE = "batholith.io/default-image"
+"""Annotation of a queue: the image of jobs that `batholith submit` is given none for."""
 BUDGET = "batholith.io/budget"
 """Annotation of a queue: what it may use, with the queues below it, in one window of time, as
 ``cpu=1000,nvidia.com/gpu=50`` in CPU-hours and device-hours."""

@@ -1,7 +1,7 @@
 """Which events of a job are sent to which URL, as annotations of jobs and queues state it. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from urllib.parse import urlsplit
 
@@ -43,10 +43,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds in phase Running after which the time limit is near; ``None`` without a limit."""
 
     def wants(self, event: NotifyEvent) -> bool:
-        """Return whether *event* is sent: a failure is an end, too."""
-        return event in self.events or (
-            event is NotifyEvent.FAILURE and NotifyEvent.END in self.events
-        )
+        """Return whether *event* is sent."""
+        return includes(self.events, event)
 
 
 def subscription_of(job: Mapping[str, str], queue: Mapping[str, str]) -> Subscription | None:
@@ -64,6 +62,11 @@ def subscription_of(job: Mapping[str, str], queue: Mapping[str, str]) -> Subscri
         events=_events(chosen),
         warn_after=None if limit is None else limit - (warning_of(job) or limit * DEFAULT_WARNING),
     )
+
+
+def includes(events: Collection[NotifyEvent], event: NotifyEvent) -> bool:
+    """Return whether *event* is one of *events*: a failure is an end, too."""
+    return event in events or (event is NotifyEvent.FAILURE and NotifyEvent.END in events)
 
 
 def event_of_phase(phase: str) -> NotifyEvent | None:

@@ -35,6 +35,8 @@ class Queue(Record, frozen=True):
     podgroups: Annotated[dict[str, int], Sends(dict[PodGroupPhase, int])] = {}
     """Number of PodGroups by phase, as the queue controller reports it."""
     labels: dict[str, str] = {}
+    default_image: str = ""
+    """Image of jobs that `batholith submit` is given none for."""
     created_at: datetime | None = None
     deleting: bool = False
     """Whether the queue is being deleted."""

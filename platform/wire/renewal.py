@@ -23,6 +23,8 @@ _OF_BATCH_JOBS = (
     "job-name",
 )
 """Labels that the API server adds to the template of a Job of batch/v1."""
+PACKED_VOLUME = "workdir-packed"
+"""Volume of pods with the working directory of `batholith submit`, in ConfigMaps of the job."""
 _NUMBER_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID")
 _HOST_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
@@ -32,7 +34,15 @@ def renewed(manifest: Mapping[str, Any], *, number: int) -> dict[str, Any]:
 
     The name is that of the job, with *number* instead of the number at its end. Variables of
     ``batholith submit`` that contain name and number are changed likewise.
+
+    Raises:
+        ValueError: its working directory is in ConfigMaps, which are deleted with the first job.
     """
+    if any(_is_packed(task) for task in manifest["spec"].get("tasks") or ()):
+        raise ValueError(
+            f"the working directory of {manifest['metadata']['name']} is deleted with it: submit"
+            " it again from there"
+        )
     metadata = manifest["metadata"]
     old = metadata["name"]
     new = f"{_NUMBER.sub('', old)[:_MAX_NAME].rstrip('-.')}-{number}"
@@ -90,6 +100,11 @@ def recorded_manifest(recorded: JobHistory) -> dict[str, Any]:
 def new_number() -> int:
     """Return a number of nine digits that no other job has, with high probability."""
     return 100_000_000 + secrets.randbelow(900_000_000)
+
+
+def _is_packed(task: Mapping[str, Any]) -> bool:
+    volumes = task["template"]["spec"].get("volumes") or ()
+    return any(volume.get("name") == PACKED_VOLUME for volume in volumes)
 
 
 def _renew_variables(spec: dict[str, Any], old: str, new: str, number: int) -> None:

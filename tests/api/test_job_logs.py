@@ -69,7 +69,7 @@ async def test_a_failed_job_is_explained_with_the_end_of_the_log_of_its_first_fa
     )
     _, body = await rest.get(f"{rest.root}/jobs/train/why")
     assert body["cause"] == "pod train-w-0 failed: exit code 3"
-    assert body["next_step"] == "see `batholith logs --pod train-w-0`"
+    assert body["next_step"] == "see `batholith logs train --pod train-w-0`"
     assert body["failed_pod"] == "train-w-0"
     assert body["last_lines"] == [f"line {number}" for number in range(2, 7)]
 

@@ -392,7 +392,7 @@ def test_crash_loop() -> None:
     assert advice("Running", group="Running", pods=pods) == (
         "1 of 4 pods do not run: train-w-0 is in a crash loop: container main failed last with exit"
         " code 3",
-        "see `batholith logs --pod train-w-0`",
+        "see `batholith logs train --pod train-w-0`",
     )
 
 
@@ -430,7 +430,7 @@ def test_the_pod_that_failed_first_is_named_with_its_exit_code() -> None:
     first = pod("train-w-1", "Failed", state=ended(3))
     assert failed(late, first) == (
         "pod train-w-1 failed: exit code 3",
-        "see `batholith logs --pod train-w-1`",
+        "see `batholith logs train --pod train-w-1`",
     )
 
 

@@ -1,7 +1,10 @@
 """``--kubernetes``: the commands with the Kubernetes API alone."""
 
 import asyncio
+import base64
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from batholith.client import Job
 from batholith.local.supervisor import kubeconfig
 from batholith.local.supervisor.kubeconfig import ClusterAccess
 from batholith.model import crds
+from batholith.model.names import CONFIGMAPS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -55,8 +59,8 @@ async def test_output_is_that_of_the_rest_api(shell: Shell, kubernetes: Kubernet
 
 
 async def test_a_job_is_submitted_and_commanded(shell: Shell, kubernetes: KubernetesShell) -> None:
-    submitted = await kubernetes.out("submit", "--image", "busybox", "--", "sleep", "600")
-    name = submitted.strip()
+    command = ("submit", "--no-workdir", "--image", "busybox", "--", "sleep", "600")
+    name = (await kubernetes.out(*command)).strip()
     assert await kubernetes.out("wait", name, "--for", "Running") == f"{name}: Running\n"
     assert await kubernetes.out("suspend", name, "--wait", "60") == f"{name}: Aborted\n"
     assert f"{name}: " in await kubernetes.out("resume", name, "--wait", "60")
@@ -64,6 +68,30 @@ async def test_a_job_is_submitted_and_commanded(shell: Shell, kubernetes: Kubern
     found = json.loads(await shell.out("job", name, "-o", "json"))
     assert found["user"] == "admin"
     assert found["phase"] == "Terminated"
+
+
+async def test_the_working_directory_travels_and_is_owned_by_the_job(
+    shell: Shell, kubernetes: KubernetesShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("print(42)")
+    monkeypatch.chdir(work)
+    submitted = await kubernetes.out("submit", "--image", "busybox", "--", "sleep", "600")
+    name = submitted.strip().removeprefix("jobs/")
+    found = await shell.rest.cluster.get(CONFIGMAPS, f"{name}-workdir-0", namespace=shell.namespace)
+    (owner,) = found["metadata"]["ownerReferences"]
+    job = json.loads(await shell.out("job", name, "-o", "json"))
+    assert (owner["kind"], owner["uid"]) == ("Job", job["uid"])
+    packed = base64.b64decode(found["binaryData"]["chunk"])
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        assert "train.py" in archive.getnames()
+    plain = await kubernetes.out(
+        "submit", "--no-workdir", "--image", "busybox", "--dry-run", "--", "true"
+    )
+    assert "initContainers" not in plain
+    refused = await kubernetes.run("submit", "--workdir-rw", "--image", "x", "--", "true")
+    assert (refused.exit_code, "the job has a copy" in refused.stderr) == (2, True)
 
 
 async def test_what_only_the_rest_api_stores_is_refused_by_name(
@@ -96,7 +124,9 @@ async def test_errors_are_those_of_the_rest_api(
     assert "cannot reach the Kubernetes API" in result.stderr
 
 
-async def test_the_rights_of_the_user_in_one_namespace_suffice(tmp_path: Path) -> None:
+async def test_the_rights_of_the_user_in_one_namespace_suffice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who may neither list all namespaces nor queues."""
     async with embedded_server(tmp_path / "cluster", crds=crds.load()) as server:
         account = {"metadata": {"name": "ann"}}
@@ -105,7 +135,7 @@ async def test_the_rights_of_the_user_in_one_namespace_suffice(tmp_path: Path) -
             {
                 "apiGroups": ["batch.volcano.sh", "scheduling.volcano.sh", "bus.volcano.sh"],
                 "resources": ["jobs", "podgroups", "commands"],
-                "verbs": ["get", "list", "watch", "create"],
+                "verbs": ["get", "list", "watch", "create", "delete"],
             },
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
         ]
@@ -128,7 +158,7 @@ async def test_the_rights_of_the_user_in_one_namespace_suffice(tmp_path: Path) -
             given = [arguments[0], *options, *arguments[1:]]
             return await asyncio.to_thread(CliRunner().invoke, app, given)
 
-        submitted = await call("submit", "--image", "busybox", "--", "true")
+        submitted = await call("submit", "--no-workdir", "--image", "busybox", "--", "true")
         assert submitted.exit_code == 0, submitted.output
         listed = await call("jobs", "--kind", "jobs", "-o", "json")
         (found,) = json.loads(listed.stdout)
@@ -136,6 +166,12 @@ async def test_the_rights_of_the_user_in_one_namespace_suffice(tmp_path: Path) -
         assert found["user"] == "system:serviceaccount:default:ann"
         explained = await call("why", submitted.stdout.strip())
         assert explained.exit_code == 0, explained.output
+        monkeypatch.chdir(config.parent)
+        (tmp_path / ".batholithignore").write_text("cluster/")
+        refused = await call("submit", "--image", "busybox", "--", "true")
+        assert refused.exit_code == 1, refused.output
+        assert "the working directory cannot be stored" in refused.stderr
+        assert len(json.loads((await call("jobs", "--kind", "jobs", "-o", "json")).stdout)) == 1
         everywhere = await call("jobs", "-A", "--kind", "jobs")
         assert (everywhere.exit_code, "cannot list jobs" in everywhere.stderr) == (5, True)
         queues = await call("queues")

@@ -12,6 +12,8 @@ from support.embedded_cluster import ProcessResult, embedded_cluster, run
 from support.polling import wait_for, wait_until_true
 from support.shell import Shell
 
+from batholith.model.names import QUEUES
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SCRIPT = """#!/bin/sh
@@ -106,11 +108,26 @@ async def test_a_command_is_notified_while_the_command_line_waits(
         return events.exists()
 
     await wait_until_true(has_started)
-    await shell.out("cancel", "train", "--wait", "60")
+    # Not by a command: two of them in one process would share the standard output.
+    await asyncio.to_thread(shell.client.jobs.terminate, "train")
     result = await waiting
     assert result.exit_code == 1
     assert events.read_text() == "a b start Running\na b end Terminated\n"
     assert "exited with 3" in result.stderr
+
+
+@pytest.mark.cluster
+async def test_the_image_is_by_default_that_of_the_queue(shell: Shell) -> None:
+    name = f"queue-{shell.namespace}"
+    annotations = {"batholith.io/default-image": "registry.example/python:3"}
+    body = {"metadata": {"name": name, "annotations": annotations}, "spec": {"weight": 1}}
+    await shell.rest.cluster.create(QUEUES, body)
+    arguments = ("submit", "--dry-run", "--partition", name, "--", "true")
+    manifest = yaml.safe_load(await shell.out_of_program(*arguments))
+    pod = manifest["spec"]["tasks"][0]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "registry.example/python:3"
+    missing = await shell.run_program("submit", "--dry-run", "--", "true")
+    assert (missing.exit_code, "--image is missing" in missing.stderr) == (2, True)
 
 
 @pytest.mark.cluster

@@ -17,7 +17,9 @@ from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import MAX_SCRIPT, Program, Workspace, build_manifest
 from batholith.cli.submit.option_table import OPTIONS, SAME_SETTING, SUPPORTED
 from batholith.cli.submit.options import SubmitOptions, parse_options
+from batholith.cli.submit.packing import CHUNK
 from batholith.cli.submit.values import time_limit
+from batholith.wire.renewal import renewed
 
 READ_ONLY = Workspace(submit_dir="/home/me", workdir="/home/me", image="local")
 ELSEWHERE = Workspace(submit_dir="/home/me")
@@ -232,3 +234,31 @@ def test_a_command_to_notify_is_not_sent_to_the_server() -> None:
 def test_notifications_that_are_wrong_are_refused(flags: dict[str, Any], problem: str) -> None:
     (found,) = problems("true", **flags)
     assert problem in found
+
+
+PACKED = Workspace(submit_dir="/home/me", workdir="/home/me", archive=b"x" * (CHUNK + 1))
+
+
+def test_a_packed_working_directory_is_unpacked_by_an_init_container() -> None:
+    manifest = command("python", "train.py", workspace=PACKED, image="python")
+    name = manifest["metadata"]["name"]
+    pod = manifest["spec"]["tasks"][0]["template"]["spec"]
+    (unpacking,) = pod["initContainers"]
+    assert unpacking["image"] == "python"
+    assert unpacking["command"][3:] == ["batholith", "/var/run/batholith-workdir", "/home/me"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["workdir"] == {"name": "workdir", "emptyDir": {}}
+    assert [
+        each["configMap"]["name"] for each in volumes["workdir-packed"]["projected"]["sources"]
+    ] == [
+        f"{name}-workdir-0",
+        f"{name}-workdir-1",
+    ]
+    assert container_of(manifest)["workingDir"] == "/home/me"
+    with pytest.raises(ValueError, match="is deleted with it"):
+        renewed({**manifest, "metadata": {**manifest["metadata"], "namespace": "n"}}, number=1)
+
+
+def test_files_of_a_copy_would_be_lost() -> None:
+    (problem,) = problems("true", workspace=PACKED, image="x", output="out.txt")
+    assert "the copy of the working directory is not kept" in problem

@@ -517,7 +517,11 @@ async def test_the_rest_api_notifies_of_jobs_that_are_created_over_it(
         status, problem = await rest.call("POST", JOBS_PATH, json={**kind, **body})
         assert status == 422
         assert "10.0.0.1 is not a public address" in str(problem)
-        body["metadata"]["annotations"]["batholith.io/notify"] = f"http://127.0.0.1:{port}/own"
+        for malformed in (5, None, {"a": 1}, "ftp://127.0.0.1/"):
+            body["metadata"]["annotations"] = {"batholith.io/notify": malformed}
+            status, problem = await rest.call("POST", JOBS_PATH, json={**kind, **body})
+            assert (status, "batholith.io/notify" in str(problem)) == (422, True)
+        body["metadata"]["annotations"] = {"batholith.io/notify": f"http://127.0.0.1:{port}/own"}
         status, _ = await rest.call("POST", JOBS_PATH, json={**kind, **body})
         assert status == 201
         await create(rest, "of-queue")

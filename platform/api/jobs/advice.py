@@ -288,7 +288,7 @@ class _Trouble:
     next_step: str
 
 
-def _trouble_of(pod: JobPod) -> _Trouble | None:
+def _trouble_of(job: JobSummary, pod: JobPod) -> _Trouble | None:
     """Return why *pod* does not run; ``None`` if it does, or has finished."""
     if pod.is_finished or pod.metadata.deletion_timestamp is not None:
         return None
@@ -305,7 +305,7 @@ def _trouble_of(pod: JobPod) -> _Trouble | None:
             last = status.last_state.terminated
             code = "" if last is None else f" with exit code {last.exit_code}"
             text = f"is in a crash loop: container {status.name} failed last{code}"
-            return _Trouble(2, text, f"see `batholith logs --pod {pod.metadata.name}`")
+            return _Trouble(2, text, _see_log(job, pod))
     if not pod.spec.node_name:
         message = next(
             (each.message for each in pod.status.conditions if each.type == "PodScheduled"), ""
@@ -322,7 +322,7 @@ def _of_pods(seen: Observed) -> Advice:
     found = [
         (trouble, pod.metadata.name)
         for pod in seen.pods
-        if (trouble := _trouble_of(pod)) is not None
+        if (trouble := _trouble_of(seen.job, pod)) is not None
     ]
     if not found:
         return Advice(seen.summary)
@@ -342,7 +342,7 @@ def _of_end(seen: Observed) -> Advice:
     pod = first_failed(seen.pods)
     if pod is None:
         return Advice(seen.summary, "see its events, or `batholith history`")
-    return _of_failed_pod(pod)
+    return _of_failed_pod(job, pod)
 
 
 def first_failed(pods: Iterable[JobPod]) -> JobPod | None:
@@ -360,7 +360,7 @@ def first_failed(pods: Iterable[JobPod]) -> JobPod | None:
     return min(failed, key=lambda pod: (end(pod), pod.metadata.name), default=None)
 
 
-def _of_failed_pod(pod: JobPod) -> Advice:
+def _of_failed_pod(job: JobSummary, pod: JobPod) -> Advice:
     name = pod.metadata.name
     evicted = next(
         (
@@ -382,4 +382,8 @@ def _of_failed_pod(pod: JobPod) -> Advice:
         text = f"pod {name} could not start its command: {failed.message or failed.reason}"
         return Advice(text, "correct the command, or the image that should have it")
     failure = pod.failure or "its status has no reason"
-    return Advice(f"pod {name} failed: {failure}", f"see `batholith logs --pod {name}`")
+    return Advice(f"pod {name} failed: {failure}", _see_log(job, pod))
+
+
+def _see_log(job: JobSummary, pod: JobPod) -> str:
+    return f"see `batholith logs {job.name} --pod {pod.metadata.name}`"

@@ -38,7 +38,10 @@ async def rerun_recorded(page: Page) -> Response:
 async def _submit(
     page: Page, kind: str, manifest: dict[str, Any], *, is_recorded: bool
 ) -> Response:
-    body = renewed(manifest, number=new_number())
+    try:
+        body = renewed(manifest, number=new_number())
+    except ValueError as error:
+        return page.render("rerun_result.html", problem=str(error))
     path = rest_path("namespaces", body["metadata"]["namespace"], kind)
     try:
         created = await page.rest.call("POST", path, body=body)

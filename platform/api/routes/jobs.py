@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
-from ...model.names import NOTIFY
+from ...model.names import NOTIFY, NOTIFY_EVENTS
 from ...model.notifications import NONE as NO_NOTIFICATIONS
 from ...model.notifications import errors_of
 from ...wire.jobs import JobSummary, Phase
@@ -313,10 +313,13 @@ async def scale_job(
     )
 
 
-def _check_notifications(annotations: Mapping[str, str], rules: NotificationRules) -> None:
+def _check_notifications(annotations: Mapping[str, object], rules: NotificationRules) -> None:
     """Raise a problem if a job asks for notifications that would not be sent."""
-    url = annotations.get(NOTIFY, NO_NOTIFICATIONS)
-    errors = [(name, text) for name, _, text in errors_of(annotations)]
+    given = {name: annotations[name] for name in (NOTIFY, NOTIFY_EVENTS) if name in annotations}
+    texts = {name: text for name, text in given.items() if isinstance(text, str)}
+    errors = [(name, "must be a string") for name in given.keys() - texts.keys()]
+    errors += [(name, text) for name, _, text in errors_of(texts)]
+    url = texts.get(NOTIFY, NO_NOTIFICATIONS)
     if not errors and url != NO_NOTIFICATIONS and (text := rules.error_of(url)):
         errors.append((NOTIFY, text))
     if errors:

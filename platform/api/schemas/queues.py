@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...model import times
-from ...model.names import ROOT_QUEUE
+from ...model.names import DEFAULT_IMAGE, ROOT_QUEUE
 from ...model.podgroup import PodGroupPhase
 from ...model.queue import Queue, QueueState
 from ...model.validation import DNS1123_SUBDOMAIN
@@ -49,6 +49,7 @@ def queue_of(queue: Queue) -> queues.Queue:
         allocated=_texts(status.allocated),
         podgroups=counts,
         labels=meta.labels,
+        default_image=meta.annotations.get(DEFAULT_IMAGE, ""),
         created_at=times.known(meta.creation_timestamp),
         deleting=meta.deletion_timestamp is not None,
     )

@@ -9,21 +9,12 @@ import typer
 
 from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
-from .connection import (
-    FAILED,
-    CommandFailedError,
-    complete_jobs,
-    complete_queues,
-    find_job,
-    for_each,
-    key,
-    on_cluster,
-    parse_since,
-)
+from .connection import complete_jobs, complete_queues, find_job, for_each, on_cluster, parse_since
 from .hooks import CommandHook
 from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
 from .past_jobs import rerun, usage
+from .shared import FAILED, CommandFailedError, key
 from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,

@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .shared import (
+    FAILED,
+    NO_CLUSTER,
+    NOT_FOUND,
+    NOT_PERMITTED,
+    TIMEOUT,
+    WRONG_ARGUMENTS,
+    CommandFailedError,
+    key,
+)
+
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
 
-FAILED = 1
-"""The server rejected the request, or the job has failed."""
-WRONG_ARGUMENTS = 2
-NO_CLUSTER = 3
-"""No cluster is up, or it does not respond."""
-NOT_FOUND = 4
-NOT_PERMITTED = 5
-TIMEOUT = 124
-"""A timeout has passed, as in timeout(1)."""
-
 _NO_RESPONSE = "the REST API does not respond; `batholith status` shows whether a cluster is up"
-
-
-class CommandFailedError(Exception):
-    """What was asked for was not reached; the message is for people."""
-
-    def __init__(self, message: str, code: int = FAILED) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def _option(kind: type, name: str, *flags: str, text: str) -> inspect.Parameter:
@@ -99,8 +92,6 @@ def _client(given: dict[str, Any], **options: Any) -> "Client":
     return Client(arguments.pop("url", None), **arguments, **options)
 
 
-IN_PROCESS = "http://127.0.0.1"
-"""Address of the application in this process: nothing listens there."""
 NEED_REST = ("history", "usage", "mcp")
 """Commands that read what only the REST API stores."""
 
@@ -113,11 +104,10 @@ def _kubernetes_client(command: str, given: dict[str, Any], *, everywhere: bool)
             respond.
         ValueError: an option is of a REST API.
     """
-    from ...client import Client
     from ...client.kubeconfig import load_context
     from ...kube.errors import ApiError, ConfigError, ConnectionLostError, NotSentError
     from ...model.kubeconfig import default_paths
-    from .kubernetes import InProcessTransport
+    from .kubernetes import InProcessTransport, KubernetesClient
 
     if command in NEED_REST:
         raise CommandFailedError(
@@ -138,8 +128,7 @@ def _kubernetes_client(command: str, given: dict[str, Any], *, everywhere: bool)
     except (ConfigError, ConnectionLostError, NotSentError, OSError) as error:
         text = f"cannot reach the Kubernetes API: {error}; try `kubectl version`"
         raise CommandFailedError(text, NO_CLUSTER) from None
-    token = "unused"  # noqa: S105 - the application has one user
-    return Client(IN_PROCESS, token=token, namespace=namespace, transport=transport)
+    return KubernetesClient(transport, namespace)
 
 
 def report(error: Exception) -> int:
@@ -224,11 +213,6 @@ def find_job(client: "Client", text: str) -> "JobHandle":
         names = " or ".join(key(each) for each in found)
         raise CommandFailedError(f"{text!r} is ambiguous: write {names}", WRONG_ARGUMENTS)
     return found[0]
-
-
-def key(job: Any) -> str:
-    """Return ``KIND/NAME`` of a job: of its handle, its summary or its record."""
-    return f"{job.kind}/{job.name}"
 
 
 def for_each(client: "Client", jobs: Iterable[str], act: Callable[["JobHandle"], str]) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...model.notifications import NotifyEvent, event_of_phase
+from ...model.job_reasons import Reason
+from ...model.notifications import NotifyEvent, event_of_phase, includes
+from ...wire.jobs import Phase
 
 if TYPE_CHECKING:
     from ...client import JobHandle
     from ...wire.jobs import JobSummary
-
-_DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 
 class CommandHook:
@@ -34,18 +34,15 @@ class CommandHook:
             return
         self._phase = job.phase
         event = event_of_phase(job.phase)
-        if job.phase == "Terminating" and job.reason == _DEADLINE_EXCEEDED:
+        if job.phase == Phase.TERMINATING and job.reason == Reason.DEADLINE_EXCEEDED:
             event = NotifyEvent.TIME_LIMIT
-        wanted = event in self._events or (
-            event is NotifyEvent.FAILURE and NotifyEvent.END in self._events
-        )
-        if event is not None and wanted:
+        if event is not None and includes(self._events, event):
             self._run(event, job)
 
     def wait_started(self, job: "JobHandle") -> None:
         """Wait until the job runs or has finished, and run the command for that."""
         job.wait(
-            condition=lambda state: state.phase == "Running" or state.is_finished,
+            condition=lambda state: state.phase == Phase.RUNNING or state.is_finished,
             on_change=self.observe,
         )
 

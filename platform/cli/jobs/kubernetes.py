@@ -10,7 +10,8 @@ import logging
 import queue
 import tempfile
 import threading
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,16 @@ from typing import Any
 import httpx
 
 from ...api.serving.in_process import application
+from ...client import Client, ClientError, JobHandle
 from ...httpserver.asgi import AsgiApp, Message
-from ...kube.client.client import Client as KubernetesClient
+from ...kube.client.client import Client as ApiClient
 from ...kube.client.config import load_credentials
+from ...kube.errors import ApiError, ConnectionLostError, NotSentError
 from ...machinery.clock import SystemClock
+from ...model.names import CONFIGMAPS, JOBS
+from ..submit.manifest import CHUNK_KEY, configmap_names
+from ..submit.packing import chunks
+from .shared import IN_PROCESS, CommandFailedError, key
 
 
 class InProcessTransport(httpx.BaseTransport):
@@ -45,6 +52,7 @@ class InProcessTransport(httpx.BaseTransport):
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._started: Future[AsgiApp] = Future()
+        self._client: ApiClient | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         try:
@@ -65,9 +73,10 @@ class InProcessTransport(httpx.BaseTransport):
     async def _serve(self) -> None:
         with tempfile.TemporaryDirectory(prefix="batholith-") as directory:
             async with (
-                KubernetesClient(self._credentials, user_agent="batholith-cli") as client,
+                ApiClient(self._credentials, user_agent="batholith-cli") as client,
                 application(client, self._namespace, Path(directory), clock=SystemClock()) as app,
             ):
+                self._client = client
                 self._started.set_result(app)
                 await self._stop.wait()
 
@@ -110,12 +119,75 @@ class InProcessTransport(httpx.BaseTransport):
         finally:
             messages.put(None)
 
+    def create_configmaps(self, namespace: str, bodies: Sequence[dict[str, Any]]) -> None:
+        """Create ConfigMaps with the rights of the user.
+
+        Raises:
+            ApiError: the API server rejects one.
+            ConnectionLostError, NotSentError: it does not respond.
+        """
+
+        async def create() -> None:
+            assert self._client is not None  # noqa: S101
+            for body in bodies:
+                await self._client.create(CONFIGMAPS, body, namespace=namespace)
+
+        asyncio.run_coroutine_threadsafe(create(), self._loop).result()
+
     def close(self) -> None:
         """Stop the application."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(5)
         logging.getLogger("batholith").setLevel(self._log_level)
+
+
+class KubernetesClient(Client):
+    """The SDK with the application in this process."""
+
+    def __init__(self, transport: InProcessTransport, namespace: str) -> None:
+        super().__init__(
+            IN_PROCESS,
+            token="unused",  # noqa: S106 - the application has one user
+            namespace=namespace,
+            transport=transport,
+        )
+        self.transport = transport
+
+
+def store_working_directory(client: Client, job: JobHandle, archive: bytes) -> None:
+    """Create the ConfigMaps with the working directory of a new job, owned by it.
+
+    Raises:
+        CommandFailedError: they cannot be created; the job is deleted again.
+    """
+    assert isinstance(client, KubernetesClient)  # noqa: S101 - others pack nothing
+    owner = {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    names = configmap_names(job.name, archive)
+    bodies = [
+        {
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "immutable": True,
+            "binaryData": {CHUNK_KEY: b64encode(chunk).decode()},
+        }
+        for name, chunk in zip(names, chunks(archive), strict=True)
+    ]
+    try:
+        client.transport.create_configmaps(job.namespace, bodies)
+    except (ApiError, ConnectionLostError, NotSentError) as error:
+        text = f"the working directory cannot be stored: {error}; use --no-workdir"
+        try:
+            job.delete()
+        except ClientError as failure:
+            raise CommandFailedError(f"{text}; delete {key(job)}: {failure}") from None
+        raise CommandFailedError(f"{text}; {key(job)} is deleted again") from None
 
 
 class _Body(httpx.SyncByteStream):

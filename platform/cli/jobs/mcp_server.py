@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .connection import CommandFailedError, describe_error, find_job, key, parse_since
+from .connection import describe_error, find_job, parse_since
+from .shared import CommandFailedError, key
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .connection import NOT_FOUND, CommandFailedError, complete_queues, find_job, parse_since
+from .connection import complete_queues, find_job, parse_since
 from .output import Column, Output, OutputOption, show, show_data
-from .submission import DryRun, Format, Wait, create
+from .shared import NOT_FOUND, CommandFailedError
+from .submission import DryRun, Format, Submission, Wait, create
 
 if TYPE_CHECKING:
     from ...client import Client
@@ -64,7 +65,7 @@ def rerun(
     manifest = _manifest_of(client, name)
     create(
         client,
-        renewed(manifest, number=new_number()),
+        Submission(renewed(manifest, number=new_number())),
         dry_run=dry_run,
         wait=wait,
         output_format=output_format,

@@ -22,9 +22,9 @@ from ..submit.errors import SubmitError
 from ..submit.manifest import Program, build_manifest
 from ..submit.option_table import Argument
 from ..submit.options import parse_options
-from .connection import FAILED, WRONG_ARGUMENTS, key
 from .hooks import CommandHook
 from .output import Output, emit, show_data
+from .shared import FAILED, WRONG_ARGUMENTS, key
 
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
@@ -103,6 +103,17 @@ def _parameter(option: option_table.Option) -> inspect.Parameter:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that is to be created."""
+
+    manifest: dict[str, Any]
+    hook: CommandHook | None = None
+    """The command that is notified of it."""
+    archive: bytes = b""
+    """Its working directory; empty for none."""
+
+
 @with_flags
 def submit(
     client: "Client",
@@ -120,9 +131,9 @@ def submit(
     """Submit a script with #SBATCH lines, or a command, as a job."""
     with _each_problem_on_its_line():
         script, found = _read_program(invocation, program or [], wrap)
-        manifest, hook = _manifest(client, invocation, script, found, flags)
-        _check_hook(hook, waits=wait or dry_run)
-    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format, hook=hook)
+        job = _prepare(client, invocation, script, found, flags)
+        _check_hook(job.hook, waits=wait or dry_run)
+    create(client, job, dry_run=dry_run, wait=wait, output_format=output_format)
 
 
 @with_flags
@@ -149,11 +160,9 @@ def sweep(
             raise SubmitError(["--param is missing"])
         script, found = _read_program(invocation, program or [], None)
         found = dataclasses.replace(found, parameters=parameters)
-        manifest, hook = _manifest(
-            client, invocation, script, found, flags, max_parallel=max_parallel
-        )
-        _check_hook(hook, waits=wait or dry_run)
-    create(client, manifest, dry_run=dry_run, wait=wait, output_format=output_format, hook=hook)
+        job = _prepare(client, invocation, script, found, flags, max_parallel=max_parallel)
+        _check_hook(job.hook, waits=wait or dry_run)
+    create(client, job, dry_run=dry_run, wait=wait, output_format=output_format)
 
 
 @with_flags
@@ -167,11 +176,11 @@ def run(
     """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
     with _each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
-        manifest, hook = _manifest(client, invocation, Script(""), found, flags)
-    job = client.jobs.submit(manifest)
+        prepared = _prepare(client, invocation, Script(""), found, flags)
+    job = _submitted(client, prepared)
     typer.echo(f"batholith: {key(job)}", err=True)
     try:
-        follow(job, hook)
+        follow(job, prepared.hook)
     except KeyboardInterrupt:
         job.terminate(wait=CANCEL_TIMEOUT)
         typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
@@ -224,12 +233,11 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _manifest(
+def _prepare(
     client: "Client", invocation: typer.Context, script: Script, program: Program, flags: Flags,
     *, max_parallel: int | None = None,
-) -> tuple[dict[str, Any], CommandHook | None]:  # fmt: skip
-    """Return the manifest of a job on the cluster of *client*, and the command that is notified of
-    it; print notes about it.
+) -> Submission:  # fmt: skip
+    """Return a job for the cluster of *client*; print notes about it.
 
     Raises:
         SubmitError: an option is wrong, or does not fit the others or the cluster.
@@ -246,13 +254,13 @@ def _manifest(
         where = options.where("dependency")
         found = [(kind, _name_of(client, job, where)) for kind, job in options.dependencies]
         options = dataclasses.replace(options, dependencies=tuple(found))
-    workspace = find_workspace(options, client.url, invocation.params)
+    workspace = find_workspace(options, client, invocation.params)
     manifest = build_manifest(options, program, workspace, number=new_number())
     for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
         typer.echo(f"batholith: {note}", err=True)
     events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
     hook = CommandHook(options.notify_command, events) if options.notify_command else None
-    return manifest, hook
+    return Submission(manifest, hook, workspace.archive)
 
 
 def _check_hook(hook: CommandHook | None, *, waits: bool) -> None:
@@ -287,22 +295,35 @@ def _name_of(client: "Client", text: str, where: str) -> str:
 
 def create(
     client: "Client",
-    manifest: dict[str, Any],
+    submission: Submission,
     *,
     dry_run: bool,
     wait: bool,
     output_format: str,
-    hook: CommandHook | None = None,
 ) -> None:
     """Create a job and print its name, or with *dry_run* print its manifest."""
     if dry_run:
-        client.jobs.validate(manifest)
-        show_data(manifest, Output(output_format))
+        client.jobs.validate(submission.manifest)
+        show_data(submission.manifest, Output(output_format))
         return
-    job = client.jobs.submit(manifest)
+    job = _submitted(client, submission)
     emit([key(job)])
     if wait:
-        follow(job, hook)
+        follow(job, submission.hook)
+
+
+def _submitted(client: "Client", submission: Submission) -> "JobHandle":
+    """Create a job, and then the ConfigMaps that its pods wait for: they are owned by it.
+
+    Raises:
+        CommandFailedError: the ConfigMaps cannot be created; the job is deleted again.
+    """
+    job = client.jobs.submit(submission.manifest)
+    if submission.archive:
+        from .kubernetes import store_working_directory
+
+        store_working_directory(client, job, submission.archive)
+    return job
 
 
 def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:

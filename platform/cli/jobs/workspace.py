@@ -2,30 +2,70 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...model.names import DEFAULT_QUEUE
 from ..submit.errors import SubmitError
 from ..submit.manifest import Workspace
 from ..submit.options import SubmitOptions
+from ..submit.packing import pack
+from .shared import IN_PROCESS
 
 if TYPE_CHECKING:
+    from ...client import Client
     from ...local.supervisor.supervisor import UpState
 
 LOCAL_IMAGE = "batholith.io/local"
 """Image of pods whose programs are those of this machine."""
 
 
-def find_workspace(options: SubmitOptions, url: str, connection: Mapping[str, Any]) -> Workspace:
-    """Return where a job runs that is submitted to the REST API at *url*.
+def find_workspace(
+    options: SubmitOptions, client: "Client", connection: Mapping[str, Any]
+) -> Workspace:
+    """Return where a job of *client* runs.
 
-    A cluster of `batholith up` on this machine mounts the working directory; another one does not
-    have it. *connection* has the values of the flags that choose the cluster.
+    A cluster of `batholith up` on this machine mounts the working directory, with the Kubernetes
+    API alone it is packed, and another REST API does not have it. *connection* has the values of
+    the flags that choose the cluster.
 
     Raises:
-        SubmitError: the directory cannot be mounted as asked for.
+        SubmitError: the directory cannot be used as asked for.
     """
+    found = _find(options, client.url, connection)
+    if options.image or found.image:
+        return found
+    return replace(found, image=_default_image(client, options.queue or DEFAULT_QUEUE))
+
+
+def _default_image(client: "Client", queue: str) -> str:
+    """Return the image that *queue* has for jobs without one; empty if it may not be read."""
+    from ...client.errors import ForbiddenError, NotFoundError
+
+    try:
+        return client.queues.get(queue).default_image
+    except (ForbiddenError, NotFoundError):
+        return ""
+
+
+def _packed(options: SubmitOptions, submit_dir: str) -> Workspace:
+    """Return the working directory as an archive."""
+    if options.no_workdir:
+        return Workspace(submit_dir=submit_dir)
+    if options.workdir_rw:
+        where = options.where("workdir-rw")
+        raise SubmitError([f"{where} is not supported: the job has a copy, which is not kept"])
+    directory = os.path.abspath(options.chdir) if options.chdir else submit_dir
+    if not os.path.isdir(directory):
+        raise SubmitError([f"{options.where('chdir')}: {directory} is no directory"])
+    return Workspace(submit_dir=submit_dir, workdir=directory, archive=pack(Path(directory)))
+
+
+def _find(options: SubmitOptions, url: str, connection: Mapping[str, Any]) -> Workspace:
     submit_dir = os.getcwd()
+    if url == IN_PROCESS:
+        return _packed(options, submit_dir)
     state = _embedded_cluster(url, connection)
     if state is None:
         problems = [

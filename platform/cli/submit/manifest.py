@@ -22,10 +22,12 @@ from ...model.names import (
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
 )
+from ...wire.renewal import PACKED_VOLUME
 from .environment import literal, node_list, slurm_variables
 from .errors import SubmitError
 from .files import OPEN_FILES, file_arguments
 from .options import SubmitOptions
+from .packing import chunks
 from .shape import Shape, shape_of
 
 if TYPE_CHECKING:
@@ -48,6 +50,10 @@ exec "$file" "$@"
 """Runs the script as a file, so that its first line names the interpreter. Where pods have no file
 system of their own, volumes are below $BATHOLITH_ROOT."""
 _RUN_COMMAND = 'exec "$@"\n'
+_UNPACK = 'cat "$1"/* | tar -xzf - -C "$2"'
+_PACKED_DIR = "/var/run/batholith-workdir"
+CHUNK_KEY = "chunk"
+"""Key of a ConfigMap with a piece of the working directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,8 @@ class Workspace:
     writable: bool = False
     image: str = ""
     """Image if ``--image`` gives none; empty if it must."""
+    archive: bytes = b""
+    """What pods unpack into :attr:`workdir` instead of mounting it; empty for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,8 @@ def build_manifest(
     job_name = f"{object_name(name)}-{number}"
     env = _environment(options, program, workspace, shape, number=number, job_name=job_name)
     built = _job(options, name, array, number=number, job_name=job_name)
-    built = _with_task(built, options, program, workspace, shape=shape, env=env, array=array)
+    built = _with_task(built, options, program, workspace, shape=shape, env=env, array=array,
+                       job_name=job_name)  # fmt: skip
     manifest = built.manifest()
     if array is not None:
         # Completed only if all members have succeeded, although they do not start together.
@@ -185,9 +194,10 @@ def _variables(values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 def _with_task(
     job: "Job", options: SubmitOptions, program: Program, workspace: Workspace, *,
-    shape: Shape, env: list[dict[str, Any]], array: ArrayJob | None,
+    shape: Shape, env: list[dict[str, Any]], array: ArrayJob | None, job_name: str,
 ) -> "Job":  # fmt: skip
-    volumes, mounts = _volumes(options, program, workspace)
+    image = options.image or workspace.image
+    volumes, mounts = _volumes(options, program, workspace, job_name)
     name = options.job_name or program.name
     files = file_arguments(options, name=name, is_array=array is not None)
     container: dict[str, Any] = {"env": env}
@@ -204,6 +214,7 @@ def _with_task(
         "pod": {
             **({"volumes": volumes} if volumes else {}),
             **({"affinity": _exclusive()} if options.exclusive else {}),
+            **({"initContainers": [_unpacking(workspace, image)]} if workspace.archive else {}),
         },
     }
     if shape.memory is not None:
@@ -211,7 +222,7 @@ def _with_task(
     if array is not None:
         task["min_available"] = 1
     replicas = shape.pods if array is None else array.count
-    job = job.task(TASK, image=options.image or workspace.image, replicas=replicas, **task)
+    job = job.task(TASK, image=image, replicas=replicas, **task)
     job = job.plugin("env")
     if array is not None:
         job = job.plugin(ARRAY_PLUGIN, *array.arguments)
@@ -242,8 +253,42 @@ def _with_parameters(argument: str, program: Program) -> str:
     return argument
 
 
+def _mount(workspace: Workspace) -> dict[str, Any]:
+    return {"name": "workdir", "mountPath": workspace.workdir}
+
+
+def _unpacked(job_name: str, workspace: Workspace) -> list[dict[str, Any]]:
+    """Return the volumes of a working directory that is in ConfigMaps."""
+    sources = [
+        {"configMap": {"name": name, "items": [{"key": CHUNK_KEY, "path": f"{number:02}"}]}}
+        for number, name in enumerate(configmap_names(job_name, workspace.archive))
+    ]
+    return [
+        {"name": "workdir", "emptyDir": {}},
+        {"name": PACKED_VOLUME, "projected": {"sources": sources}},
+    ]
+
+
+def configmap_names(job_name: str, archive: bytes) -> list[str]:
+    """Return the names of the ConfigMaps of a working directory."""
+    return [f"{job_name}-workdir-{number}" for number in range(len(chunks(archive)))]
+
+
+def _unpacking(workspace: Workspace, image: str) -> dict[str, Any]:
+    """Return the init container that unpacks the working directory."""
+    return {
+        "name": "workdir",
+        "image": image,
+        "command": ["/bin/sh", "-c", _UNPACK, "batholith", _PACKED_DIR, workspace.workdir],
+        "volumeMounts": [
+            _mount(workspace),
+            {"name": PACKED_VOLUME, "mountPath": _PACKED_DIR, "readOnly": True},
+        ],
+    }
+
+
 def _volumes(
-    options: SubmitOptions, program: Program, workspace: Workspace
+    options: SubmitOptions, program: Program, workspace: Workspace, job_name: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
@@ -251,6 +296,8 @@ def _volumes(
         volumes.append({"name": "script", "emptyDir": {}})
         mounts.append({"name": "script", "mountPath": SCRIPT_DIR})
     if workspace.workdir:
+        if workspace.archive:
+            return [*volumes, *_unpacked(job_name, workspace)], [*mounts, _mount(workspace)]
         volumes.append({"name": "workdir", "hostPath": {"path": workspace.workdir}})
         mount: dict[str, Any] = {"name": "workdir", "mountPath": workspace.workdir}
         mounts.append(mount if workspace.writable else {**mount, "readOnly": True})
@@ -294,7 +341,12 @@ def _problems(options: SubmitOptions, program: Program, workspace: Workspace) ->
     if options.append and not (options.output or options.error):
         yield f"{options.where('open-mode')}: there is neither --output nor --error"
     for name, path in (("output", options.output), ("error", options.error)):
-        if path and not workspace.writable and not path.startswith("/dev/"):
+        if path and workspace.archive and not path.startswith("/dev/"):
+            yield (
+                f"{options.where(name)} is not supported, as the copy of the working directory is"
+                f" not kept: use --ignore={name} to have it in the logs"
+            )
+        elif path and not workspace.writable and not path.startswith("/dev/"):
             yield (
                 f"{options.where(name)} is not supported, as the job cannot write to the working"
                 f" directory: use --workdir-rw, or --ignore={name} to have it in the logs"

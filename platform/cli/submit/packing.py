@@ -1,0 +1,137 @@
+"""The working directory as a compressed archive that fits into ConfigMaps."""
+
+import fnmatch
+import gzip
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from .errors import SubmitError
+
+IGNORE_FILE = ".batholithignore"
+MAX_PACKED = 1 << 20
+"""Bytes of an archive."""
+MAX_UNPACKED = 64 << 20
+"""Bytes of all files together."""
+CHUNK = 512 << 10
+"""Bytes of one ConfigMap, of which the API server accepts 1 MiB."""
+_ALWAYS_IGNORED = (".git",)
+_LARGEST = 3
+"""Files that an error names."""
+
+
+def pack(directory: Path) -> bytes:
+    """Return the files of *directory*, but those that its ignore file names, as a compressed tar.
+
+    Links are packed as links.
+
+    Raises:
+        SubmitError: they are too large, or one is neither a file nor a directory nor a link, or
+            cannot be read.
+    """
+    patterns = _patterns(directory)
+    sizes: list[tuple[int, str]] = []
+    buffer = io.BytesIO()
+    try:
+        with (
+            gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
+            tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for path in _files(directory, PurePosixPath(), patterns):
+                sizes.append((_size(directory / path), str(path)))
+                if sum(size for size, _ in sizes) > MAX_UNPACKED:
+                    raise _too_large(sizes)
+                archive.add(directory / path, arcname=str(path), recursive=False, filter=_plain)
+    except OSError as error:
+        raise SubmitError([f"cannot pack the working directory: {error}"]) from None
+    if len(buffer.getvalue()) > MAX_PACKED:
+        raise _too_large(sizes)
+    return buffer.getvalue()
+
+
+def chunks(archive: bytes) -> Sequence[bytes]:
+    """Return *archive* in pieces, one for each ConfigMap."""
+    return [archive[start : start + CHUNK] for start in range(0, len(archive), CHUNK)]
+
+
+def _patterns(directory: Path) -> Sequence[str]:
+    """Return the patterns of the ignore file.
+
+    Raises:
+        SubmitError: it cannot be read, or has a line that is not supported.
+    """
+    try:
+        text = (directory / IGNORE_FILE).read_text()
+    except FileNotFoundError:
+        return _ALWAYS_IGNORED
+    except (OSError, UnicodeDecodeError) as error:
+        raise SubmitError([f"cannot read {IGNORE_FILE}: {error}"]) from None
+    found = [*_ALWAYS_IGNORED]
+    for number, line in enumerate(text.splitlines(), start=1):
+        pattern = line.strip()
+        if pattern.startswith("!"):
+            raise SubmitError(
+                [f"{IGNORE_FILE}, line {number}: exceptions with ! are not supported"]
+            )
+        if pattern and not pattern.startswith("#"):
+            found.append(pattern)
+    return found
+
+
+def _files(
+    directory: Path, below: PurePosixPath, patterns: Sequence[str]
+) -> Iterator[PurePosixPath]:
+    for entry in sorted(os.scandir(directory / below), key=lambda each: each.name):
+        path = below / entry.name
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if any(_matches(path, pattern, is_directory=is_directory) for pattern in patterns):
+            continue
+        yield path
+        if is_directory:
+            yield from _files(directory, path, patterns)
+
+
+def _matches(path: PurePosixPath, pattern: str, *, is_directory: bool) -> bool:
+    """Return whether *pattern* names *path*: by its name or, with a slash, by its whole path."""
+    if pattern.endswith("/"):
+        if not is_directory:
+            return False
+        pattern = pattern.rstrip("/")
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(str(path), pattern.lstrip("/"))
+    return fnmatch.fnmatchcase(path.name, pattern)
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file; 0 for a directory or link.
+
+    Raises:
+        SubmitError: it is none of them.
+    """
+    found = path.lstat()
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size
+    if stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode):
+        return 0
+    raise SubmitError([f"{path} is neither a file nor a directory: name it in {IGNORE_FILE}"])
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out whose the file is here: it belongs to the user of the container."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _too_large(sizes: Sequence[tuple[int, str]]) -> SubmitError:
+    largest = ", ".join(name for _, name in sorted(sizes, reverse=True)[:_LARGEST])
+    return SubmitError(
+        [
+            f"the working directory has more than {MAX_PACKED >> 20} MiB compressed, or more than"
+            f" {MAX_UNPACKED >> 20} MiB (largest: {largest}): name files in {IGNORE_FILE}, or use"
+            " --no-workdir"
+        ]
+    )
