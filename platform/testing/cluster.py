@@ -49,8 +49,8 @@ class Cluster(ApiServer):
                 temporary one.
             crds: custom resource definitions in addition to Volcano's.
             admission: whether Volcano's objects and pods are defaulted and validated.
-            controllers: whether the controllers run: Volcano's, and those of Deployments,
-                ReplicaSets and the endpoints of Services.
+            controllers: whether the controllers run: Volcano's, and those of workloads and
+                the endpoints of Services.
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
             node_lifecycle: when nodes count as lost and their pods are deleted; by default as in

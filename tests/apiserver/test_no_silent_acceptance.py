@@ -85,7 +85,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced("local/proxy/service_proxy.py", {"spec": {"ports": [{"port": 80}]}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
-    "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
+    "apps/v1/daemonsets": enforced("local/workloads/daemon_sets.py", {"spec": _WORKLOAD}),
     "apps/v1/deployments": enforced("local/workloads/deployments.py", {"spec": _WORKLOAD}),
     "apps/v1/replicasets": enforced("local/workloads/replica_sets.py", {"spec": _WORKLOAD}),
     "apps/v1/statefulsets": enforced(

@@ -37,7 +37,7 @@ REAL_CONTROLLERS = (
 )
 """Those of kube-controller-manager."""
 
-TIMEOUT = 8.0
+TIMEOUT = 60.0
 """Seconds after which a test that waits is taken for broken."""
 
 NODE = "node-1"

@@ -73,8 +73,16 @@ class History:
 class RevisionWrites:
     """Reads and writes the revisions of one kind of owner."""
 
-    def __init__(self, client: Client, revisions: Informer[Revision], *, clock: Clock) -> None:
-        """*revisions* has the index ``owner``."""
+    def __init__(
+        self,
+        client: Client,
+        revisions: Informer[Revision],
+        *,
+        clock: Clock,
+        hash_label: str = HASH_LABEL,
+    ) -> None:
+        """*revisions* has the index ``owner``; *hash_label* is that of the revisions' hashes."""
+        self._hash_label = hash_label
         self._cache = WriteThroughCache(
             client, CONTROLLERREVISIONS, Revision, revisions, clock=clock
         )
@@ -84,7 +92,30 @@ class RevisionWrites:
         found = self._cache.by_index("owner", meta.identity)
         return History(sorted(found, key=lambda each: (each.revision, each.metadata.name)))
 
-    async def create(
+    async def ensure(
+        self, owner: Owner, data: Json, *, labels: Json, collisions: int | None
+    ) -> tuple[History, Revision, int | None]:
+        """Return the revisions, the latest one with the content *data*, and the collisions.
+
+        Raises:
+            RequeueError: a revision was changed or deleted concurrently.
+            ApiError, ConnectionLostError: it was rejected, or may have been created.
+        """
+        history = self.of(owner.metadata)
+        equal = history.equal(data)
+        if equal is not None:
+            if equal.revision < history.next_number - 1:
+                equal = await self._renumber(equal, history.next_number)
+            return history, equal, collisions
+        while True:
+            created = await self._create(
+                owner, data, labels=labels, number=history.next_number, collisions=collisions
+            )
+            if created is not None:
+                return self.of(owner.metadata), created, collisions
+            collisions = (collisions or 0) + 1
+
+    async def _create(
         self, owner: Owner, data: Json, *, labels: Json, number: int, collisions: int | None
     ) -> Revision | None:
         """Create a revision, or return the one of a request without response.
@@ -102,7 +133,7 @@ class RevisionWrites:
             "metadata": {
                 "name": name,
                 "namespace": meta.namespace,
-                "labels": {**labels, HASH_LABEL: digest},
+                "labels": {**labels, self._hash_label: digest},
                 "ownerReferences": [msgspec.to_builtins(owner.controller_reference())],
             },
             "data": data,
@@ -116,7 +147,7 @@ class RevisionWrites:
                 raise RequeueError("ControllerRevision was deleted concurrently") from None
             return found if found.data == data and meta.controls(found.metadata) else None
 
-    async def renumber(self, found: Revision, number: int) -> Revision:
+    async def _renumber(self, found: Revision, number: int) -> Revision:
         """Make a former revision the latest one: the owner was rolled back to it."""
         return await self._cache.patch(found.metadata, {"revision": number})
 

@@ -12,7 +12,9 @@ from ...machinery.reconcile.controller import Controller, ControllerSettings
 from ...model.meta import HasMeta
 from ...model.names import (
     CONTROLLERREVISIONS,
+    DAEMONSETS,
     DEPLOYMENTS,
+    NODES,
     PERSISTENTVOLUMECLAIMS,
     PODS,
     REPLICASETS,
@@ -20,9 +22,12 @@ from ...model.names import (
     SERVICES,
     STATEFULSETS,
 )
+from .daemon_rules import DaemonSet
+from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
 from .deployments import DeploymentController
 from .endpoints import EndpointsController
+from .node_rules import Node
 from .replica_rules import ReplicaSet
 from .replica_sets import ReplicaSetController
 from .revisions import Revision
@@ -108,6 +113,16 @@ def workload_controllers(
             settings=settings,
             clock=clock,
             recorder=recorder.with_component("statefulset-controller"),
+        ),
+        "daemon-set-controller": DaemonSetController(
+            accounts.client("daemon-set-controller"),
+            daemon_sets=Informer(client, DAEMONSETS, DaemonSet, indexes={"namespace": _namespace}),
+            nodes=Informer(client, NODES, Node),
+            revisions=revisions,
+            pods=pods,
+            settings=settings,
+            clock=clock,
+            recorder=recorder.with_component("daemonset-controller"),
         ),
         "replication-controller": ReplicaSetController(
             accounts.client("replication-controller"),

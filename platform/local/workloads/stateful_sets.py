@@ -18,7 +18,7 @@ from ...machinery.reconcile.controller import Controller, ControllerSettings, Sy
 from ...machinery.reconcile.events import Events
 from ...model.names import PERSISTENTVOLUMECLAIMS, STATEFULSETS
 from .pod_writes import PodWrites, enqueue_owner
-from .revisions import REVISION_LABEL, History, Revision, RevisionWrites, template_data
+from .revisions import REVISION_LABEL, Revision, RevisionWrites, template_data
 from .stateful_rules import (
     CreateClaims,
     CreatePod,
@@ -104,7 +104,13 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
         pods = await self._pods.claim(
             found, found.selector, StatefulSet, adopts=lambda pod: found.ordinal(pod) >= 0
         )
-        history, update, collisions = await self._update_revision(found)
+        owner = Owner(resource=STATEFULSETS, metadata=found.metadata)
+        history, update, collisions = await self._revisions.ensure(
+            owner,
+            template_data(msgspec.json.decode(found.spec.template)),
+            labels=dict(found.spec.selector.match_labels) if found.spec.selector else {},
+            collisions=found.status.get("collisionCount"),
+        )
         current = history.named(str(found.status.get("currentRevision") or "")) or update
         revisions = PodRevisions(
             current.metadata.name, update.metadata.name, current.template, update.template
@@ -126,26 +132,6 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
             expired=history.expired(live, found.spec.revision_history_limit),
             now=self.clock.now().timestamp(),
         )
-
-    async def _update_revision(self, found: StatefulSet) -> tuple[History, Revision, int | None]:
-        """Return the revisions, that of the current template, and the collisions of names."""
-        collisions = found.status.get("collisionCount")
-        history = self._revisions.of(found.metadata)
-        data = template_data(msgspec.json.decode(found.spec.template))
-        equal = history.equal(data)
-        if equal is not None:
-            if equal.revision < history.next_number - 1:
-                equal = await self._revisions.renumber(equal, history.next_number)
-            return history, equal, collisions
-        owner = Owner(resource=STATEFULSETS, metadata=found.metadata)
-        labels = dict(found.spec.selector.match_labels) if found.spec.selector else {}
-        while True:
-            created = await self._revisions.create(
-                owner, data, labels=labels, number=history.next_number, collisions=collisions
-            )
-            if created is not None:
-                return self._revisions.of(found.metadata), created, collisions
-            collisions = (collisions or 0) + 1
 
     def decide(self, view: StatefulView) -> Iterator[StatefulEffect]:
         """Return what is due; see :func:`.stateful_rules.decide`."""

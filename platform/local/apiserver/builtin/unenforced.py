@@ -29,7 +29,6 @@ class UnenforcedKind(NamedTuple):
 _RUN = "run"
 _ENFORCED = "enforced"
 _USED = "used"
-_NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.sh/v1alpha1)"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
@@ -45,7 +44,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
-    ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
@@ -244,6 +242,7 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "DaemonSet"): _workload,
     ("apps", "Deployment"): _workload,
     ("apps", "ReplicaSet"): _workload,
     ("apps", "StatefulSet"): _workload,
