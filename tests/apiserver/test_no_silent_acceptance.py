@@ -55,6 +55,10 @@ _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage"
 _SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 _BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
 _SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
+_RULE = {"apiGroups": ["a.b"], "apiVersions": ["*"], "resources": ["c"], "operations": ["*"]}
+_POLICY_SPEC = {
+    "matchConstraints": {"resourceRules": [_RULE]}, "validations": [{"expression": "true"}],
+}  # fmt: skip
 ROWS: Mapping[str, EnforcementRow] = {
     "v1/bindings": enforced(f"{SERVER}/verbs/pod_subresources.py"),
     "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
@@ -128,8 +132,13 @@ ROWS: Mapping[str, EnforcementRow] = {
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": enforced(
         f"{SERVER}/admission/webhooks.py", {"webhooks": []}
     ),
-    "admissionregistration.k8s.io/v1/validatingadmissionpolicies": warned({"spec": {}}),
-    "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": warned({"spec": {}}),
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicies": enforced(
+        f"{SERVER}/admission/policies.py", {"spec": _POLICY_SPEC}
+    ),
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": enforced(
+        f"{SERVER}/admission/policies.py",
+        {"spec": {"policyName": "p", "validationActions": ["Deny"]}},
+    ),
     "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": enforced(
         f"{SERVER}/admission/webhooks.py", {"webhooks": []}
     ),

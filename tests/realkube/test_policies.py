@@ -1,15 +1,22 @@
 """The rules that hold without webhooks: policies in CEL, on a real API server."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from support.admission import admit, job, queue, task
-from support.api_servers import RealServerFactory, merge_patch, real_servers
-from support.cel_policies import RESOURCES, install
+from support.api_servers import (
+    EmbeddedServerFactory,
+    RealServerFactory,
+    ServerFactory,
+    merge_patch,
+    real_servers,
+)
+from support.cel_policies import RESOURCES, install, path_of, policies
 from support.denial_phrases import CASES, filled
 from support.denials_on_servers import create_queues, denials
 from support.embedded_apiserver import RawResponse, Server
@@ -18,7 +25,8 @@ from support.realkube import RealKube
 from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS
-from batholith.model.admission import DeniedError
+from batholith.model import crds as definitions
+from batholith.model.admission import DeniedError, Webhook
 from batholith.model.names import JOBS, QUEUES
 
 Json = dict[str, Any]
@@ -27,11 +35,37 @@ DATA = Path(__file__).parents[1] / "data"
 BY_A_POLICY = "ValidatingAdmissionPolicy"
 
 
+class EmbeddedFactory(EmbeddedServerFactory):
+    """Embedded servers with the policies."""
+
+    @asynccontextmanager
+    async def start(
+        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        async with super().start(directory, webhooks=webhooks, crds=definitions.load()) as server:
+            await server.create(JOBS.path("default"), _wrong_job())
+            for each in policies():
+                await server.create(path_of(each["kind"]), each)
+            yield server
+
+
+def _wrong_job() -> Json:
+    """A job that was stored before the policies."""
+    return stored(minAvailable=9, plugins={"nosuch": []}) | {"metadata": {"name": "before"}}
+
+
+@pytest.fixture(scope="module", params=["embedded", "real"])
+def servers(request: pytest.FixtureRequest) -> ServerFactory:
+    if request.param == "embedded":
+        return EmbeddedFactory()
+    started: ServerFactory = request.getfixturevalue("real_with_policies")
+    return started
+
+
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
+def real_with_policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     def prepare(kube: RealKube) -> None:
-        wrong = stored(minAvailable=9, plugins={"nosuch": []}) | {"metadata": {"name": "before"}}
-        assert kube.request_json("POST", JOBS.path("default"), wrong) == 201
+        assert kube.request_json("POST", JOBS.path("default"), _wrong_job()) == 201
         install(kube)
 
     with real_servers(tmp_path_factory.mktemp("kube"), prepare=prepare) as started:
@@ -39,7 +73,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFact
 
 
 @pytest.fixture
-async def server(servers: RealServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as started:
         yield started
 

@@ -145,7 +145,9 @@ class _ServerCore:
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
         self._authorizer = _authorizer(self._store, self._catalog)
-        self._dynamic = DynamicAdmission(self._store, self._catalog, lookup.get)
+        self._dynamic = DynamicAdmission(
+            self._store, self._catalog, self._authorizer, get=lookup.get, list_all=lookup.list
+        )
         admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)

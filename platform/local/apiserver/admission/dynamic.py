@@ -1,49 +1,65 @@
-"""Admission by the webhooks that users configure, kept up to date with their configurations."""
+"""Admission by the webhooks and policies that users configure, kept up to date with them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ....model.names import NAMESPACES, Resource
+from ..authorization.authorizer import Authorizer
 from ..discovery.catalog import Catalog
+from ..http.auth import APISERVER_USER
 from ..http.requests import Json
 from ..kinds.groups import ADMISSION
 from ..storage.object_store import ObjectStore
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from .attributes import AdmissionAttributes
+from .policies import BINDING, POLICY, Policies, Readers
 from .responses import WebhookNeededError, WebhookResponses
 from .services import ServiceResolver
 from .webhook_client import WebhookClient
 from .webhooks import MUTATING, VALIDATING, Webhooks
 
-MUTATING_CONFIGURATIONS = Resource(
-    ADMISSION, "v1", "mutatingwebhookconfigurations", MUTATING, namespaced=False
+RESOURCES = tuple(
+    Resource(ADMISSION, "v1", plural, kind, namespaced=False)
+    for plural, kind in (
+        ("mutatingwebhookconfigurations", MUTATING),
+        ("validatingwebhookconfigurations", VALIDATING),
+        ("validatingadmissionpolicies", POLICY),
+        ("validatingadmissionpolicybindings", BINDING),
+    )
 )
-VALIDATING_CONFIGURATIONS = Resource(
-    ADMISSION, "v1", "validatingwebhookconfigurations", VALIDATING, namespaced=False
-)
+"""What configures admission."""
 
 
 class DynamicAdmission:
-    """What users configure: without any configuration, each write checks two empty tuples."""
+    """What users configure: without any configuration, each write checks three empty tuples."""
 
     def __init__(
         self,
         store: ObjectStore,
         catalog: Catalog,
+        authorizer: Authorizer,
+        *,
         get: Callable[[Resource, str, str], Json | None],
+        list_all: Callable[[Resource], Iterable[Json]],
     ) -> None:
-        """*get* returns an object as the write under review finds it."""
+        """*get* and *list_all* return objects as the write under review finds them."""
         self._store = store
         self._catalog = catalog
+
+        def namespace(name: str) -> Json | None:
+            return get(NAMESPACES, "", name)
+
         self._webhooks = Webhooks(
-            namespace=lambda name: get(NAMESPACES, "", name), equivalents=catalog.equivalents
+            namespace=namespace, equivalents=catalog.equivalents, authorizer=authorizer
         )
+        readers = Readers(namespace, catalog.kind_named, get, list_all, catalog.equivalents)
+        self._policies = Policies(readers, authorizer)
         self._client = WebhookClient(ServiceResolver(self._committed, self._committed_in))
         self._stores: dict[ResourceStore, str] = {}
 
     def rebuild(self) -> None:
         """Read all configurations."""
-        for resource in (MUTATING_CONFIGURATIONS, VALIDATING_CONFIGURATIONS):
+        for resource in RESOURCES:
             resource_store = self._store.resource_store(self._catalog.require(resource))
             self._stores[resource_store] = resource.kind
             self._configure(resource_store)
@@ -54,10 +70,12 @@ class DynamicAdmission:
             self._configure(resource_store)
 
     def _configure(self, resource_store: ResourceStore) -> None:
-        entries = resource_store.entries()
-        self._webhooks.configure(
-            self._stores[resource_store], [entry.shared() for entry in entries]
-        )
+        kind = self._stores[resource_store]
+        objects = [entry.shared() for entry in resource_store.entries()]
+        if kind in (MUTATING, VALIDATING):
+            self._webhooks.configure(kind, objects)
+        else:
+            self._policies.configure(kind, objects)
 
     def new_responses(self) -> WebhookResponses | None:
         """Return where a write collects the responses of webhooks; ``None`` if there are none."""
@@ -87,12 +105,14 @@ class DynamicAdmission:
         return self._webhooks.mutate(attributes, obj, rerun)
 
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
-        """Let validating webhooks check a write.
+        """Let policies and validating webhooks check a write.
 
         Raises:
             WebhookNeededError: webhooks must be called first.
-            StatusError: a webhook denies the write, or cannot be called.
+            StatusError: one denies the write, or a webhook cannot be called.
         """
+        if self._policies.active and attributes.user is not APISERVER_USER:
+            self._policies.validate(attributes, obj)
         if self._webhooks.validating and attributes.responses is not None:
             self._webhooks.validate(attributes, obj)
 

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ....model.selectors import SelectorError
+from ..authorization.authorizer import Authorizer
+from ..cel.environment import CompileError, EvaluationError
 from ..errors.fields import MalformedError
-from ..errors.status import bad_request, internal
+from ..errors.status import bad_request, forbidden, internal
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..kinds.patches import PatchError, json_patch
 from .attributes import AdmissionAttributes
+from .conditions import Conditions, in_kind, subject_in
 from .matching import Match, NamespaceReader, is_exempt
 from .responses import WebhookCall, WebhookNeededError
 from .reviews import (
@@ -46,6 +49,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     name: str
     match: Match
+    conditions: Conditions
     client_config: Json
     timeout: int
     """Seconds."""
@@ -85,7 +89,9 @@ class Webhooks:
         *,
         namespace: NamespaceReader,
         equivalents: Callable[[KindInfo], Sequence[KindInfo]],
+        authorizer: Authorizer,
     ) -> None:
+        self._authorizer = authorizer
         self._namespace = namespace
         self._equivalents = equivalents
         self.mutating: tuple[Hook, ...] = ()
@@ -94,7 +100,7 @@ class Webhooks:
     def configure(self, kind: str, configurations: Sequence[Json]) -> None:
         """Replace all configurations of *kind*."""
         ordered = sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
-        hooks = tuple(hook for each in ordered for hook in _hooks(each))
+        hooks = tuple(hook for each in ordered for hook in _hooks(each, self._authorizer))
         if kind == MUTATING:
             self.mutating = hooks
         else:
@@ -176,12 +182,22 @@ class Webhooks:
     def _kind_for(
         self, hook: Hook, attributes: AdmissionAttributes, obj: Json | None
     ) -> KindInfo | None:
-        return hook.match.resource_for(
+        kind = hook.match.resource_for(
             attributes,
             obj,
             equivalents=self._equivalents(attributes.kind),
             namespace=self._namespace,
         )
+        if kind is None:
+            return None
+        try:
+            holds = hook.conditions.match(subject_in(kind, attributes, obj))
+        except (CompileError, EvaluationError) as error:
+            if hook.ignores_failures:
+                log.warning("match conditions of %s: %s", hook.name, error)
+                return None
+            raise forbidden(attributes.kind.resource, attributes.name, str(error)) from error
+        return kind if holds else None
 
     def _results(
         self,
@@ -207,7 +223,7 @@ class Webhooks:
                 )
                 found.append(None)
                 continue
-            shown, old = _in_kind(kind, attributes, obj, attributes.old_object)
+            shown, old = in_kind(kind, attributes, obj, attributes.old_object)
             request = review_request(attributes, kind, shown, old)
             key = hashlib.sha256(msgspec.json.encode(request, order="sorted")).digest()
             response = responses.find(hook, key)
@@ -235,7 +251,7 @@ def _read(hook: Hook, response: Json, *, mutating: bool) -> ReviewResult | None:
     return None
 
 
-def _hooks(configuration: Json) -> Iterator[Hook]:
+def _hooks(configuration: Json, authorizer: Authorizer) -> Iterator[Hook]:
     """Yield the webhooks of one configuration."""
     mutating = configuration["kind"] == MUTATING
     metadata = configuration["metadata"]
@@ -252,6 +268,7 @@ def _hooks(configuration: Json) -> Iterator[Hook]:
             uid=f"{metadata['uid']}/{metadata.get('generation', 0)}/{index}",
             name=str(each.get("name", "")),
             match=match,
+            conditions=Conditions(each.get("matchConditions") or (), authorizer),
             client_config=each.get("clientConfig") or {},
             timeout=each.get("timeoutSeconds") or _DEFAULT_TIMEOUT,
             version=version,
@@ -259,16 +276,6 @@ def _hooks(configuration: Json) -> Iterator[Hook]:
             dry_run_safe=each.get("sideEffects") in ("None", "NoneOnDryRun"),
             reinvoked=mutating and each.get("reinvocationPolicy") == "IfNeeded",
         )
-
-
-def _in_kind(
-    kind: KindInfo, attributes: AdmissionAttributes, *objects: Json | None
-) -> list[Json | None]:
-    """Return *objects*, which are in the version of the request, in *kind*."""
-    requested = attributes.kind
-    if kind is requested:
-        return list(objects)
-    return [each and kind.from_stored(requested.to_stored({**each})) for each in objects]
 
 
 def _as_mutating_webhooks_see(attributes: AdmissionAttributes, obj: Json) -> Json:
@@ -288,7 +295,7 @@ def _patched(
     attributes: AdmissionAttributes, kind: KindInfo, obj: Json, patch: list[dict[str, Any]]
 ) -> Json:
     """Return *obj* as a webhook patches it, which saw it in *kind*."""
-    seen = _in_kind(kind, attributes, _as_mutating_webhooks_see(attributes, obj))[0]
+    seen = in_kind(kind, attributes, _as_mutating_webhooks_see(attributes, obj))[0]
     try:
         changed: Json = json_patch(seen, patch)
     except PatchError as error:

@@ -19,6 +19,7 @@ from . import (
     job_status,
     pod_defaults,
     pod_strategy,
+    policy_validation,
     stored_defaults,
     webhook_validation,
     workloads,
@@ -121,10 +122,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
     (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
-        default=stored_defaults.default_admission_policy
+        default=stored_defaults.default_admission_policy,
+        validate=policy_validation.validate_policy,
     ),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
-        default=stored_defaults.default_admission_binding
+        default=stored_defaults.default_admission_binding,
+        validate=policy_validation.validate_binding,
     ),
     (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): StrategyHooks(

@@ -33,7 +33,6 @@ _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
-_NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 
 _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
@@ -58,8 +57,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
     ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
@@ -214,16 +211,30 @@ def _webhook_configuration(obj: Json) -> Found:
     for index, hook in enumerate(_list(obj.get("webhooks"))):
         path = f"webhooks[{index}]"
         for number, rule in enumerate(_list(_dict(hook).get("rules"))):
-            where = f"{path}.rules[{number}]"
-            if "CONNECT" in _list(_dict(rule).get("operations")):
-                yield f"{where}.operations[CONNECT]", "connections to pods are not reviewed"
-            for resource in _list(_dict(rule).get("resources")):
-                subresource = str(resource).partition("/")[2]
-                if subresource not in _REVIEWED_SUBRESOURCES:
-                    why = "of subresources, only writes of the status are reviewed"
-                    yield f"{where}.resources[{resource}]", why
-        if _dict(hook).get("matchConditions"):
-            yield f"{path}.matchConditions", "CEL is not evaluated"
+            yield from _admission_rule(_dict(rule), f"{path}.rules[{number}]")
+
+
+def _admission_policy(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    rules = _list(_dict(spec.get("matchConstraints")).get("resourceRules"))
+    for index, rule in enumerate(rules):
+        yield from _admission_rule(_dict(rule), f"spec.matchConstraints.resourceRules[{index}]")
+    if spec.get("auditAnnotations"):
+        yield "spec.auditAnnotations", "there is no audit log"
+
+
+def _policy_binding(obj: Json) -> Found:
+    if "Audit" in _list(_dict(obj.get("spec")).get("validationActions")):
+        yield "spec.validationActions[Audit]", "there is no audit log"
+
+
+def _admission_rule(rule: Json, path: str) -> Found:
+    if "CONNECT" in _list(rule.get("operations")):
+        yield f"{path}.operations[CONNECT]", "connections to pods are not reviewed"
+    for resource in _list(rule.get("resources")):
+        if str(resource).partition("/")[2] not in _REVIEWED_SUBRESOURCES:
+            why = "of subresources, only writes of the status are reviewed"
+            yield f"{path}.resources[{resource}]", why
 
 
 def _definition(obj: Json) -> Found:
@@ -240,6 +251,8 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,
+    (ADMISSION, "ValidatingAdmissionPolicy"): _admission_policy,
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "DaemonSet"): _workload,

@@ -5,7 +5,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....model import validation
+from ..cel.policy_expressions import Expressions
 from ..errors.fields import FieldError, duplicate, invalid, not_supported, required
+from .expression_validation import validate_conditions
 from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
@@ -38,12 +40,12 @@ def _validate_webhook(hook: Json, path: str, errors: list[FieldError]) -> None:
     _validate_name(hook.get("name", ""), f"{path}.name", errors)
     for index, rule in enumerate(hook.get("rules") or ()):
         validate_rule(rule, f"{path}.rules[{index}]", errors)
-    _check_choice(hook, "failurePolicy", ("Fail", "Ignore"), path, errors)
-    _check_choice(hook, "matchPolicy", ("Equivalent", "Exact"), path, errors)
+    check_choice(hook, "failurePolicy", ("Fail", "Ignore"), path, errors)
+    check_choice(hook, "matchPolicy", ("Equivalent", "Exact"), path, errors)
     if hook.get("sideEffects") is None:
         text = f"must specify one of {', '.join(_SIDE_EFFECTS)}"
         errors.append(required(f"{path}.sideEffects", text))
-    _check_choice(hook, "sideEffects", _SIDE_EFFECTS, path, errors)
+    check_choice(hook, "sideEffects", _SIDE_EFFECTS, path, errors)
     timeout = hook.get("timeoutSeconds")
     if timeout is not None and not 1 <= timeout <= _MAX_TIMEOUT:
         text = f"the timeout value must be between 1 and {_MAX_TIMEOUT} seconds"
@@ -51,13 +53,17 @@ def _validate_webhook(hook: Json, path: str, errors: list[FieldError]) -> None:
     for key in ("namespaceSelector", "objectSelector"):
         if hook.get(key) is not None:
             validate_selector(hook[key], f"{path}.{key}", errors)
-    _check_choice(hook, "reinvocationPolicy", ("IfNeeded", "Never"), path, errors)
+    check_choice(hook, "reinvocationPolicy", ("IfNeeded", "Never"), path, errors)
+    if conditions := hook.get("matchConditions"):
+        expressions = Expressions(params=False, namespace=False)
+        validate_conditions(conditions, f"{path}.matchConditions", expressions, errors)
     _validate_client_config(hook.get("clientConfig") or {}, f"{path}.clientConfig", errors)
 
 
-def _check_choice(
+def check_choice(
     obj: Json, key: str, allowed: Sequence[str], path: str, errors: list[FieldError]
 ) -> None:
+    """Check that a field has one of the values of a fixed set, if it is set."""
     if obj.get(key) is not None and obj[key] not in allowed:
         errors.append(not_supported(f"{path}.{key}", obj[key], allowed))
 
@@ -106,7 +112,7 @@ def validate_rule(
         if not version:
             errors.append(required(f"{path}.apiVersions[{index}]"))
     _validate_resources(rule.get("resources") or (), f"{path}.resources", errors)
-    _check_choice(rule, "scope", _SCOPES, path, errors)
+    check_choice(rule, "scope", _SCOPES, path, errors)
 
 
 def _validate_names(rule: Json, key: str, what: str, path: str, errors: list[FieldError]) -> None:

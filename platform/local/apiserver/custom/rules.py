@@ -445,7 +445,7 @@ def _compiles(
         what = "compilation failed" if key == "rule" else "messageExpression compilation failed"
         errors.append(invalid(f"{path}.{key}", rule, f"{what}: {error}"))
         return False
-    if found not in (result, "dyn"):
+    if found != result:
         what = "cel expression must evaluate to a bool"
         if key != "rule":
             what = "messageExpression must evaluate to a string"

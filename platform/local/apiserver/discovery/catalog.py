@@ -47,6 +47,13 @@ class Catalog:
         """
         return self._by_path[resource.group, resource.version, resource.plural]
 
+    def kind_named(self, api_version: str, name: str) -> KindInfo | None:
+        """Return the served kind with an ``apiVersion`` and ``kind``."""
+        for kind in self._by_path.values():
+            if kind.resource.kind == name and kind.resource.api_version == api_version:
+                return kind
+        return None
+
     def equivalents(self, kind: KindInfo) -> tuple[KindInfo, ...]:
         """Return the other served kinds that represent the same stored objects."""
         if kind.custom:

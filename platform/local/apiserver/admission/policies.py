@@ -1,0 +1,317 @@
+"""ValidatingAdmissionPolicies and their bindings."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ....model.meta import LabelSelector
+from ....model.names import Resource
+from ....model.selectors import SelectorError, from_label_selector
+from ..authorization.authorizer import Authorizer
+from ..cel.environment import CompileError, EvaluationError, Program
+from ..cel.policy_expressions import Expressions
+from ..errors.status import StatusError, forbidden
+from ..http.requests import Json
+from ..kinds.info import KindInfo
+from .attributes import AdmissionAttributes
+from .conditions import Condition, Subject, all_hold, authorizing, compile_conditions, subject_in
+from .matching import Match, NamespaceReader, is_exempt, labels_of
+
+log = logging.getLogger(__name__)
+
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+_MAX_MESSAGE = 5 * 1024
+_CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
+
+
+T = TypeVar("T")
+
+
+class ParamsError(Exception):
+    """The parameters of a binding cannot be determined; the text is the reason."""
+
+
+class Validation(NamedTuple):
+    """One validation of a policy."""
+
+    expression: str
+    program: Program
+    message: str
+    message_program: Program | None
+    reason: str
+
+
+class Decision(NamedTuple):
+    """Why a policy denies a write."""
+
+    message: str
+    reason: str = "Invalid"
+
+
+class Readers(NamedTuple):
+    """What policies read of the cluster, as the write under review finds it."""
+
+    namespace: NamespaceReader
+    kind_named: Callable[[str, str], KindInfo | None]
+    """Returns the kind of an API version and kind name."""
+
+    get: Callable[[Resource, str, str], Json | None]
+    list: Callable[[Resource], Iterable[Json]]
+    equivalents: Callable[[KindInfo], Sequence[KindInfo]]
+
+
+class Binding:
+    """A binding of a policy."""
+
+    def __init__(self, obj: Json) -> None:
+        spec = obj.get("spec") or {}
+        self.name = str(obj["metadata"]["name"])
+        self.policy = str(spec.get("policyName", ""))
+        self.actions = tuple(spec.get("validationActions") or ())
+        self.param_ref: Json | None = spec.get("paramRef")
+        limits = spec.get("matchResources")
+        self.match = None
+        if limits:
+            # Without rules, a binding has those of its policy.
+            rules = limits.get("resourceRules") or [_EVERYTHING]
+            excluded = limits.get("excludeResourceRules") or ()
+            self.match = Match(limits, rules, excluded=excluded)
+
+
+_EVERYTHING: Json = {
+    "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"],
+}  # fmt: skip
+
+
+class Policy:
+    """A policy; its expressions are compiled when a write first matches."""
+
+    def __init__(self, obj: Json) -> None:
+        self._spec: Json = obj.get("spec") or {}
+        self.name = str(obj["metadata"]["name"])
+        constraints = self._spec.get("matchConstraints") or {}
+        self.match = Match(
+            constraints,
+            constraints.get("resourceRules") or (),
+            excluded=constraints.get("excludeResourceRules") or (),
+        )
+        self.ignores_failures = self._spec.get("failurePolicy") == "Ignore"
+        self.param_kind: Json | None = self._spec.get("paramKind")
+        self._expressions: Expressions | None = None
+        self._conditions: list[Condition] = []
+        self._validations: list[Validation] = []
+
+    def _compile(self) -> Expressions:
+        expressions = Expressions(params=self.param_kind is not None)
+        self._conditions = compile_conditions(expressions, self._spec.get("matchConditions") or ())
+        for each in self._spec.get("variables") or ():
+            expressions.define(each["name"], each["expression"])
+        self._validations = [
+            Validation(
+                each["expression"],
+                expressions.compile(each["expression"]),
+                (each.get("message") or "").strip(),
+                expressions.compile(each["messageExpression"], authorizer=False)
+                if each.get("messageExpression")
+                else None,
+                each.get("reason") or "Invalid",
+            )
+            for each in self._spec.get("validations") or ()
+        ]
+        return expressions
+
+    def evaluate(
+        self, subject: Subject, namespace: Json | None, params: Json | None
+    ) -> list[Decision]:
+        """Return why the policy denies the write with *params*; of all validations that fail."""
+        try:
+            if self._expressions is None:
+                self._expressions = self._compile()
+            values = {**subject.values(), "namespaceObject": namespace}
+            if self.param_kind is not None:
+                values["params"] = params
+            activation = self._expressions.activation(values)
+            if not all_hold(self._conditions, activation):
+                return []
+        except (CompileError, EvaluationError) as error:
+            return [] if self.ignores_failures else [Decision(str(error))]
+        return list(self._denials(activation))
+
+    def _denials(self, activation: Any) -> Iterator[Decision]:
+        for each in self._validations:
+            try:
+                if each.program.evaluate(activation) is True:
+                    continue
+            except EvaluationError as error:
+                if not self.ignores_failures:
+                    text = f"expression '{each.expression}' resulted in error: {error}"
+                    yield Decision(text)
+                continue
+            message = _message(each, activation) or each.message
+            yield Decision(message or f"failed expression: {each.expression.strip()}", each.reason)
+
+
+def _message(validation: Validation, activation: Any) -> str:
+    """Return the value of a ``messageExpression``; empty if there is none that fits."""
+    if validation.message_program is None:
+        return ""
+    try:
+        found = validation.message_program.evaluate(activation)
+    except EvaluationError as error:
+        log.debug("messageExpression of %r: %s", validation.expression, error)
+        return ""
+    text = found.strip() if isinstance(found, str) else ""
+    return "" if "\n" in text or len(text.encode()) > _MAX_MESSAGE else text
+
+
+class Policies:
+    """All policies and bindings."""
+
+    def __init__(self, readers: Readers, authorizer: Authorizer) -> None:
+        self._readers = readers
+        self._authorizer = authorizer
+        self._policies: tuple[Policy, ...] = ()
+        self._bindings: dict[str, list[Binding]] = {}
+        self.active: tuple[Policy, ...] = ()
+        """Policies with a binding, in the order of their names."""
+
+    def configure(self, kind: str, objects: Iterable[Json]) -> None:
+        """Replace all objects of *kind*."""
+        ordered = sorted(objects, key=lambda each: str(each["metadata"]["name"]))
+        if kind == POLICY:
+            self._policies = tuple(found for each in ordered if (found := _read(Policy, each)))
+        else:
+            self._bindings = {}
+            for each in ordered:
+                if binding := _read(Binding, each):
+                    self._bindings.setdefault(binding.policy, []).append(binding)
+        self.active = tuple(each for each in self._policies if each.name in self._bindings)
+
+    def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Let the policies check a write.
+
+        Raises:
+            StatusError: a policy denies it.
+        """
+        if is_exempt(attributes.kind.resource):
+            return
+        denials: list[tuple[str, Decision]] = []
+        for policy in self.active:
+            kind = self._matching_kind(policy.match, attributes, obj)
+            if kind is not None:
+                with authorizing(self._authorizer, attributes.user):
+                    denials += self._apply(policy, subject_in(kind, attributes, obj))
+        if denials:
+            raise _denied(attributes, obj, *denials[0])
+
+    def _matching_kind(
+        self, match: Match, attributes: AdmissionAttributes, obj: Json | None
+    ) -> KindInfo | None:
+        return match.resource_for(
+            attributes,
+            obj,
+            equivalents=self._readers.equivalents(attributes.kind),
+            namespace=self._readers.namespace,
+        )
+
+    def _apply(self, policy: Policy, subject: Subject) -> Iterator[tuple[str, Decision]]:
+        """Yield the denials by *policy* with the name of its binding; give its warnings."""
+        attributes = subject.attributes
+        namespace = None
+        if attributes.namespace:
+            namespace = self._readers.namespace(attributes.namespace)
+        for binding in self._bindings[policy.name]:
+            if binding.match is not None and not self._matching_kind(
+                binding.match, attributes, subject.obj
+            ):
+                continue
+            by = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}'"
+            try:
+                found = list(self._params(policy, binding, attributes))
+            except ParamsError as error:
+                if not policy.ignores_failures:
+                    yield by, Decision(f"failed to configure binding: {error}")
+                continue
+            for params in found:
+                for decision in policy.evaluate(subject, namespace, params):
+                    if "Warn" in binding.actions and attributes.warnings is not None:
+                        text = f"Validation failed for {by}: {decision.message}"
+                        attributes.warnings.append(text)
+                    if "Deny" in binding.actions:
+                        yield by, decision
+
+    def _params(
+        self, policy: Policy, binding: Binding, attributes: AdmissionAttributes
+    ) -> Iterator[Json | None]:
+        """Yield the parameters with which a policy is evaluated.
+
+        Raises:
+            ParamsError: they cannot be determined.
+        """
+        wanted, ref = policy.param_kind, binding.param_ref
+        if wanted is None or ref is None:
+            yield None
+            return
+        kind = self._readers.kind_named(wanted.get("apiVersion", ""), wanted.get("kind", ""))
+        if kind is None:
+            shown = f"{wanted.get('apiVersion', '')}, Kind={wanted.get('kind', '')}"
+            raise ParamsError(f"paramKind kind `{shown}` not known")
+        namespace = self._param_namespace(kind, ref, attributes)
+        found = False
+        for params in self._select(kind, ref, namespace):
+            found = True
+            yield params
+        if not found and ref.get("parameterNotFoundAction", "Deny") == "Deny":
+            raise ParamsError(
+                "no params found for policy binding with `Deny` parameterNotFoundAction"
+            )
+
+    def _param_namespace(self, kind: KindInfo, ref: Json, attributes: AdmissionAttributes) -> str:
+        if not kind.resource.namespaced:
+            if ref.get("namespace"):
+                raise ParamsError(
+                    "paramRef.namespace must not be provided for a cluster-scoped `paramKind`"
+                )
+            return ""
+        namespace = str(ref.get("namespace") or attributes.namespace)
+        if not namespace:
+            raise ParamsError(
+                "cannot use namespaced paramRef in policy binding that matches cluster-scoped "
+                "resources"
+            )
+        return namespace
+
+    def _select(self, kind: KindInfo, ref: Json, namespace: str) -> Iterator[Json]:
+        if ref.get("name"):
+            found = self._readers.get(kind.resource, namespace, ref["name"])
+            if found is not None:
+                yield found
+            return
+        chosen = ref.get("selector") or {}
+        selector = from_label_selector(msgspec.convert(chosen, LabelSelector))
+        for each in self._readers.list(kind.resource):
+            in_place = (each["metadata"].get("namespace") or "") == namespace
+            if in_place and selector.matches(labels_of(each)):
+                yield each
+
+
+def _read(read: Callable[[Json], T], obj: Json) -> T | None:
+    try:
+        return read(obj)
+    except (SelectorError, msgspec.ValidationError):
+        # Only of an object that an older version has stored.
+        log.exception("%s is invalid and has no effect", obj["metadata"]["name"])
+        return None
+
+
+def _denied(
+    attributes: AdmissionAttributes, obj: Json | None, by: str, decision: Decision
+) -> StatusError:
+    """Return the error of the first denial."""
+    name = attributes.name or str(((obj or {}).get("metadata") or {}).get("name", "Unknown"))
+    message = f"{by} denied request: {decision.message}"
+    error = forbidden(attributes.kind.resource, name, message, causes=[{"message": message}])
+    error.code, error.reason = _CODES.get(decision.reason, 422), decision.reason
+    return error

@@ -1,0 +1,130 @@
+"""Expressions of policies and of match conditions: variables, composition, results.
+
+A variable of a policy is bound in each expression that uses it, so it is evaluated only if the
+expression needs it, and keeps its type.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from .authorizer_functions import SIGNATURES
+from .environment import CompileError, Environment, Program
+from .signatures import AUTHORIZER, RESOURCE_CHECK
+
+_DYNAMIC = ("object", "oldObject", "request", "namespaceObject")
+REQUEST_RESOURCE = "authorizer__requestResource"
+"""``authorizer.requestResource``, whose name would be looked up as a field."""
+
+_REQUEST_RESOURCE = re.compile(r"(?<![\w.])authorizer\s*\.\s*requestResource\b")
+_USE = re.compile(r"(?<![\w.])variables\s*\.\s*(\w+)")
+_LITERAL = re.compile(
+    r"[rRbB]{0,2}(?:'''(?:.|\n)*?'''|\"\"\"(?:.|\n)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    r"|//[^\n]*"
+)
+_PREFIX = "variables__"
+
+
+class Variable(NamedTuple):
+    """A variable of a policy: its expression with those that it uses itself."""
+
+    expression: str
+    uses: tuple[str, ...]
+
+
+class Expressions:
+    """The expressions of one policy or webhook."""
+
+    def __init__(self, *, params: bool, namespace: bool = True) -> None:
+        """*params* and *namespace*: whether there are ``params``, and a ``namespaceObject``."""
+        names = _DYNAMIC if namespace else _DYNAMIC[:-1]
+        self._names = (*names, *(("params",) if params else ()))
+        self._variables: dict[str, Variable] = {}
+
+    def define(self, name: str, expression: str) -> None:
+        """Define a variable for the expressions that are compiled afterwards.
+
+        Raises:
+            CompileError: the expression has an error.
+        """
+        self.compile(expression)
+        text, uses = _renamed(expression)
+        self._variables[name] = Variable(text, uses)
+
+    def compile(self, expression: str, *, authorizer: bool = True) -> Program:
+        """Compile an expression; without *authorizer* it may not use that.
+
+        Raises:
+            CompileError: it has an error.
+        """
+        text, uses = _renamed(expression)
+        for name in reversed(self._needed(uses)):
+            text = f"cel.bind({_PREFIX}{name}, {self._variables[name].expression}\n, {text}\n)"
+        if not authorizer:
+            _compiled(self._names, text, authorizer=False)
+        # All programs get the values of all variables.
+        return _compiled(self._names, text, authorizer=True)
+
+    def _needed(self, uses: Iterable[str]) -> list[str]:
+        """Return the variables that these ones need, in the order of their definition."""
+        wanted: set[str] = set()
+        waiting = list(uses)
+        while waiting:
+            name = waiting.pop()
+            if name in wanted:
+                continue
+            if name not in self._variables:
+                raise CompileError(f"undefined field '{name}' of variables")
+            wanted.add(name)
+            waiting += self._variables[name].uses
+        return [name for name in self._variables if name in wanted]
+
+    def activation(self, values: Mapping[str, Any]) -> Any:
+        """Return the values of all variables but those of the policy itself."""
+        return _environment(self._names, authorizer=True).activation(values)
+
+
+@cache
+def _environment(names: tuple[str, ...], *, authorizer: bool) -> Environment:
+    variables = dict.fromkeys(names, "dyn")
+    if authorizer:
+        variables |= {"authorizer": AUTHORIZER, REQUEST_RESOURCE: RESOURCE_CHECK}
+    return Environment(variables, signatures=SIGNATURES)
+
+
+@lru_cache(maxsize=2048)
+def _compiled(names: tuple[str, ...], text: str, *, authorizer: bool) -> Program:
+    """Compile an expression once for its validation and its use."""
+    return _environment(names, authorizer=authorizer).compile(text)
+
+
+def _renamed(expression: str) -> tuple[str, tuple[str, ...]]:
+    """Return an expression with its variables as identifiers, and their names."""
+    found: list[str] = []
+    pieces: list[str] = []
+    position = 0
+    for literal in _LITERAL.finditer(expression):
+        pieces += [_rename(expression[position : literal.start()], found), literal.group()]
+        position = literal.end()
+    pieces.append(_rename(expression[position:], found))
+    return "".join(pieces), tuple(found)
+
+
+def _rename(text: str, found: list[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        found.append(match[1])
+        return _PREFIX + match[1]
+
+    return _USE.sub(replace, _REQUEST_RESOURCE.sub(REQUEST_RESOURCE, text))
+
+
+def check_result(program: Program, allowed: Sequence[str]) -> None:
+    """Check the type of an expression, which must be known before the evaluation.
+
+    Raises:
+        CompileError: it is another one.
+    """
+    if program.result not in allowed:
+        text = f"must evaluate to {' or '.join(allowed)} but got {program.result}"
+        raise CompileError(text)
