@@ -459,6 +459,20 @@ async def test_auto_mode_asks_no_registry_that_is_not_named(
     assert registry.requests == []
 
 
+async def test_pod_without_credentials_delays_none_that_has_them(
+    stopped: AgentCluster, registry: RegistryServer
+) -> None:
+    registry.authentication = "basic"
+    name = registry.add("app", "1", image([busybox()], {"Cmd": ["echo", "pulled"]}))
+    data = {".dockerconfigjson": base64.b64encode(registry.dockerconfig()).decode()}
+    await stopped.create({"metadata": {"name": "key"}, "data": data}, SECRETS)
+    async with stopped.agent(registries=(Registry(registry.host),), image_retry=1e6):
+        await stopped.run(pod("without", image=name))
+        await waiting(stopped, "without", "ErrImagePull")
+        body = pod("with", image=name, spec={"imagePullSecrets": [{"name": "key"}]})
+        assert await output(stopped, body) == ["pulled"]
+
+
 async def test_pod_is_deleted_while_its_image_is_pulled(
     stopped: AgentCluster, registry: RegistryServer
 ) -> None:

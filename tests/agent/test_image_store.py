@@ -495,6 +495,17 @@ async def test_killed_load_leaves_nothing_valid(store: ImageStore, tmp_path: Pat
     assert content(store, loaded, "files/2999") == b"x"
 
 
+def test_damaged_record_is_no_image(store: ImageStore, load: Callable[..., StoredImage]) -> None:
+    damaged, other = load(Layer().file("a")), load(Layer().file("b"), name="other")
+    [record] = [each for each in (store.root / "names").iterdir() if NAME in each.read_text()]
+    record.write_text("{")
+    assert store.images() == [other]
+    assert store.find(references.parse(NAME)) is None
+    store.collect(list)
+    assert store.layer(damaged.layers[0]) is None
+    assert load(Layer().file("a")) == damaged
+
+
 def test_removal_keeps_layers_of_other_images_and_pods(
     store: ImageStore, load: Callable[..., StoredImage]
 ) -> None:

@@ -20,6 +20,9 @@ _DOCKER_HUB_HOST = "registry-1.docker.io"
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MAX_DELAY = 300.0
 _PARALLEL_PULLS = 3
+_MAX_FAILURES = 1000
+"""Failed pulls whose back-off is remembered."""
+
 
 RecordEvent = Callable[[str, str, bool], None]
 """Records an event about the pod: reason, message, whether it is a warning."""
@@ -118,6 +121,10 @@ class Pull:
         return found
 
 
+_Key = tuple[Reference, tuple[Endpoint, ...]]
+"""What is pulled from where, with which credentials: a failure with others delays no pod."""
+
+
 class ImagePullingError(Exception):
     """A container cannot start yet, because its image is being pulled."""
 
@@ -140,10 +147,8 @@ class Puller:
         self._retry = retry
         self._limits = limits or UnpackLimits()
         self._slots = asyncio.Semaphore(_PARALLEL_PULLS)
-        self._tasks: dict[
-            tuple[str, tuple[Endpoint, ...]], asyncio.Task[StoredImage | _Failure]
-        ] = {}
-        self._failures: dict[str, _Failure] = {}
+        self._tasks: dict[_Key, asyncio.Task[StoredImage | _Failure]] = {}
+        self._failures: dict[_Key, _Failure] = {}
 
     def is_configured(self, reference: Reference) -> bool:
         """Return whether the image's registry may be used unasked."""
@@ -157,33 +162,31 @@ class Puller:
         Raises:
             ImageUnavailableError: an earlier pull failed, and it is too soon for another one.
         """
-        self._check_backoff(image, reference, record)
+        key = (reference, self._endpoints(reference, await keyring()))
+        self._check_backoff(image, key, record)
         record("Pulling", f'Pulling image "{image}"', False)
-        endpoints = self._endpoints(reference, await keyring())
-        key = (str(reference), endpoints)
         if key not in self._tasks:
-            task = self._tasks[key] = asyncio.create_task(self._run(reference, endpoints))
+            task = self._tasks[key] = asyncio.create_task(self._run(key))
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         return Pull(image, self._tasks[key], record)
 
-    async def _run(
-        self, reference: Reference, endpoints: tuple[Endpoint, ...]
-    ) -> "StoredImage | _Failure":
-        name = str(reference)
+    async def _run(self, key: _Key) -> "StoredImage | _Failure":
         async with self._slots:
             try:
-                stored = await pull_in_process(self._data_dir, reference, endpoints, self._limits)
+                stored = await pull_in_process(self._data_dir, *key, self._limits)
             except (ImageError, OSError) as error:
-                known = self._failures.get(name)
+                known = self._failures.pop(key, None)
                 delay = min(known.delay * 2, _MAX_DELAY) if known else self._retry
-                until = self._clock.monotonic() + delay
-                self._failures[name] = _Failure(str(error), delay, until)
-                return self._failures[name]
-        self._failures.pop(name, None)
+                failure = _Failure(str(error), delay, self._clock.monotonic() + delay)
+                self._failures[key] = failure
+                if len(self._failures) > _MAX_FAILURES:
+                    del self._failures[next(iter(self._failures))]
+                return failure
+        self._failures.pop(key, None)
         return stored
 
-    def _check_backoff(self, image: str, reference: Reference, record: RecordEvent) -> None:
-        failure = self._failures.get(str(reference))
+    def _check_backoff(self, image: str, key: _Key, record: RecordEvent) -> None:
+        failure = self._failures.get(key)
         if failure is None:
             return
         wait = failure.until - self._clock.monotonic()

@@ -324,7 +324,8 @@ def _fields(data: bytes, count: int) -> list[list[str]]:
 
 
 def _read_image(path: Path) -> StoredImage | None:
-    with suppress(FileNotFoundError):
+    """Return an image; ``None`` if there is none, or its record is damaged."""
+    with suppress(FileNotFoundError, msgspec.DecodeError):
         return msgspec.json.decode(path.read_bytes(), type=StoredImage)
     return None
 

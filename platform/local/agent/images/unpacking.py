@@ -105,7 +105,7 @@ def unpack(
         try:
             _drop_rights()
             outcome.layer = _unpack(blob, LayerWriter(directory, parents), directory, limits)
-        except (ImageError, mounting.CannotStartError) as error:
+        except ImageError as error:
             outcome.error = str(error)
         except BaseException as error:
             outcome.error = f"{type(error).__name__}: {error}"
@@ -128,7 +128,10 @@ def unpack(
 def _drop_rights() -> None:
     if os.geteuid() == 0:
         os.setgroups([])
-        mounting.enter_id_range(IMAGES)
+        try:
+            mounting.enter_id_range(IMAGES)
+        except mounting.CannotStartError as error:
+            raise ImageError(f"root needs user namespaces to store images: {error}") from error
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
     os.umask(0o077)
