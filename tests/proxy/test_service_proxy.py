@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+import uvloop
 from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
 from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
@@ -168,6 +169,14 @@ async def test_what_a_client_sends_before_the_endpoint_is_connected_is_kept() ->
     assert endpoint.transport is not None
     endpoint.transport.write.assert_called_once_with(b"early")  # type: ignore[attr-defined]
     endpoint.transport.write_eof.assert_called_once_with()  # type: ignore[attr-defined]
+
+
+def test_connections_are_relayed_on_the_loop_that_the_process_uses() -> None:
+    async def main() -> list[str]:
+        async with pod(POD_A) as port, relay((POD_A, port)) as address:
+            return [await greeting(address) for _ in range(20)]
+
+    assert uvloop.run(main()) == [POD_A] * 20
 
 
 async def test_an_endpoint_that_refuses_is_skipped() -> None:

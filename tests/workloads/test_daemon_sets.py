@@ -194,8 +194,8 @@ async def test_on_delete_leaves_pods_until_they_are_deleted(cluster: WorkloadClu
     pods = await wait_images(cluster, node_1="one", node_2="one", node_3="one")
     await set_image(cluster, "two")
     await cluster.wait(DAEMONSETS, "web", counted(updatedNumberScheduled=0))
-    gone = next(pod for pod in pods if node_of(pod) == OTHER)
-    await cluster.delete(PODS, gone["metadata"]["name"])
+    deleted = next(pod for pod in pods if node_of(pod) == OTHER)
+    await cluster.delete(PODS, deleted["metadata"]["name"])
     await wait_images(cluster, node_1="one", node_2="two", node_3="one")
 
 

@@ -31,7 +31,7 @@ class Side(asyncio.Protocol):
         self._ended = False
         self._closed = False
 
-    def connection_connected(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._opened.add(self)
         self.transport.pause_reading()  # until the other side is connected

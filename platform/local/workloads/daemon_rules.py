@@ -253,7 +253,7 @@ def _replacing(view: DaemonView, pairs: Pairs, limit: int) -> Iterator[DaemonEff
 
 
 def _surging(view: DaemonView, pairs: Pairs, limit: int) -> Iterator[DaemonEffect]:
-    """Yield the old pods whose successors are available, and nodes that get one beside theirs."""
+    """Yield the old pods whose successors are available, and nodes that get one in addition."""
     replaced, needed, candidates, surging = list[Pod](), list[str](), list[str](), 0
     for name, (new, old) in pairs.items():
         if old is None:

@@ -148,7 +148,7 @@ class RevisionWrites:
             return found if found.data == data and meta.controls(found.metadata) else None
 
     async def _renumber(self, found: Revision, number: int) -> Revision:
-        """Make a former revision the latest one: the owner was rolled back to it."""
+        """Renumber a former revision to be the latest one: the owner was rolled back to it."""
         return await self._cache.patch(found.metadata, {"revision": number})
 
     async def delete(self, found: Revision) -> None:

@@ -1,13 +1,13 @@
 """Assembles the controllers of workloads and Services, which share their informers."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from ...kube.client.client import Client
 from ...kube.client.identity import Identity
 from ...kube.informer.informer import Informer
 from ...machinery.clock import Clock
-from ...machinery.event_recorder import SharedRecorder
+from ...machinery.event_recorder import Recorder, SharedRecorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings
 from ...model.meta import HasMeta
 from ...model.names import (
@@ -21,6 +21,7 @@ from ...model.names import (
     REPLICATIONCONTROLLERS,
     SERVICES,
     STATEFULSETS,
+    Resource,
 )
 from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
@@ -39,16 +40,11 @@ ACCOUNT_NAMESPACE = "kube-system"
 """Namespace of the service accounts of the controllers, as in Kubernetes."""
 
 
-class Accounts:
-    """Clients of the controllers: each acts as the service account that it has in Kubernetes."""
+class _Common(TypedDict):
+    """Arguments that all controllers have."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def client(self, account: str) -> Client:
-        """Return the client of a controller's account."""
-        user = f"system:serviceaccount:{ACCOUNT_NAMESPACE}:{account}"
-        return self._client.acting_as(Identity.impersonation(user))
+    settings: ControllerSettings | None
+    clock: Clock | None
 
 
 def workload_controllers(
@@ -59,81 +55,107 @@ def workload_controllers(
     settings: ControllerSettings | None = None,
 ) -> Mapping[str, Controller[Any, Any]]:
     """Return the controllers by name; they read as the user of *client*."""
-    accounts = Accounts(client)
-    pods = Informer(
-        client,
-        PODS,
-        Pod,
-        indexes={"namespace": _namespace, "owner": _owner, "orphans": _orphan_namespace},
-    )
-    replica_sets, replication_controllers = (
-        Informer(client, each, ReplicaSet, indexes={"namespace": _namespace, "owner": _owner})
-        for each in (REPLICASETS, REPLICATIONCONTROLLERS)
-    )
-    revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
-    services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
-    return {
-        "endpointslice-controller": EndpointsController(
-            client,
-            accounts.client("endpoint-controller"),
-            accounts.client("endpointslice-controller"),
-            services=services,
-            pods=pods,
-            settings=settings,
-            clock=clock,
-        ),
-        "deployment-controller": DeploymentController(
-            accounts.client("deployment-controller"),
+    return _Builder(client, recorder, {"settings": settings, "clock": clock}).build()
+
+
+class _Builder:
+    """Creates the controllers; each writes as the service account that it has in Kubernetes."""
+
+    def __init__(self, client: Client, recorder: SharedRecorder, common: _Common) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._common = common
+        indexes = {"namespace": _namespace, "owner": _owner, "orphans": _orphan_namespace}
+        self._pods = Informer(client, PODS, Pod, indexes=indexes)
+        self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
+        self._replica_sets = self._sets(REPLICASETS)
+
+    def build(self) -> Mapping[str, Controller[Any, Any]]:
+        return {
+            "endpointslice-controller": self._endpoints(),
+            "deployment-controller": self._deployments(),
+            "replicaset-controller": self._replicas(
+                "replicaset-controller", REPLICASETS, self._replica_sets
+            ),
+            "replication-controller": self._replicas(
+                "replication-controller",
+                REPLICATIONCONTROLLERS,
+                self._sets(REPLICATIONCONTROLLERS),
+            ),
+            "statefulset-controller": self._stateful_sets(),
+            "daemon-set-controller": self._daemon_sets(),
+        }
+
+    def _account(self, name: str) -> Client:
+        user = f"system:serviceaccount:{ACCOUNT_NAMESPACE}:{name}"
+        return self._client.acting_as(Identity.impersonation(user))
+
+    def _events(self, component: str) -> Recorder:
+        return self._recorder.with_component(component)
+
+    def _sets(self, resource: Resource) -> Informer[ReplicaSet]:
+        indexes = {"namespace": _namespace, "owner": _owner}
+        return Informer(self._client, resource, ReplicaSet, indexes=indexes)
+
+    def _endpoints(self) -> EndpointsController:
+        return EndpointsController(
+            self._client,
+            self._account("endpoint-controller"),
+            self._account("endpointslice-controller"),
+            services=Informer(self._client, SERVICES, Service, indexes={"namespace": _namespace}),
+            pods=self._pods,
+            **self._common,
+        )
+
+    def _deployments(self) -> DeploymentController:
+        return DeploymentController(
+            self._account("deployment-controller"),
             deployments=Informer(
-                client, DEPLOYMENTS, Deployment, indexes={"namespace": _namespace}
+                self._client, DEPLOYMENTS, Deployment, indexes={"namespace": _namespace}
             ),
+            replica_sets=self._replica_sets,
+            pods=self._pods,
+            recorder=self._events("deployment-controller"),
+            **self._common,
+        )
+
+    def _replicas(
+        self, name: str, resource: Resource, replica_sets: Informer[ReplicaSet]
+    ) -> ReplicaSetController:
+        return ReplicaSetController(
+            self._account(name),
+            resource,
             replica_sets=replica_sets,
-            pods=pods,
-            settings=settings,
-            clock=clock,
-            recorder=recorder.with_component("deployment-controller"),
-        ),
-        "replicaset-controller": ReplicaSetController(
-            accounts.client("replicaset-controller"),
-            REPLICASETS,
-            replica_sets=replica_sets,
-            pods=pods,
-            settings=settings,
-            clock=clock,
-            recorder=recorder.with_component("replicaset-controller"),
-        ),
-        "statefulset-controller": StatefulSetController(
-            accounts.client("statefulset-controller"),
+            pods=self._pods,
+            recorder=self._events(name),
+            **self._common,
+        )
+
+    def _stateful_sets(self) -> StatefulSetController:
+        return StatefulSetController(
+            self._account("statefulset-controller"),
             stateful_sets=Informer(
-                client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
+                self._client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
             ),
-            revisions=revisions,
-            claims=Informer(client, PERSISTENTVOLUMECLAIMS, Claim),
-            pods=pods,
-            settings=settings,
-            clock=clock,
-            recorder=recorder.with_component("statefulset-controller"),
-        ),
-        "daemon-set-controller": DaemonSetController(
-            accounts.client("daemon-set-controller"),
-            daemon_sets=Informer(client, DAEMONSETS, DaemonSet, indexes={"namespace": _namespace}),
-            nodes=Informer(client, NODES, Node),
-            revisions=revisions,
-            pods=pods,
-            settings=settings,
-            clock=clock,
-            recorder=recorder.with_component("daemonset-controller"),
-        ),
-        "replication-controller": ReplicaSetController(
-            accounts.client("replication-controller"),
-            REPLICATIONCONTROLLERS,
-            replica_sets=replication_controllers,
-            pods=pods,
-            settings=settings,
-            clock=clock,
-            recorder=recorder.with_component("replication-controller"),
-        ),
-    }
+            revisions=self._revisions,
+            claims=Informer(self._client, PERSISTENTVOLUMECLAIMS, Claim),
+            pods=self._pods,
+            recorder=self._events("statefulset-controller"),
+            **self._common,
+        )
+
+    def _daemon_sets(self) -> DaemonSetController:
+        return DaemonSetController(
+            self._account("daemon-set-controller"),
+            daemon_sets=Informer(
+                self._client, DAEMONSETS, DaemonSet, indexes={"namespace": _namespace}
+            ),
+            nodes=Informer(self._client, NODES, Node),
+            revisions=self._revisions,
+            pods=self._pods,
+            recorder=self._events("daemonset-controller"),
+            **self._common,
+        )
 
 
 def _namespace(obj: HasMeta) -> Iterator[str]:

@@ -123,8 +123,8 @@ def _own_claims(view: StatefulView) -> Iterator[OwnClaim]:
             claim = view.claims.get(name)
             if claim is None:
                 continue
-            condemned = ordinal not in found.ordinals
-            owners = wanted_owners(found, claim, pods.get(ordinal), condemned=condemned)
+            surplus = ordinal not in found.ordinals
+            owners = wanted_owners(found, claim, pods.get(ordinal), surplus=surplus)
             if owners is not None:
                 yield OwnClaim(claim, owners)
 
@@ -139,9 +139,9 @@ def _steps(view: StatefulView) -> Iterator[StatefulEffect]:
         waits = bool(steps) or pod is None or not _is_healthy(view, pod)
         if found.is_ordered and waits:
             return
-    condemned = [pods[each] for each in sorted(pods, reverse=True) if each not in found.ordinals]
-    yield from _remove(view, condemned)
-    if condemned and found.is_ordered:
+    surplus = [pods[each] for each in sorted(pods, reverse=True) if each not in found.ordinals]
+    yield from _remove(view, surplus)
+    if surplus and found.is_ordered:
         return
     if found.spec.update_strategy.type == "RollingUpdate":
         yield from _update(view, pods)
@@ -177,14 +177,14 @@ def _is_healthy(view: StatefulView, pod: Pod) -> bool:
     return running and pod.is_available(seconds, view.now)
 
 
-def _remove(view: StatefulView, condemned: Sequence[Pod]) -> Iterator[DeletePod]:
+def _remove(view: StatefulView, surplus: Sequence[Pod]) -> Iterator[DeletePod]:
     """Yield the pods beyond the replicas: in order, the last one first, or all at a time."""
     if not view.found.is_ordered:
-        yield from (DeletePod(pod) for pod in condemned if not pod.is_terminating)
+        yield from (DeletePod(pod) for pod in surplus if not pod.is_terminating)
         return
     unhealthy = [pod for pod in view.pods if not _is_healthy(view, pod)]
     first = min(unhealthy, key=view.found.ordinal, default=None)
-    for pod in condemned[:1]:
+    for pod in surplus[:1]:
         if not pod.is_terminating and (_is_healthy(view, pod) or pod is first):
             yield DeletePod(pod)
 

@@ -100,7 +100,7 @@ class StatefulSet(ApiStruct, frozen=True):
 
     @property
     def max_unavailable(self) -> int:
-        """How many pods a rolling update may make unavailable at a time."""
+        """How many pods a rolling update may delete at a time."""
         rolling = self.spec.update_strategy.rolling_update
         if rolling is None or rolling.max_unavailable is None:
             return 1
@@ -177,7 +177,7 @@ def new_claims(found: StatefulSet, ordinal: int, missing: Sequence[str]) -> list
 
 
 def wanted_owners(
-    found: StatefulSet, claim: Claim, pod: Pod | None, *, condemned: bool
+    found: StatefulSet, claim: Claim, pod: Pod | None, *, surplus: bool
 ) -> list[Json] | None:
     """Return the owner references that a claim must have; None if it has them.
 
@@ -192,7 +192,7 @@ def wanted_owners(
     if any(each.controller for each in rest):
         return None  # another controller decides
     wanted = [msgspec.to_builtins(each) for each in rest]
-    by_pod = condemned and policy.when_scaled == "Delete" and pod is not None
+    by_pod = surplus and policy.when_scaled == "Delete" and pod is not None
     if by_pod and pod is not None:
         wanted.append(_reference("v1", PODS.kind, pod.metadata))
     elif policy.when_deleted == "Delete":

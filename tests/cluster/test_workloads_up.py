@@ -1,0 +1,93 @@
+"""Workloads and Services of ``batholith up``: found by name, and kept through kills."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import embedded_cluster
+from support.polling import wait_until_true
+
+from batholith.kube.errors import NotFoundError
+from batholith.model.names import DEPLOYMENTS, PODS, SERVICES, STATEFULSETS, Resource
+
+Json = dict[str, Any]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+_SERVER = "cd /tmp; hostname > index.html; exec python3 -m http.server --bind $(POD_IP) 8000"
+_ADDRESS = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+def server_pods(app: str) -> Json:
+    """A template of web servers whose page is their name."""
+    container = {
+        "name": "c",
+        "image": "python",
+        "command": ["sh", "-c", _SERVER],
+        "env": [_ADDRESS],
+        "ports": [{"name": "http", "containerPort": 8000}],
+        "readinessProbe": {"httpGet": {"port": "http"}, "periodSeconds": 1},
+    }
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"metadata": {"labels": {"app": app}}, "spec": spec}
+
+
+async def create(
+    cluster: embedded_cluster.EmbeddedCluster, resource: Resource, name: str, spec: Json
+) -> None:
+    body = {"metadata": {"name": name}, "spec": spec}
+    await cluster.client.create(resource, body, namespace="default")
+
+
+async def wait_status(
+    cluster: embedded_cluster.EmbeddedCluster, resource: Resource, name: str, **wanted: Any
+) -> None:
+    async def holds() -> bool:
+        try:
+            found = await cluster.client.get(resource, name, namespace="default", view=dict)
+        except NotFoundError:
+            return False
+        status = found.get("status") or {}
+        return all(status.get(key) == value for key, value in wanted.items())
+
+    await wait_until_true(holds)
+
+
+async def test_pods_find_services_and_named_pods_of_other_workloads(tmp_path: Path) -> None:
+    async with embedded_cluster.embedded_cluster(tmp_path / "data") as cluster:
+        selector = {"matchLabels": {"app": "web"}}
+        template = server_pods("web")
+        deployment = {"replicas": 2, "selector": selector, "template": template}
+        await create(cluster, DEPLOYMENTS, "web", deployment)
+        cluster.kill("workloads")
+        ports = [{"port": 8080, "targetPort": "http"}]
+        await create(cluster, SERVICES, "web", {"selector": {"app": "web"}, "ports": ports})
+        database = {
+            "replicas": 1,
+            "serviceName": "db",
+            "selector": {"matchLabels": {"app": "db"}},
+            "template": server_pods("db"),
+        }
+        await create(cluster, STATEFULSETS, "db", database)
+        headless = {"clusterIP": "None", "selector": {"app": "db"}, "ports": [{"port": 8000}]}
+        await create(cluster, SERVICES, "db", headless)
+        await wait_status(cluster, DEPLOYMENTS, "web", availableReplicas=2)
+        await wait_status(cluster, STATEFULSETS, "db", availableReplicas=1)
+        cluster.kill("proxy")
+        program = (
+            "import time, urllib.request\n"
+            "for url in ('web:8080', 'web.default.svc.cluster.local:8080', 'db-0.db:8000'):\n"
+            "    for _ in range(100):\n"
+            "        try:\n"
+            "            name = urllib.request.urlopen(f'http://{url}', timeout=5).read()\n"
+            "            break\n"
+            "        except OSError: time.sleep(0.2)\n"
+            "    print(url, name.decode().rpartition('-')[0], flush=True)\n"
+        )
+        container = {"name": "c", "image": "python", "command": ["python3", "-c", program]}
+        spec = {"restartPolicy": "Never", "containers": [container]}
+        await create(cluster, PODS, "client", spec)
+        await wait_status(cluster, PODS, "client", phase="Succeeded")
+        lines = (await cluster.log("client")).splitlines()
+        names = [line.split()[1] for line in lines]
+        assert names[0] == names[1]
+        assert (names[0][:4], names[2]) == ("web-", "db")
