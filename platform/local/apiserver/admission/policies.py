@@ -1,6 +1,7 @@
 """ValidatingAdmissionPolicies and their bindings."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +24,12 @@ log = logging.getLogger(__name__)
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 _MAX_MESSAGE = 5 * 1024
+MAX_SECONDS = 1.0
+"""Processor time of the policies for one write."""
+
+_OUT_OF_BUDGET = (
+    "validation failed due to running out of cost budget, no further validation rules will be run"
+)
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 
 
@@ -198,11 +205,12 @@ class Policies:
         if is_exempt(attributes.kind.resource):
             return
         denials: list[tuple[str, Decision]] = []
+        end = time.thread_time() + MAX_SECONDS
         for policy in self.active:
             kind = self._matching_kind(policy.match, attributes, obj)
             if kind is not None:
                 with authorizing(self._authorizer, attributes.user):
-                    denials += self._apply(policy, subject_in(kind, attributes, obj))
+                    denials += self._apply(policy, subject_in(kind, attributes, obj), end)
         if denials:
             raise _denied(attributes, obj, *denials[0])
 
@@ -216,8 +224,13 @@ class Policies:
             namespace=self._readers.namespace,
         )
 
-    def _apply(self, policy: Policy, subject: Subject) -> Iterator[tuple[str, Decision]]:
-        """Yield the denials by *policy* with the name of its binding; give its warnings."""
+    def _apply(
+        self, policy: Policy, subject: Subject, end: float
+    ) -> Iterator[tuple[str, Decision]]:
+        """Yield the denials by *policy* with the name of its binding, and add its warnings.
+
+        *end*: the thread's processor time at which the evaluation ends.
+        """
         attributes = subject.attributes
         namespace = None
         if attributes.namespace:
@@ -234,13 +247,12 @@ class Policies:
                 if not policy.ignores_failures:
                     yield by, Decision(f"failed to configure binding: {error}")
                 continue
-            for params in found:
-                for decision in policy.evaluate(subject, namespace, params):
-                    if "Warn" in binding.actions and attributes.warnings is not None:
-                        text = f"Validation failed for {by}: {decision.message}"
-                        attributes.warnings.append(text)
-                    if "Deny" in binding.actions:
-                        yield by, decision
+            for decision in _decisions(policy, subject, namespace, found, end):
+                if "Warn" in binding.actions and attributes.warnings is not None:
+                    text = f"Validation failed for {by}: {decision.message}"
+                    attributes.warnings.append(text)
+                if "Deny" in binding.actions:
+                    yield by, decision
 
     def _params(
         self, policy: Policy, binding: Binding, attributes: AdmissionAttributes
@@ -295,6 +307,22 @@ class Policies:
             in_place = (each["metadata"].get("namespace") or "") == namespace
             if in_place and selector.matches(labels_of(each)):
                 yield each
+
+
+def _decisions(
+    policy: Policy,
+    subject: Subject,
+    namespace: Json | None,
+    all_params: Iterable[Json | None],
+    end: float,
+) -> Iterator[Decision]:
+    """Yield why a policy denies a write with any of its parameters, until the time *end*."""
+    for params in all_params:
+        if time.thread_time() > end:
+            if not policy.ignores_failures:
+                yield Decision(_OUT_OF_BUDGET)
+            return
+        yield from policy.evaluate(subject, namespace, params)
 
 
 def _read(read: Callable[[Json], T], obj: Json) -> T | None:

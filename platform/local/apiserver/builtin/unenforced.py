@@ -39,7 +39,6 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
-    ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
     ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"

@@ -14,6 +14,7 @@ from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
+from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
@@ -71,6 +72,17 @@ class LatestReader:
             return
         for entry in self._latest_entries(kind):
             yield entry.shared()
+
+    def list_in(self, resource: Resource, namespace: str) -> Sequence[Json]:
+        """Return the objects of a built-in resource in a namespace, in the order of their names."""
+        resource_store = self._store.resource_store(self._catalog.require(resource))
+        if (reads := _reads.get()) is not None:
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        if not len(resource_store) and not resource_store.pending:
+            return ()
+        found = resource_store.latest_entries_in(namespace)
+        return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
@@ -169,6 +181,8 @@ class Admission:
             and attributes.old_object
         ):
             self._check_resize(attributes, obj, attributes.old_object)
+        if obj is not None and attributes.kind.resource in LIMITED:
+            self._check_limits(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -183,6 +197,15 @@ class Admission:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
             )
+
+    def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""
+        resource, old = attributes.kind.resource, attributes.old_object
+        if old and (resource == names.PODS or old["metadata"].get("deletionTimestamp")):
+            return
+        limit_ranges = self._lookup.list_in(LIMIT_RANGES, attributes.namespace)
+        if limit_ranges and (why := violation(resource, obj, limit_ranges)):
+            raise forbidden(resource, attributes.name, why)
 
     def _check_resize(self, attributes: AdmissionAttributes, pvc: Json, old: Json) -> None:
         """Reject a larger claim, as kube-apiserver does if the class allows no expansion."""
@@ -209,6 +232,9 @@ class Admission:
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
+        limit_ranges = self._lookup.list_in(LIMIT_RANGES, attributes.namespace)
+        if limit_ranges and set_defaults(pod, limit_ranges):
+            attributes.kind.before_create(pod)  # the class of its quality of service may differ
         admit_pod(
             pod, namespace=attributes.namespace, name=attributes.name, lookup=self._lookup.get
         )
