@@ -11,7 +11,7 @@ from ....model.meta import LabelSelector
 from ....model.names import Resource
 from ....model.selectors import SelectorError, from_label_selector
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError, Program
+from ..cel.environment import CompileError, EvaluationError, Program, evaluate_message
 from ..cel.policy_expressions import Expressions
 from ..errors.status import StatusError, forbidden
 from ..http.requests import Json
@@ -23,7 +23,6 @@ from .matching import Match, NamespaceReader, is_exempt, labels_of
 log = logging.getLogger(__name__)
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
-_MAX_MESSAGE = 5 * 1024
 MAX_SECONDS = 1.0
 """Processor time of the policies for one write."""
 
@@ -156,21 +155,8 @@ class Policy:
                     text = f"expression '{each.expression}' resulted in error: {error}"
                     yield Decision(text)
                 continue
-            message = _message(each, activation) or each.message
+            message = evaluate_message(each.message_program, activation) or each.message
             yield Decision(message or f"failed expression: {each.expression.strip()}", each.reason)
-
-
-def _message(validation: Validation, activation: Any) -> str:
-    """Return the value of a ``messageExpression``; empty if there is none that fits."""
-    if validation.message_program is None:
-        return ""
-    try:
-        found = validation.message_program.evaluate(activation)
-    except EvaluationError as error:
-        log.debug("messageExpression of %r: %s", validation.expression, error)
-        return ""
-    text = found.strip() if isinstance(found, str) else ""
-    return "" if "\n" in text or len(text.encode()) > _MAX_MESSAGE else text
 
 
 class Policies:

@@ -53,6 +53,7 @@ class LatestReader:
     def __init__(self, store: ObjectStore, catalog: Catalog) -> None:
         self._store = store
         self._catalog = catalog
+        self._limit_ranges = store.resource_store(catalog.require(LIMIT_RANGES))
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """Return one object, or ``None``."""
@@ -73,13 +74,13 @@ class LatestReader:
         for entry in self._latest_entries(kind):
             yield entry.shared()
 
-    def list_in(self, resource: Resource, namespace: str) -> Sequence[Json]:
-        """Return the objects of a built-in resource in a namespace, in the order of their names."""
-        resource_store = self._store.resource_store(self._catalog.require(resource))
+    def limit_ranges(self, namespace: str) -> Sequence[Json]:
+        """Return the LimitRanges of a namespace in the order of their names."""
+        resource_store = self._limit_ranges
         if (reads := _reads.get()) is not None:
             moves = resource_store.change_count
             reads.append(lambda: resource_store.change_count == moves)
-        if not len(resource_store) and not resource_store.pending:
+        if not resource_store.by_namespace and not resource_store.pending:
             return ()
         found = resource_store.latest_entries_in(namespace)
         return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
@@ -203,7 +204,7 @@ class Admission:
         resource, old = attributes.kind.resource, attributes.old_object
         if old and (resource == names.PODS or old["metadata"].get("deletionTimestamp")):
             return
-        limit_ranges = self._lookup.list_in(LIMIT_RANGES, attributes.namespace)
+        limit_ranges = self._lookup.limit_ranges(attributes.namespace)
         if limit_ranges and (why := violation(resource, obj, limit_ranges)):
             raise forbidden(resource, attributes.name, why)
 
@@ -232,7 +233,7 @@ class Admission:
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
-        limit_ranges = self._lookup.list_in(LIMIT_RANGES, attributes.namespace)
+        limit_ranges = self._lookup.limit_ranges(attributes.namespace)
         if limit_ranges and set_defaults(pod, limit_ranges):
             attributes.kind.before_create(pod)  # the class of its quality of service may differ
         admit_pod(
