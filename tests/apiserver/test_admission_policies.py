@@ -17,6 +17,8 @@ from support.review_server import (
     review_server,
 )
 
+from batholith.local.apiserver.admission import policies
+
 Json = dict[str, Any]
 POLICIES = f"{API}/validatingadmissionpolicies"
 BINDINGS = f"{API}/validatingadmissionpolicybindings"
@@ -249,15 +251,16 @@ async def test_a_missing_parameter_denies_unless_it_is_allowed(server: Server) -
 
 
 async def test_parameters_are_selected_by_labels(server: Server) -> None:
-    for name in ("one", "two"):
-        body = config_map(name, limit="yes") | {"data": {"key": name}}
-        await server.create(MAPS, body)
-    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
-    body = policy(valid("params.data.key in object.data", message="missing"), paramKind=kind)
+    for name, labels in (("one", {"limit": "yes"}), ("two", {"limit": "yes"}), ("three", {})):
+        body = {"metadata": {"name": name, "labels": labels}}
+        await server.create("/api/v1/namespaces/default/secrets", body)
+    kind = {"apiVersion": "v1", "kind": "Secret"}
+    validation = valid("params.metadata.name in object.data", message="missing")
     ref = {"selector": {"matchLabels": {"limit": "yes"}}, "parameterNotFoundAction": "Deny"}
-    await install(server, body, paramRef=ref)
-    assert await denial(server, config_map("a") | {"data": {"one": ""}}) == f"{BY}missing"
-    assert await denial(server, config_map("a") | {"data": {"one": "", "two": ""}}) == ""
+    await install(server, policy(validation, paramKind=kind), paramRef=ref)
+    some, both = ({"data": dict.fromkeys(keys, "")} for keys in (["one"], ["one", "two"]))
+    await wait_until_equal(lambda: denial(server, config_map("a") | some), f"{BY}missing")
+    assert await denial(server, config_map("a") | both) == ""
 
 
 async def test_a_binding_limits_a_policy(server: Server) -> None:
@@ -457,6 +460,20 @@ async def test_the_server_starts_under_a_policy_that_denies_everything(tmp_path:
         await server.create(BINDINGS, {"metadata": {"name": "p"}, "spec": spec})
     async with embedded_server(tmp_path) as server:
         assert (await create(server, config_map("a"))).status == 422
+
+
+@pytest.mark.parametrize(("failures", "status"), [("Fail", 422), ("Ignore", 201)])
+async def test_the_policies_of_one_write_have_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: str, status: int
+) -> None:
+    monkeypatch.setattr(policies, "MAX_SECONDS", -1.0)
+    async with embedded_server(tmp_path) as server:
+        await server.create(POLICIES, policy({"expression": "true"}, failurePolicy=failures))
+        spec = {"policyName": "p", "validationActions": ["Deny"]}
+        await server.create(BINDINGS, {"metadata": {"name": "p"}, "spec": spec})
+        response = await create(server, config_map("a"))
+        assert response.status == status
+        assert ("cost budget" in str(response.body)) == (failures == "Fail")
 
 
 async def test_what_has_no_effect_brings_a_warning(tmp_path: Path) -> None:

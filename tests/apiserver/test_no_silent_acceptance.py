@@ -64,7 +64,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/endpoints": warned(),
     "v1/events": data(),
-    "v1/limitranges": warned({"spec": {"limits": [{"type": "Container"}]}}),
+    "v1/limitranges": enforced(
+        f"{SERVER}/admission/limit_ranges.py", {"spec": {"limits": [{"type": "Container"}]}}
+    ),
     "v1/namespaces": enforced(f"{SERVER}/controllers/namespaces.py"),
     "v1/nodes": enforced(f"{SCHEDULER}/plugins/predicates.py"),
     "v1/persistentvolumeclaims": enforced(f"{SERVER}/controllers/volumes.py", {"spec": _CLAIM}),

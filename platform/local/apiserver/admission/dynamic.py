@@ -83,6 +83,11 @@ class DynamicAdmission:
             return WebhookResponses()
         return None
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether there is any webhook or policy."""
+        return bool(self._webhooks.mutating or self._webhooks.validating or self._policies.active)
+
     async def ask(self, responses: WebhookResponses, needed: WebhookNeededError) -> None:
         """Ask the webhooks that a plan needs.
 

@@ -1,6 +1,7 @@
 """ValidatingAdmissionPolicies and their bindings."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,7 +11,7 @@ from ....model.meta import LabelSelector
 from ....model.names import Resource
 from ....model.selectors import SelectorError, from_label_selector
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError, Program
+from ..cel.environment import CompileError, EvaluationError, Program, evaluate_message
 from ..cel.policy_expressions import Expressions
 from ..errors.status import StatusError, forbidden
 from ..http.requests import Json
@@ -22,7 +23,12 @@ from .matching import Match, NamespaceReader, is_exempt, labels_of
 log = logging.getLogger(__name__)
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
-_MAX_MESSAGE = 5 * 1024
+MAX_SECONDS = 1.0
+"""Processor time of the policies for one write."""
+
+_OUT_OF_BUDGET = (
+    "validation failed due to running out of cost budget, no further validation rules will be run"
+)
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 
 
@@ -149,21 +155,8 @@ class Policy:
                     text = f"expression '{each.expression}' resulted in error: {error}"
                     yield Decision(text)
                 continue
-            message = _message(each, activation) or each.message
+            message = evaluate_message(each.message_program, activation) or each.message
             yield Decision(message or f"failed expression: {each.expression.strip()}", each.reason)
-
-
-def _message(validation: Validation, activation: Any) -> str:
-    """Return the value of a ``messageExpression``; empty if there is none that fits."""
-    if validation.message_program is None:
-        return ""
-    try:
-        found = validation.message_program.evaluate(activation)
-    except EvaluationError as error:
-        log.debug("messageExpression of %r: %s", validation.expression, error)
-        return ""
-    text = found.strip() if isinstance(found, str) else ""
-    return "" if "\n" in text or len(text.encode()) > _MAX_MESSAGE else text
 
 
 class Policies:
@@ -198,11 +191,12 @@ class Policies:
         if is_exempt(attributes.kind.resource):
             return
         denials: list[tuple[str, Decision]] = []
+        end = time.thread_time() + MAX_SECONDS
         for policy in self.active:
             kind = self._matching_kind(policy.match, attributes, obj)
             if kind is not None:
                 with authorizing(self._authorizer, attributes.user):
-                    denials += self._apply(policy, subject_in(kind, attributes, obj))
+                    denials += self._apply(policy, subject_in(kind, attributes, obj), end)
         if denials:
             raise _denied(attributes, obj, *denials[0])
 
@@ -216,8 +210,13 @@ class Policies:
             namespace=self._readers.namespace,
         )
 
-    def _apply(self, policy: Policy, subject: Subject) -> Iterator[tuple[str, Decision]]:
-        """Yield the denials by *policy* with the name of its binding; give its warnings."""
+    def _apply(
+        self, policy: Policy, subject: Subject, end: float
+    ) -> Iterator[tuple[str, Decision]]:
+        """Yield the denials by *policy* with the name of its binding, and add its warnings.
+
+        *end*: the thread's processor time at which the evaluation ends.
+        """
         attributes = subject.attributes
         namespace = None
         if attributes.namespace:
@@ -234,13 +233,12 @@ class Policies:
                 if not policy.ignores_failures:
                     yield by, Decision(f"failed to configure binding: {error}")
                 continue
-            for params in found:
-                for decision in policy.evaluate(subject, namespace, params):
-                    if "Warn" in binding.actions and attributes.warnings is not None:
-                        text = f"Validation failed for {by}: {decision.message}"
-                        attributes.warnings.append(text)
-                    if "Deny" in binding.actions:
-                        yield by, decision
+            for decision in _decisions(policy, subject, namespace, found, end):
+                if "Warn" in binding.actions and attributes.warnings is not None:
+                    text = f"Validation failed for {by}: {decision.message}"
+                    attributes.warnings.append(text)
+                if "Deny" in binding.actions:
+                    yield by, decision
 
     def _params(
         self, policy: Policy, binding: Binding, attributes: AdmissionAttributes
@@ -295,6 +293,22 @@ class Policies:
             in_place = (each["metadata"].get("namespace") or "") == namespace
             if in_place and selector.matches(labels_of(each)):
                 yield each
+
+
+def _decisions(
+    policy: Policy,
+    subject: Subject,
+    namespace: Json | None,
+    all_params: Iterable[Json | None],
+    end: float,
+) -> Iterator[Decision]:
+    """Yield why a policy denies a write with any of its parameters, until the time *end*."""
+    for params in all_params:
+        if time.thread_time() > end:
+            if not policy.ignores_failures:
+                yield Decision(_OUT_OF_BUDGET)
+            return
+        yield from policy.evaluate(subject, namespace, params)
 
 
 def _read(read: Callable[[Json], T], obj: Json) -> T | None:

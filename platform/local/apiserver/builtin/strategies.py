@@ -17,6 +17,7 @@ from . import (
     cron_jobs,
     event_conversion,
     job_status,
+    limit_range_validation,
     pod_defaults,
     pod_strategy,
     policy_validation,
@@ -79,7 +80,10 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "ConfigMap"): StrategyHooks(validate=core_objects.validate_config_map),
     ("", "Endpoints"): StrategyHooks(default=core_objects.default_endpoints),
     ("", "Event"): StrategyHooks(validate=core_objects.validate_event),
-    ("", "LimitRange"): StrategyHooks(default=stored_defaults.default_limit_range),
+    ("", "LimitRange"): StrategyHooks(
+        default=stored_defaults.default_limit_range,
+        validate=limit_range_validation.validate_limit_range,
+    ),
     ("", "Namespace"): StrategyHooks(
         default=core_objects.default_namespace,
         prepare_for_create=core_objects.prepare_namespace_for_create,

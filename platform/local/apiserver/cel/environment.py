@@ -5,6 +5,7 @@ where every variable is a plain JSON value. Evaluation is bounded: comprehension
 may iterate 10,000 times in all, which is a constant of the library.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -16,6 +17,11 @@ from .signatures import ABSTRACT_TYPES, ANY, Signature
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
+
+log = logging.getLogger(__name__)
+
+_MAX_MESSAGE = 5 * 1024
+"""Maximum bytes of a message that an expression returns."""
 
 MAX_ITERATIONS = 10_000
 """Iterations of the comprehensions in one expression."""
@@ -72,6 +78,19 @@ class Program:
             return found.plain_value()
         except (RuntimeError, TypeError) as error:
             raise EvaluationError(_error_text(str(error))) from error
+
+
+def evaluate_message(program: Program | None, activation: "cel.Activation") -> str:
+    """Return the value of a ``messageExpression``; empty if there is none that fits a message."""
+    if program is None:
+        return ""
+    try:
+        found = program.evaluate(activation)
+    except EvaluationError as error:
+        log.debug("messageExpression: %s", error)
+        return ""
+    text = found.strip() if isinstance(found, str) else ""
+    return "" if "\n" in text or len(text.encode()) > _MAX_MESSAGE else text
 
 
 class Environment:

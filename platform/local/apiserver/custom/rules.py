@@ -4,13 +4,18 @@ Rules are evaluated after the schema has accepted an object. As on kube-apiserve
 not use ``oldSelf`` is not evaluated for a value that has not changed.
 """
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..cel.environment import CompileError, Environment, EvaluationError, Program
+from ..cel.environment import (
+    CompileError,
+    Environment,
+    EvaluationError,
+    Program,
+    evaluate_message,
+)
 from ..cel.schema_types import Convert, Schema, converter, schema_type
 from ..errors.fields import (
     FieldError,
@@ -23,8 +28,6 @@ from ..errors.fields import (
 )
 from .value_validation import MISSING
 
-log = logging.getLogger(__name__)
-
 KEY = "x-kubernetes-validations"
 MAX_SECONDS = 1.0
 """Processor time of the rules of one object."""
@@ -35,7 +38,6 @@ _REASONS = (
 _OUT_OF_BUDGET = (
     "validation failed due to running out of cost budget, no further validation rules will be run"
 )
-_MAX_MESSAGE = 5 * 1024
 _OLD = re.compile(r"\boldSelf\b")
 _STEP = re.compile(r"\.([^.\[\]]+)|\['((?:[^'\\]|\\.)*)'\]")
 
@@ -201,10 +203,14 @@ class RuleNode:
                 )
                 return invalid(path, self._type, text)
             return invalid(path, self._type, f"{error} evaluating rule: {shown}")
-        detail = _message(rule, activation) or rule.message or f"failed rule: {shown}"
+        detail = (
+            evaluate_message(rule.message_program, activation)
+            or rule.message
+            or f"failed rule: {shown}"
+        )
         if rule.field_path:
             path = f"{path}{rule.field_path}" if path else rule.field_path.removeprefix(".")
-        return _field_error(rule.reason, path, value, detail)
+        return _field_error(rule.reason, path, value, detail or f"failed rule: {shown}")
 
 
 OLD_LIST = "oldSelfOrNone"
@@ -290,19 +296,6 @@ def _without_deeper_rules(schema: Schema) -> Schema:
 
 def _without_rules(schema: Schema) -> Schema:
     return {key: value for key, value in _without_deeper_rules(schema).items() if key != KEY}
-
-
-def _message(rule: Rule, activation: Any) -> str:
-    """Return the value of the rule's ``messageExpression``; empty if it has none that fits."""
-    if rule.message_program is None:
-        return ""
-    try:
-        found = rule.message_program.evaluate(activation)
-    except EvaluationError as error:
-        log.debug("messageExpression of rule %r: %s", rule.text, error)
-        return ""
-    text = found.strip() if isinstance(found, str) else ""
-    return "" if "\n" in text or len(text.encode()) > _MAX_MESSAGE else text
 
 
 def _field_error(reason: str, path: str, value: Any, detail: str) -> FieldError:

@@ -14,6 +14,7 @@ from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
+from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
@@ -53,6 +54,7 @@ class LatestReader:
     def __init__(self, store: ObjectStore, catalog: Catalog) -> None:
         self._store = store
         self._catalog = catalog
+        self._limit_ranges = store.resource_store(catalog.require(LIMIT_RANGES))
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """Return one object, or ``None``."""
@@ -72,6 +74,17 @@ class LatestReader:
             return
         for entry in self._latest_entries(kind):
             yield entry.shared()
+
+    def limit_ranges(self, namespace: str) -> Sequence[Json]:
+        """Return the LimitRanges of a namespace in the order of their names."""
+        resource_store = self._limit_ranges
+        if (reads := _reads.get()) is not None:
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        if not resource_store.by_namespace and not resource_store.pending:
+            return ()
+        found = resource_store.latest_entries_in(namespace)
+        return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
@@ -172,6 +185,8 @@ class Admission:
             and attributes.old_object
         ):
             self._check_resize(attributes, obj, attributes.old_object)
+        if obj is not None and attributes.kind.resource in LIMITED:
+            self._check_limits(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -186,6 +201,15 @@ class Admission:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
             )
+
+    def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""
+        resource, old = attributes.kind.resource, attributes.old_object
+        if old and (resource == names.PODS or old["metadata"].get("deletionTimestamp")):
+            return
+        limit_ranges = self._lookup.limit_ranges(attributes.namespace)
+        if limit_ranges and (why := violation(resource, obj, limit_ranges)):
+            raise forbidden(resource, attributes.name, why)
 
     def _check_resize(self, attributes: AdmissionAttributes, pvc: Json, old: Json) -> None:
         """Reject a larger claim, as kube-apiserver does if the class allows no expansion."""
@@ -212,6 +236,9 @@ class Admission:
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
+        limit_ranges = self._lookup.limit_ranges(attributes.namespace)
+        if limit_ranges and set_defaults(pod, limit_ranges):
+            attributes.kind.before_create(pod)  # the class of its quality of service may differ
         admit_pod(
             pod, namespace=attributes.namespace, name=attributes.name, lookup=self._lookup.get
         )

@@ -40,10 +40,13 @@ class Deleter:
         Raises:
             StatusError: 403, 404, 409, 429, or the error of a webhook.
         """
+        warnings = write_request.warnings if write_request.warnings is not None else []
+        warning_count = len(warnings)
         while True:
             try:
                 return self.delete(write_request, options)
             except WebhookNeededError as needed:
+                del warnings[warning_count:]
                 await self._writer.ask_webhooks(write_request, needed)
 
     def delete(self, write_request: WriteRequest, options: DeleteOptions) -> WriteResult:

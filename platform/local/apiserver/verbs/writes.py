@@ -450,11 +450,12 @@ class Writer:
             kind.before_status_update(obj, old)
         else:
             kind.before_update(obj, old)
-        attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
         if subresource:
-            obj = self._admit_subresource(write_request, attributes, obj, old)
+            obj = self._admit_subresource(write_request, obj, old)
         else:
-            obj = self._admit(write_request, attributes, obj)
+            obj = self._admit(
+                write_request, self._admission_attributes(write_request, "UPDATE", obj, old), obj
+            )
         return _plan_replace(
             write_request, resource_store, entry, old=old, obj=obj, managed=managed
         )
@@ -481,21 +482,22 @@ class Writer:
             responses=write_request.responses,
         )
 
-    def _admit_subresource(
-        self, write_request: WriteRequest, attributes: AdmissionAttributes, obj: Json, old: Json
-    ) -> Json:
-        """Validate a write of a subresource; webhooks see those of the status."""
+    def _admit_subresource(self, write_request: WriteRequest, obj: Json, old: Json) -> Json:
+        """Validate a write of a subresource; webhooks and policies see those of the status."""
         kind, of_status = write_request.kind, write_request.object_path.subresource == "status"
-        if of_status:
-            mutated = self.admission.dynamic.mutate(attributes, obj, lambda changed: changed)
+        dynamic = self.admission.dynamic
+        attributes = None
+        if of_status and dynamic.is_configured:
+            attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
+            mutated = dynamic.mutate(attributes, obj, lambda changed: changed)
             if mutated is not obj:
                 kind.before_status_update(mutated, old)
                 obj = mutated
         errors = (kind.validate_status if of_status else kind.validate)(obj, old)
         if errors:
-            raise invalid(kind.resource, attributes.name, errors)
-        if of_status:
-            self.admission.dynamic.validate(attributes, obj)
+            raise invalid(kind.resource, old["metadata"]["name"], errors)
+        if attributes is not None:
+            dynamic.validate(attributes, obj)
         return obj
 
     def _admit(
