@@ -1,5 +1,6 @@
 """Clients that attach to the program of a container; containers with an input or a terminal."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -104,6 +105,17 @@ async def test_terminal_of_a_container_has_the_size_of_its_client(cluster: Agent
 
 
 @pytest.mark.process
+async def test_container_without_a_socket_of_its_shim_is_an_error(cluster: AgentCluster) -> None:
+    await run_shell(cluster, "sleep 1000", stdin=True)
+    uid = (await cluster.pod("p"))["metadata"]["uid"]
+    path = cluster.settings.data_dir / "pods" / uid / "containers" / "c" / "0" / attach.SOCKET
+    path.unlink()
+    async with attached(cluster) as client:
+        status = await client.finish()
+    assert "unable to attach: No such file or directory" in status["message"]
+
+
+@pytest.mark.process
 async def test_kubectl_runs_a_shell_and_deletes_its_pod(
     cluster: AgentCluster, kubectl: Kubectl
 ) -> None:
@@ -204,6 +216,27 @@ async def test_client_that_receives_nothing_stops_the_output_and_is_disconnected
     assert read_all(slow).endswith(b" end")
     server.server.send(attach.STDOUT, b"more")
     assert read_all(fast).endswith(b"more")
+
+
+async def test_client_that_is_behind_receives_the_output_of_a_container_that_has_exited(
+    server: Attached,
+) -> None:
+    client, stalled = server.connect(), server.connect()
+    server.server.send(attach.STDOUT, b"x" * 2**20)
+    assert server.server.is_behind
+    client.setblocking(True)
+
+    def receive() -> bytes:
+        received = b""
+        while packet := client.recv(2**17):
+            received += packet[1:]
+            server.time += 1  # in which the other one receives nothing
+        return received
+
+    receiving = asyncio.get_running_loop().run_in_executor(None, receive)
+    server.server.close()
+    assert await receiving == b"x" * 2**20
+    assert len(read_all(stalled)) < 2**20
 
 
 async def test_input_that_the_container_does_not_read_is_not_received(server: Attached) -> None:

@@ -210,9 +210,9 @@ class AgentServer:
     async def _open_streams(self, request: UpgradeRequest, connection: UpgradedConnection) -> None:
         path, _, query = request.target.partition("?")
         parameters = parse_qsl(query, keep_blank_values=True)
-        options = StreamOptions(
-            **{name: (theirs, "1") in parameters for name, theirs in _STREAM_PARAMETERS.items()}
-        )
+        asked = {name: (theirs, "1") in parameters for name, theirs in _STREAM_PARAMETERS.items()}
+        # A terminal has one output; the kubelet ignores the other, too.
+        options = StreamOptions(**asked | {"stderr": asked["stderr"] and not asked["tty"]})
         streams = self.streams
         if streams is None or request.method not in ("GET", "POST"):
             raise StreamsRejectedError(404, "404 page not found")

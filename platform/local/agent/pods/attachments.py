@@ -16,7 +16,13 @@ from ..runtime import attach, logs
 from ..runtime.fd_streams import FdStream
 from ..runtime.runs import RunDir
 from ..state.core_types import Container
-from ..streaming.command_streams import STDERR, STDOUT, CommandStreams, Status
+from ..streaming.command_streams import (
+    STDERR,
+    STDOUT,
+    CommandStreams,
+    Status,
+    failure_status,
+)
 
 _SUCCESS: Status = {"metadata": {}, "status": "Success"}
 _NUMBERS = {attach.STDOUT: STDOUT, attach.STDERR: STDERR}
@@ -33,19 +39,30 @@ class Attachment:
 
     async def serve(self, streams: CommandStreams) -> Status:
         """Copy until the container exits; its exit code is in the pod's status alone."""
-        if self.container.stdin or self.container.tty:
-            await self._copy_socket(streams)
-        else:
+        if not (self.container.stdin or self.container.tty):
             await self._follow_log(streams)
+            return _SUCCESS
+        try:
+            shim = FdStream(connect(self.run).detach())
+        except OSError as error:  # it has exited, or was started by an older version
+            return failure_status(f"unable to attach: {error.strerror}")
+        await self._copy_socket(shim, streams)
         return _SUCCESS
 
     async def _follow_log(self, streams: CommandStreams) -> None:
         streams.stdin.discard()
         wanted = {"stdout": streams.options.stdout, "stderr": streams.options.stderr}
-        async with asyncio.TaskGroup() as group:
-            for number, (name, is_wanted) in enumerate(wanted.items(), STDOUT):
-                if is_wanted:
-                    group.create_task(self._follow(streams, number, name))
+        follows = [
+            asyncio.ensure_future(self._follow(streams, number, name))
+            for number, (name, is_wanted) in enumerate(wanted.items(), STDOUT)
+            if is_wanted
+        ]
+        try:
+            await asyncio.gather(*follows)
+        finally:
+            for task in follows:
+                task.cancel()
+            await asyncio.gather(*follows, return_exceptions=True)
 
     async def _follow(self, streams: CommandStreams, number: int, name: str) -> None:
         options = logs.LogOptions(follow=True, tail=0, stream=name)
@@ -55,8 +72,7 @@ class Attachment:
             async for chunk in chunks:
                 await streams.write(number, chunk)
 
-    async def _copy_socket(self, streams: CommandStreams) -> None:
-        shim = FdStream(connect(self.run).detach())
+    async def _copy_socket(self, shim: FdStream, streams: CommandStreams) -> None:
         inputs = [
             asyncio.ensure_future(self._copy_input(shim, streams)),
             asyncio.ensure_future(_copy_sizes(shim, streams)),

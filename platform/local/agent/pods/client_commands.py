@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from ..runtime.commands import CommandNotStartedError, ContainerCommand, start_command
 from ..runtime.fd_streams import FdStream
 from ..runtime.runs import RUN_VARIABLE, RunDir
-from ..streaming.command_streams import STDERR, STDOUT, CommandStreams, Status
+from ..streaming.command_streams import (
+    STDERR,
+    STDOUT,
+    CommandStreams,
+    Status,
+    failure_status,
+)
 from .handlers import HandlerError, enter_request
 
 MAX_COMMANDS = 100
@@ -43,14 +49,14 @@ class ClientCommands:
             ConnectionError: the client has disconnected; the command was killed.
         """
         if self._number >= MAX_COMMANDS:
-            return _failure(f"{MAX_COMMANDS} commands of clients run on this node already")
+            return failure_status(f"{MAX_COMMANDS} commands of clients run on this node already")
         self._number += 1
         try:
             code = await self._run(run, argv, streams)
         except ConnectionError:
             raise
         except (CommandNotStartedError, HandlerError, OSError) as error:
-            return _failure(f"error executing command in container: {error}")
+            return failure_status(f"error executing command in container: {error}")
         finally:
             self._number -= 1
         return _exit_status(argv, code)
@@ -139,15 +145,4 @@ def _exit_status(argv: Sequence[str], code: int) -> Status:
         "message": f"command terminated with non-zero exit code: {problem}",
         "reason": "NonZeroExitCode",
         "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-    }
-
-
-def _failure(message: str) -> Status:
-    return {
-        "metadata": {},
-        "status": "Failure",
-        "message": f"Internal error occurred: {message}",
-        "reason": "InternalError",
-        "details": {"causes": [{"message": message}]},
-        "code": 500,
     }

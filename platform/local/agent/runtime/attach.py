@@ -10,6 +10,7 @@ container's output is not read while a client does not receive it, for `STALL_TI
 
 import fcntl
 import os
+import select
 import socket
 import struct
 import termios
@@ -134,10 +135,14 @@ class AttachServer:
                 self._accept(now)
             elif number in self._clients:
                 self._receive(number)
-        for number, client in list(self._clients.items()):
-            if not client.flush(now) or now - client.progress > STALL_TIMEOUT:
-                self._disconnect(number)
+        self._flush()
         self._write_input()
+
+    def _flush(self) -> None:
+        now = self._now()
+        for number, client in list(self._clients.items()):
+            if not client.flush(now) or now - client.progress >= STALL_TIMEOUT:
+                self._disconnect(number)
 
     def send(self, kind: bytes, data: bytes) -> None:
         """Send output to all clients."""
@@ -151,12 +156,13 @@ class AttachServer:
                 self._disconnect(number)
 
     def close(self) -> None:
-        """Send the rest to clients that receive, and disconnect all."""
-        for client in self._clients.values():
-            client.flush(self._now())
-            client.connection.close()
-        self._clients.clear()
+        """Send the rest to the clients that receive it, and disconnect all."""
         self._listener.close()
+        while waiting := [number for number, each in self._clients.items() if each.backlog]:
+            select.select([], waiting, [], self.timeout())
+            self._flush()
+        for number in list(self._clients):
+            self._disconnect(number)
 
     def _accept(self, now: float) -> None:
         try:

@@ -292,8 +292,6 @@ class ShimRun:
                 self._copy(end)
         for lines in self.outputs.values():
             lines.close()
-        if self.attached is not None:
-            self.attached.close()
         failed = bool(self.message)
         if failed and not self.host_changed:
             LogWriter(self.log, "stderr").feed(f"cannot start: {self.message}\n".encode())
@@ -305,6 +303,8 @@ class ShimRun:
             "at": time.time(),
         }
         replace_file(os.path.join(self.run_path, EXIT), json.dumps(record))
+        if self.attached is not None:
+            self.attached.close()
 
     def _kill_remaining(self) -> None:
         """Kill the process group of the main process, then its orphaned descendants."""

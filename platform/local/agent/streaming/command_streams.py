@@ -39,12 +39,24 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """Which streams a client asks for."""
+    """Which streams a client asks for; with a terminal there is no stderr."""
 
     stdin: bool = False
     stdout: bool = False
     stderr: bool = False
     tty: bool = False
+
+
+def failure_status(message: str) -> Status:
+    """Return the final status of a command that did not run."""
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"Internal error occurred: {message}",
+        "reason": "InternalError",
+        "details": {"causes": [{"message": message}]},
+        "code": 500,
+    }
 
 
 class StreamsRejectedError(Exception):
@@ -245,7 +257,7 @@ class _Streams(CommandStreams):
             "error": True,
             "stdin": options.stdin,
             "stdout": options.stdout,
-            "stderr": options.stderr and not options.tty,
+            "stderr": options.stderr,
             "resize": options.tty,
         }
         self._missing = {name for name, is_wanted in wanted.items() if is_wanted}

@@ -1,4 +1,4 @@
-"""The subresources of pods: binding, eviction, log, exec."""
+"""The subresources of pods: binding, eviction, log, streams."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
