@@ -269,6 +269,7 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
                 "podgroups",
                 "jobflows",
                 "jobtemplates",
+                "hypernodes",
             )
         ):
             body |= _head(kind)
