@@ -174,6 +174,15 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "flow.volcano.sh/v1alpha1/jobflows": enforced("flow_ctrl/controller.py", {"spec": {}}),
     "flow.volcano.sh/v1alpha1/jobtemplates": enforced("flow_ctrl/controller.py", {"spec": {}}),
+    "topology.volcano.sh/v1alpha1/hypernodes": enforced(
+        "scheduler/state/topology/domains.py",
+        {
+            "spec": {
+                "tier": 1,
+                "members": [{"type": "Node", "selector": {"exactMatch": {"name": "n"}}}],
+            }
+        },
+    ),
     "bus.volcano.sh/v1alpha1/commands": enforced("job_ctrl/controller.py", {"action": "AbortJob"}),
 }
 """Kinds served by a new cluster."""
@@ -191,7 +200,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
         "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",
         "flow.volcano.sh/v1alpha1/jobflows", "flow.volcano.sh/v1alpha1/jobtemplates",
-        "scheduling.volcano.sh/v1beta1/queues",
+        "scheduling.volcano.sh/v1beta1/queues", "topology.volcano.sh/v1alpha1/hypernodes",
     )},
     **{f"{path}/scale": _STATUS for path in (
         "v1/replicationcontrollers", "apps/v1/deployments", "apps/v1/replicasets",
@@ -285,6 +294,7 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
                 "podgroups",
                 "jobflows",
                 "jobtemplates",
+                "hypernodes",
             )
         ):
             body |= _head(kind)

@@ -183,6 +183,13 @@ LABELS = ALLOCATE.replace(
 )
 
 
+def test_a_hard_constraint_holds_also_while_no_hypernode_has_a_node() -> None:
+    world = SchedulerWorld(ALLOCATE)
+    world.upsert(node("a"), hypernode("rack", ["b"]), *gang("g", 1, hard(1)), *gang("h", 1, soft()))
+    assert world.schedule() == {"h-x-0": "a"}
+    assert world.fit_message("g") == "there is no HyperNode of tier 1 or lower with nodes"
+
+
 def test_labels_of_nodes_are_tiers_where_there_are_no_hypernodes() -> None:
     world = SchedulerWorld(LABELS)
     for index in range(8):
@@ -354,10 +361,11 @@ class Topologies:
 
     def check(self, chosen: dict[str, str]) -> None:
         """Check that no gang with a hard constraint was split by pods that were *chosen*."""
-        domains = self.world.world.cluster.domains.table().domains
+        table = self.world.world.cluster.domains.table()
+        domains = table.domains
         for group in self.world.podgroups:
             topology, name = group.spec.network_topology, group.metadata.name
-            if topology is None or topology.mode != "hard" or not domains:
+            if topology is None or topology.mode != "hard" or not table.is_known:
                 continue
             members = [
                 each for each in self.world.pods if each.metadata.name.startswith(f"{name}-")
@@ -452,7 +460,7 @@ def _check_nodes(
     if reservation is not None:
         held = {names[each.node_index] for each in reservation.holds.values()}
     allowed = [each.nodes for each in domains if each.tier <= tier]
-    if not domains:
+    if not world.cluster.domains.table().is_known:
         return
     assert not is_chosen or any(bound <= nodes for nodes in allowed), (name, bound)
     new = held - bound

@@ -172,7 +172,7 @@ class Session(PluginDecisions):
         if gang.topology is None:
             return None
         table = self.cache.domains.table()
-        if not len(table):
+        if not table.is_known:
             return None
         return GangDomains(
             table, gang, gang.topology, self.cache.node_matrix, self._framework.score_domains

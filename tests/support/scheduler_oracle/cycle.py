@@ -83,6 +83,7 @@ class _Cycle:
         overcommit = config.arguments.get("overcommit")
         self.idle = self._overcommitted_idle(overcommit) if overcommit is not None else None
         self.domains = domains_of(objects.hypernodes, self.nodes)
+        self.is_network_known = bool(objects.hypernodes)
         self.where = {
             pod.metadata.uid: objects.node_of(pod)
             for pod in objects.pods
@@ -253,7 +254,7 @@ class _Cycle:
         """Yield the nodes that may be tried, in order; ``None`` for all."""
         known = {**self.where, **self.placements}
         used = {known[uid] for uid in gang.ready if uid in known}
-        found = allowed(gang.podgroup, self.domains, used)
+        found = allowed(gang.podgroup, self.domains, used, is_known=self.is_network_known)
         if found is not None:
             domains, is_hard = found
             yield from in_order(domains, pods, self.nodes, self.config)

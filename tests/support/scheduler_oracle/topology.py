@@ -58,12 +58,16 @@ def domains_of(
 
 
 def allowed(
-    group: PodGroup | None, domains: Sequence[DomainFacts], used: Collection[str]
+    group: PodGroup | None,
+    domains: Sequence[DomainFacts],
+    used: Collection[str],
+    *,
+    is_known: bool,
 ) -> tuple[list[DomainFacts], bool] | None:
     """Return the domains that a gang may use whose pods are on the nodes *used*, and whether it may
-    use no others; ``None`` without a constraint."""
+    use no others; ``None`` without a constraint, or if nothing *is_known* about the network."""
     topology = group.spec.network_topology if group is not None else None
-    if topology is None or not domains:
+    if topology is None or not is_known:
         return None
     around = [each for each in domains if each.nodes.issuperset(used)]
     tier: int | None = topology.highest_tier_allowed

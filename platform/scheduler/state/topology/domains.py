@@ -4,7 +4,7 @@ A domain is a HyperNode with all its nodes. In a cluster without HyperNodes, nod
 value of a label may form domains instead: each label is a tier.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,8 +21,10 @@ NO_TIER = -1
 class DomainTable:
     """Domains with nodes, by tier and name; sums over their nodes."""
 
-    def __init__(self, domains: Iterable[Domain], node_matrix: NodeMatrix) -> None:
+    def __init__(self, domains: Collection[Domain], node_matrix: NodeMatrix) -> None:
         """Take those of *domains* that have nodes."""
+        self.is_known = bool(domains)
+        """Whether anything is known about the network, even if no domain has nodes."""
         indexes: list[list[int]] = []
         found: list[Domain] = []
         for domain in sorted(domains, key=lambda each: (each.tier, each.name)):
