@@ -389,7 +389,7 @@ def test_terminating_pods_count_as_free_soon() -> None:
 
 
 def test_a_shorter_gang_starts_in_the_cycle_that_holds_an_equal_one_back() -> None:
-    """They wait together for a node, and are told apart by the start that one would delay."""
+    """They wait together for a node, but only one of them would delay a start."""
     world = World()
     world.submit("a", 3)
     world.submit("b", 1, limit=50)

@@ -127,7 +127,7 @@ class WorkloadCluster:
             raise AssertionError(f"{resource.plural} stay {last}") from None
         return last
 
-    async def wait_gone(self, resource: Resource, name: str) -> None:
+    async def wait_deleted(self, resource: Resource, name: str) -> None:
         async def is_deleted() -> bool:
             return await self.find(resource, name) is None
 

@@ -204,7 +204,7 @@ async def test_failed_pods_are_replaced(cluster: WorkloadCluster) -> None:
     pods = await wait_images(cluster, node_1="one", node_2="one", node_3="one")
     failed = pods[0]["metadata"]
     await cluster.set_phase(failed["name"], "Failed")
-    await cluster.wait_gone(PODS, failed["name"])
+    await cluster.wait_deleted(PODS, failed["name"])
     await wait_images(cluster, node_1="one", node_2="one", node_3="one")
     text = (
         f"Found failed daemon pod {cluster.namespace}/{failed['name']} on node "

@@ -143,7 +143,7 @@ async def test_recreate_ends_all_old_pods_first(cluster: WorkloadCluster) -> Non
     name = first["metadata"]["name"]
     await cluster.patch(PODS, name, {"metadata": {"finalizers": ["ex.io/stay"]}})
     await set_image(cluster, "two")
-    await cluster.wait_gone(PODS, second["metadata"]["name"])
+    await cluster.wait_deleted(PODS, second["metadata"]["name"])
     await cluster.wait(DEPLOYMENTS, "web", counted(availableReplicas=0))
     assert images(await cluster.list_all(REPLICASETS)) == {"one": 0}
     await cluster.patch(PODS, name, {"metadata": {"finalizers": None}})
@@ -238,7 +238,7 @@ async def test_deployments_adopt_replica_sets_that_they_left(cluster: WorkloadCl
         await cluster.wait(DEPLOYMENTS, "web", complete(2))
         before = {pod["metadata"]["uid"] for pod in await cluster.wait_pods(2)}
         await cluster.delete(DEPLOYMENTS, "web", "?propagationPolicy=Orphan")
-        await cluster.wait_gone(DEPLOYMENTS, "web")
+        await cluster.wait_deleted(DEPLOYMENTS, "web")
         created = await deploy(cluster, replicas=2)
         await cluster.wait(DEPLOYMENTS, "web", complete(2))
     (found,) = await cluster.list_all(REPLICASETS)
@@ -274,6 +274,6 @@ async def test_replica_sets_and_pods_end_with_their_deployment(cluster: Workload
     await deploy(cluster, replicas=2)
     await cluster.wait_pods(2)
     await cluster.delete(DEPLOYMENTS, "web", "?propagationPolicy=Foreground")
-    await cluster.wait_gone(DEPLOYMENTS, "web")
+    await cluster.wait_deleted(DEPLOYMENTS, "web")
     await cluster.wait_pods(0)
     assert await cluster.list_all(REPLICASETS) == []

@@ -214,7 +214,7 @@ async def test_endpoints_end_with_their_service(cluster: WorkloadCluster) -> Non
     await wait_conditions(cluster, a=(True, True, False))
     await cluster.wait(ENDPOINTS, "web", lambda each: each.get("subsets"))
     await cluster.delete(SERVICES, "web")
-    await cluster.wait_gone(ENDPOINTS, "web")
+    await cluster.wait_deleted(ENDPOINTS, "web")
     await cluster.wait_list(
         ENDPOINTSLICES, lambda found: not found, "kubernetes.io/service-name=web"
     )

@@ -116,7 +116,7 @@ async def test_orphaned_pods_stay_and_are_adopted_by_the_next_set(cluster: Workl
     before = {pod["metadata"]["uid"] for pod in await cluster.wait_pods(2)}
     await cluster.wait(REPLICASETS, "web", counted(replicas=2))
     await cluster.delete(REPLICASETS, "web", "?propagationPolicy=Orphan")
-    await cluster.wait_gone(REPLICASETS, "web")
+    await cluster.wait_deleted(REPLICASETS, "web")
     await make_set(cluster, replicas=2)
     await cluster.wait(REPLICASETS, "web", counted(replicas=2))
     assert {pod["metadata"]["uid"] for pod in await cluster.wait_pods(2)} == before

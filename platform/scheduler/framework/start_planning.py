@@ -285,7 +285,7 @@ class StartPlanning:
             self._session.confine_rejection(gang)
 
     def _is_hopeless(self, gang: Gang) -> bool:
-        """Return whether *gang* cannot start now, whatever is planned.
+        """Return whether *gang* cannot start now, with any plan.
 
         Then it is rejected as it would be without a plan: with all gangs with equal demand, and
         until what it lacks is free.
