@@ -119,7 +119,12 @@ async def _unregister(server: Server, webhooks: Sequence[Webhook], counts: Revie
 
 _PROBES: dict[Resource, Json] = {
     CRONJOBS: {"spec": {"schedule": "@daily", "jobTemplate": {}}},
-    HYPERNODES: {"spec": {"tier": 1}},
+    HYPERNODES: {
+        "spec": {
+            "tier": 1,
+            "members": [{"type": "Node", "selector": {"exactMatch": {"name": "node"}}}],
+        }
+    },
     JOBFLOWS: {"spec": {"flows": []}},
     JOBS: job(name="probe"),
     QUEUES: queue("probe"),
