@@ -129,6 +129,7 @@ def test_names_and_paths_are_volcanos() -> None:
         "/podgroups/validate": "validatepodgroup.volcano.sh",
         "/pods/validate": "validatepod.volcano.sh",
         "/cronjobs/validate": "validatecronjob.volcano.sh",
+        "/hypernodes/validate": "validatehypernodes.volcano.sh",
     }
 
 

@@ -181,6 +181,10 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
     _assign_addresses(spec)
 
 
+_API_SERVER = ("default", "kubernetes")
+"""The Service whose address is that of the server itself, of either family."""
+
+
 def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a Service."""
     spec = obj.get("spec", {})
@@ -190,7 +194,9 @@ def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(not_supported("spec.type", kind, _SERVICE_TYPES))
     if kind == "ExternalName" and not spec.get("externalName"):
         errors.append(required("spec.externalName"))
-    errors += _validate_families(spec)
+    meta = obj["metadata"]
+    if (meta.get("namespace"), meta.get("name")) != _API_SERVER:
+        errors += _validate_families(spec)
     ports = spec.get("ports", ())
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         errors.append(required("spec.ports"))
