@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import secrets
+import signal
 import struct
 import sys
 import termios
@@ -123,6 +124,7 @@ async def test_command_runs_as_the_container_s_program_does(
     """
     inherited = os.open(os.devnull, os.O_RDONLY)  # as when a shell starts the agent
     os.set_inheritable(inherited, True)
+    handler = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # and in the background
     await run_shell(
         cluster,
         f"({script}) </dev/null 2>/dev/null | cat; echo done; sleep 1000",
@@ -134,6 +136,7 @@ async def test_command_runs_as_the_container_s_program_does(
     command = f"({script}) </dev/null 2>/dev/null | cat; echo done; true"
     result = await execute(kubectl, cluster, "sh", "-c", command)
     os.close(inherited)
+    signal.signal(signal.SIGQUIT, handler)
     assert result.out.splitlines() == log.splitlines()
 
 

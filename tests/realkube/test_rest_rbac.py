@@ -554,7 +554,9 @@ async def test_a_command_that_is_deleted_while_no_replica_runs_is_looked_up(
     """With the rights of the account to get Commands and jobs, which nothing else uses."""
     async with rest(kube, tmp_path) as api:
         before = len(api.server.kube.audit())
-        _, command = await api.call(EDITOR, "POST", f"{JOB_PATH}/commands", {"action": "suspend"})
+        body = {"action": "suspend"}
+        status, command = await api.call(EDITOR, "POST", f"{JOB_PATH}/commands", body)
+        assert status == 202, command
         commands = (await api.server.get(COMMANDS.path("default")))["items"]
         names = [each["metadata"]["name"] for each in commands]
         [name] = [name for name in names if command["id"][:8] in name]

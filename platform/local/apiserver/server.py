@@ -151,9 +151,8 @@ class _ServerCore:
         admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
-        kubelet_context = _kubelet_client_context(config)
-        self._log_proxy = LogProxy(kubelet_context)
-        streams = StreamProxy(kubelet_context)
+        tls = _kubelet_client_context(config)
+        self._log_proxy, streams = LogProxy(tls), StreamProxy(tls)
         context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
         self._kubernetes_service = KubernetesServiceController(
             context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES

@@ -366,8 +366,8 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 # --- unshare sandbox ------------------------------------------------------------------------
