@@ -91,15 +91,15 @@ async def test_input_for_one_client_ends_with_it(cluster: AgentCluster, disconne
 
 @pytest.mark.process
 async def test_terminal_of_a_container_has_the_size_of_its_client(cluster: AgentCluster) -> None:
-    script = "trap 'stty size' WINCH; echo $TERM; while read line; do echo got $line; done"
+    script = "echo $TERM; cat; stty size"
     await run_shell(cluster, script, stdin=True, tty=True)
     await cluster.wait_log("p", "xterm")
     async with attached(cluster, stdin="true", tty="true") as client:
         await client.resize(99, 44)
         await client.send(STDIN, b"one\n")
-        await client.wait_output(b"got one")
-        await client.wait_output(b"44 99")
+        await client.wait_output(b"one\r\none\r\n")
         await client.send(STDIN, b"\x04")
+        await client.wait_output(b"44 99")
         assert (await client.finish())["status"] == "Success"
     await cluster.phase("p", "Succeeded")
 

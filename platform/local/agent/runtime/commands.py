@@ -50,7 +50,7 @@ class ContainerCommand:
         if error:
             lines = error.decode(errors="replace").strip().splitlines()
             raise CommandNotStartedError(lines[-1])
-        return code
+        return code if code >= 0 else 128 - code
 
     def end_output(self) -> None:
         """After the exit: let the output end, though descendants of the command may hold it open.

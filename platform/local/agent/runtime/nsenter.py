@@ -176,4 +176,5 @@ def _execute(request: dict) -> None:  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Not sys.exit(): while the interpreter ends, SIGTERM would end it instead of its handler.
+    os._exit(main())
