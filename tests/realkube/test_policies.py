@@ -54,7 +54,8 @@ def _wrong_job() -> Json:
     return stored(minAvailable=9, plugins={"nosuch": []}) | {"metadata": {"name": "before"}}
 
 
-@pytest.fixture(scope="module", params=["embedded", "real"])
+# The embedded server evaluates the same rules; its own tests cover how, and these cost minutes.
+@pytest.fixture(scope="module", params=[pytest.param("embedded", marks=pytest.mark.soak), "real"])
 def servers(request: pytest.FixtureRequest) -> ServerFactory:
     if request.param == "embedded":
         return EmbeddedFactory()
