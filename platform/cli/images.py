@@ -43,7 +43,10 @@ def _store(data: DataDir) -> Iterator["ImageStore"]:
         store.prepare()
         yield store
     except (ImageError, *DATA_DIR_ERRORS) as error:
-        typer.echo(f"batholith image: {error}", err=True)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        typer.echo(f"batholith image: {text}", err=True)
         raise typer.Exit(1) from None
 
 

@@ -368,7 +368,7 @@ def test_untrusted_certificate_is_rejected(
 
 
 def test_token_server_of_a_secure_registry_must_be_secure(server: RegistryServer) -> None:
-    session = registry._Session(None, "https://registry.example", "app", CREDENTIAL)  # type: ignore[arg-type]
+    session = registry._Session(None, "https://images.invalid", "app", CREDENTIAL)  # type: ignore[arg-type]
     with pytest.raises(ImageError, match="insecure token server"):
         session._token(f'realm="http://{server.host}/token",service="x"')
     assert server.requests == []

@@ -68,7 +68,7 @@ def test_images_can_be_loaded_before_the_first_start_and_during_a_run(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["load", "missing.tar"], "No such file"),
+        (["load", "missing.tar"], "image: missing.tar: No such file"),
         (["rm", "missing"], "there is no image 'missing'"),
         (["rm", "A"], "'A' is not the name of an image"),
     ],
