@@ -150,7 +150,12 @@ class _JobInvariants:
             f"{self.namespace}/{name}" not in self.world.objects_by_key(PODS)
             for name in self._desired_pods()
         )
-        return lacks and self._admitted() and self.namespace not in self.world.api.full_namespaces
+        # A quota is mentioned at the next attempt, which may be due only after a backoff.
+        refused = self.namespace in self.world.api.full_namespaces and self._names_failed_create()
+        return lacks and self._admitted() and not refused
+
+    def _names_failed_create(self) -> bool:
+        return bool(self.status["state"].get("reason") == "FailedCreate")
 
     def _check_podgroup(self) -> Object:
         name = self.world.group(self.key)
@@ -191,7 +196,7 @@ class _JobInvariants:
         there = self.world.objects_by_key(PODS)
         missing = [name for name in self._desired_pods() if f"{self.namespace}/{name}" not in there]
         if missing and self.namespace in self.world.api.full_namespaces:
-            assert self.status["state"].get("reason") == "FailedCreate", self.status
+            assert self._names_failed_create(), self.status
         else:
             assert not missing, f"{self.key}: {missing}"
 
