@@ -224,7 +224,8 @@ async def test_read_only_root_keeps_volumes_of_the_image_writable(
     cluster: AgentCluster, load: Load
 ) -> None:
     load(Layer().dir("data/v", mode=0o700).file("data/v/seed", "1"), Volumes={"/data/v": {}})
-    script = "touch /x /data/y; cat /data/v/seed && touch /data/v/new && echo fine"
+    # One stream: the lines of two streams have no order.
+    script = "exec 2>&1; touch /x /data/y; cat /data/v/seed && touch /data/v/new && echo fine"
     context = {"readOnlyRootFilesystem": True}
     found = await output(cluster, pod("p", "sh", "-c", script, securityContext=context))
     assert found[0] == "touch: /x: Read-only file system"

@@ -1,5 +1,6 @@
 """Images for tests, built as OCI layouts; nothing is downloaded."""
 
+import functools
 import gzip
 import hashlib
 import io
@@ -90,6 +91,12 @@ def busybox() -> Layer:
     return layer.file("etc/group", "root:x:0:\nstaff:x:50:\n")
 
 
+@functools.cache
+def _compressed(archive: bytes) -> bytes:
+    """Return a layer as stored: most tests use the same one, and its compression takes longest."""
+    return gzip.compress(archive, compresslevel=1, mtime=0)
+
+
 @dataclass
 class ImageFiles:
     """The blobs of an image."""
@@ -117,7 +124,7 @@ def image(
 ) -> ImageFiles:
     """Return an image of this machine's architecture; layers may be given as archives."""
     archives = [each.tar() if isinstance(each, Layer) else each for each in layers]
-    packed = [gzip.compress(each, mtime=0) if compress else each for each in archives]
+    packed = [_compressed(each) if compress else each for each in archives]
     document = {
         "architecture": architecture(),
         "os": "linux",
