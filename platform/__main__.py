@@ -1,6 +1,6 @@
 # ruff: noqa: A005 - the directory is imported as batholith
 """``python -m batholith``: the same as the console script ``batholith``."""
 
-from .cli.main import app
+from .cli.program import main
 
-app(prog_name="batholith")
+main(prog_name="batholith")

@@ -1,5 +1,5 @@
 """``python -m batholith.cli``: the same as the console script ``batholith``."""
 
-from .main import app
+from .program import main
 
-app()
+main()

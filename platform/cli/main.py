@@ -1,41 +1,18 @@
-"""The command ``batholith``. Each command imports its dependencies when it runs, to start fast."""
+"""All commands of ``batholith``. Each imports its dependencies when it runs, to start fast."""
 
-import typer
-
-from . import cluster, components, images
-from .admission import admission
-from .controllers import controllers
-from .flag_groups import Version
-from .go_flags import GoFlagCommand
+from . import cluster, images
 from .jobs.commands import register
 from .preflight import preflight
-from .scheduler import scheduler
+from .program import COMPONENTS, add_component, new_app
 
-app = typer.Typer(
-    name="batholith",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
-def batholith(version: Version = False) -> None:
-    """A batch platform for Kubernetes, with an embedded cluster for one machine."""
-
-
+app = new_app()
 app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
 app.command()(preflight)
-app.command()(components.apiserver)
-app.command(cls=GoFlagCommand)(controllers)
-app.command(cls=GoFlagCommand)(scheduler)
-app.command(cls=GoFlagCommand)(admission)
-app.command()(components.agent)
-app.command()(components.api)
-app.command()(components.workloads)
-app.command()(components.proxy)
+for _name in COMPONENTS:
+    add_component(app, _name)
 app.add_typer(images.app, name="image")
 app.command()(cluster.version)
 register(app)

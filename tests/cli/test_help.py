@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from batholith.cli.main import app
+from batholith.cli.program import COMPONENTS
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,19 @@ def test_the_help_loads_neither_the_client_nor_its_packages() -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     )
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_component_loads_no_command_but_its_own(name: str) -> None:
+    code = (
+        "import sys\nfrom batholith.cli.program import main\n"
+        f"sys.argv = ['batholith', {name!r}, '--help']\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([m for m in sys.modules if m in ('batholith.cli.main', 'batholith.cli.jobs')])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert f"Usage: batholith {name} " in result.stdout
+    assert result.stdout.endswith("[]\n")
