@@ -68,6 +68,20 @@ def test_a_stranded_gang_is_completed_before_all_others() -> None:
     assert allocated(world.after()) == {"early-1", "early-2"}
 
 
+def test_a_gang_that_lost_a_member_is_admitted_so_that_it_is_created_again() -> None:
+    """Its controller creates pods of an admitted gang only."""
+    world = World()
+    failed = pod("g-0", "g", node_name="n0", phase="Failed")
+    world.upsert(podgroup("g", 2), failed, pod("g-1", "g", node_name="n1"))
+    world.after()
+    world.remove(failed)
+    (report,) = world.after(1).reports
+    assert report.status.phase == "Pending"
+    assert [each.key for each in world.after(1).enqueued] == ["ns/g"]
+    world.upsert(pod("g-2", "g"))
+    assert allocated(world.after(1)) == {"g-2"}
+
+
 def test_what_a_stranded_gang_lacks_is_reserved() -> None:
     world = World(nodes=1, cpu=3)
     world.upsert(

@@ -193,7 +193,8 @@ def _allocate(session: Session, gang: Gang, *, until: float | None) -> bool:
     )  # on its own: the others of a woken group are tried, too
     rejection = session.job_valid(gang)
     if rejection:
-        session.reject(gang, rejection.diagnosis())
+        if not gang.is_pending:  # else it is to be admitted first, so that its pods are created
+            session.reject(gang, rejection.diagnosis())
         return False
     try:
         if gang.is_pending:
