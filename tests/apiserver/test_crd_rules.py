@@ -291,9 +291,10 @@ async def test_objects_are_checked_by_the_rules(server: Server, example: str) ->
             content = "application/json-patch+json"
             response = await server.request("PATCH", f"{FOOS}/a", patch, content_type=content)
         causes = response.body.get("details", {}).get("causes", [])
-        found.append([[each["reason"], each["field"], each["message"]] for each in causes])
+        found.append(sorted([each["reason"], each["field"], each["message"]] for each in causes))
         assert (response.status == 422) == bool(causes), response.body
-    assert found == RECORDED[example]
+    # kube-apiserver visits the keys of a map in any order.
+    assert found == [sorted(each) for each in RECORDED[example]]
 
 
 async def test_unchanged_values_may_break_a_new_rule(server: Server) -> None:
