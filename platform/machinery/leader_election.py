@@ -189,6 +189,8 @@ class LeaderElector:
         self._renewed_at = -math.inf
         self._valid_until = -math.inf
         """Monotonic time until which this process is the leader; in the past while it is not."""
+        self._may_hold = False
+        """Whether the last write had no response, so that it may have acquired the Lease."""
         self._wake = asyncio.Event()
         self._last_error = ""
 
@@ -240,7 +242,7 @@ class LeaderElector:
             self._start_leading()
             await self._renew()
         except asyncio.CancelledError:
-            if self.elected.is_set() and not self._config.shared:
+            if (self.elected.is_set() or self._may_hold) and not self._config.shared:
                 await self._release()
             raise
         finally:
@@ -303,9 +305,10 @@ class LeaderElector:
         """Release the Lease, so that the next leader need not wait for its expiry."""
         valid = self._remaining() > 0
         self._valid_until = -math.inf
-        if not valid:
+        if not valid and not self._may_hold:
             return
-        self._record_event("stopped leading")
+        if self.elected.is_set():
+            self._record_event("stopped leading")
         try:
             async with self._deadline(RELEASE_TIMEOUT):
                 await self._write_released()
@@ -317,7 +320,7 @@ class LeaderElector:
             log.info("lease released", extra={"lease": self._lease_key})
 
     async def _write_released(self) -> None:
-        lease = self._observed
+        lease = await self._lock.get() if self._may_hold else self._observed
         while lease is not None and lease.record.holder_identity == self._config.identity:
             now = format_micro_time(self._clock.now())
             released = replace(
@@ -421,10 +424,12 @@ class LeaderElector:
         """Write the Lease with this process as holder; success starts its validity."""
         started = self._clock.monotonic()
         record = self._new_record()
+        self._may_hold = True
         if lease is None:
             written = await self._with_timeout(self._lock.create(record))
         else:
             written = await self._with_timeout(self._lock.update(lease, record))
+        self._may_hold = False
         self._observe_record(written, started)
         self._extend(started)
 

@@ -238,6 +238,27 @@ async def test_cancelled_standby_does_not_write_the_lease(world: LeaseSimulation
     assert world.leaders == [leader]
 
 
+@pytest.mark.parametrize("loses_response", [False, True])
+async def test_a_lease_is_released_whose_acquisition_was_not_confirmed(
+    world: LeaseSimulation, loses_response: bool
+) -> None:
+    leader, standby = await leader_and_standby(world)
+    standby.network.response_delay = 3.0
+    leader.task.cancel()
+    await world.clock.advance(1)  # the standby reads that the Lease is free
+    standby.network.delivers_responses = not loses_response
+    await world.clock.advance(2.1)
+    assert world.server.spec["holderIdentity"] == standby.elector.identity
+    assert not standby.elector.elected.is_set()
+    if loses_response:
+        await world.clock.advance(5)
+    standby.network.delivers_responses, standby.network.response_delay = True, 0.01
+    standby.task.cancel()
+    await world.clock.advance(1)
+    assert standby.task.cancelled()
+    assert world.server.spec["holderIdentity"] == ""
+
+
 async def test_stopped_leading_event_precedes_the_release(world: LeaseSimulation) -> None:
     recorder = FakeRecorder()
     leader = world.add(recorder=recorder)
