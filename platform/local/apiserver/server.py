@@ -21,6 +21,7 @@ from ...model.admission import Webhook
 from ...model.names import Resource
 from . import bootstrap
 from .admission.dynamic import DynamicAdmission
+from .admission.quotas import Quotas
 from .app import App
 from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
@@ -35,6 +36,7 @@ from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.pods_by_node import PodsByNode
+from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
@@ -148,7 +150,9 @@ class _ServerCore:
         self._dynamic = DynamicAdmission(
             self._store, self._catalog, self._authorizer, get=lookup.get, list_all=lookup.list
         )
-        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
+        quotas = Quotas(self._store, self._catalog)
+        self._store.write_observers.append(quotas)
+        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic, quotas)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
@@ -164,6 +168,7 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context),
             DisruptionController(context),
+            ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
         ]
         if config.collect_garbage:

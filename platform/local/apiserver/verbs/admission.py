@@ -15,6 +15,7 @@ from ....model.names import Resource
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
+from ..admission.quotas import Quotas
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
@@ -39,7 +40,7 @@ DEFAULT_TOLERATION_SECONDS = 300
 
 
 UnchangedCheck = Callable[[], bool]
-"""Returns whether something that was read is still unchanged."""
+"""Returns whether something that was read is still unchanged; may reject the write."""
 
 _reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
 
@@ -108,8 +109,10 @@ class Admission:
         webhooks: Sequence[Webhook],
         authorizer: Authorizer,
         dynamic: DynamicAdmission,
+        quotas: Quotas,
     ) -> None:
         self.dynamic = dynamic
+        self._quotas = quotas
         self._lookup = lookup
         self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
@@ -201,6 +204,24 @@ class Admission:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
             )
+        if obj is not None:
+            self._check_quotas(attributes, obj)
+
+    def _check_quotas(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a write that exceeds a quota.
+
+        Of a rule in a thread, the event loop does so when it checks what the rule has read.
+        """
+        reads = _reads.get()
+        if reads is None:
+            self._quotas.check(attributes, obj)
+            return
+
+        def is_within_quotas() -> bool:
+            self._quotas.check(attributes, obj)
+            return True
+
+        reads.append(is_within_quotas)
 
     def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""
