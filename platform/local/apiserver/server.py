@@ -175,12 +175,7 @@ class _ServerCore:
             self._controllers.append(GarbageCollector(context))
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
-            pods, settings = self._pods_by_node, config.node_lifecycle
-            self._controllers += [
-                NodeLifecycleController(context, pods, settings),
-                TaintEvictionController(context, pods),
-                PodGarbageCollector(context, pods, settings),
-            ]
+            self._controllers += self._node_controllers(context, config.node_lifecycle)
         tokens = ServiceAccountTokens(config.service_account_signing_key, self._latest, time.time)
         authenticator = Authenticator(config.users_by_token, tokens)
         handlers = Handlers(
@@ -203,6 +198,16 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
         )
+
+    def _node_controllers(
+        self, context: ControllerContext, settings: NodeLifecycleSettings
+    ) -> list[Controller]:
+        pods = self._pods_by_node
+        return [
+            NodeLifecycleController(context, pods, settings),
+            TaintEvictionController(context, pods),
+            PodGarbageCollector(context, pods, settings),
+        ]
 
     def _latest(self, resource: Resource, namespace: str, name: str) -> StoredObject | None:
         return self._store.resource_store(self._catalog.require(resource)).latest(namespace, name)

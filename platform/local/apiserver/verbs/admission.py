@@ -12,6 +12,7 @@ from typing import TypeVar
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ..admission import pod_security
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
@@ -21,7 +22,7 @@ from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
-from ..errors.status import StatusError, forbidden
+from ..errors.status import StatusError, forbidden, invalid
 from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
@@ -86,6 +87,15 @@ class LatestReader:
             return ()
         found = resource_store.latest_entries_in(namespace)
         return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
+
+    def pods(self, namespace: str) -> Sequence[Json]:
+        """Return the pods of a namespace in the order of their names."""
+        resource_store = self._store.resource_store(self._catalog.require(names.PODS))
+        if (reads := _reads.get()) is not None:
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        found = sorted(resource_store.latest_entries_in(namespace), key=lambda entry: entry.name)
+        return [entry.shared() for entry in found]
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
@@ -190,6 +200,8 @@ class Admission:
             self._check_resize(attributes, obj, attributes.old_object)
         if obj is not None and attributes.kind.resource in LIMITED:
             self._check_limits(attributes, obj)
+        if obj is not None:
+            self._check_pod_security(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -206,6 +218,44 @@ class Admission:
             )
         if obj is not None:
             self._check_quotas(attributes, obj)
+
+    def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a pod that violates the level of its namespace; warn of templates that do."""
+        resource, old = attributes.kind.resource, attributes.old_object
+        if resource == names.NAMESPACES:
+            self._check_security_labels(attributes, obj)
+        if not pod_security.is_checked(resource):
+            return
+        namespace = self._lookup.get(names.NAMESPACES, "", attributes.namespace)
+        policy = pod_security.policy_of(namespace) if namespace else pod_security.NO_POLICY
+        if policy is pod_security.NO_POLICY:
+            return
+        pod: Json | None = obj
+        if resource != names.PODS:
+            pod = pod_security.template_of(resource, obj)
+        elif old is not None and not pod_security.is_significant(obj, old):
+            return
+        elif why := pod_security.denial(policy, obj):
+            raise forbidden(resource, attributes.name, why)
+        if pod and attributes.warnings is not None:
+            attributes.warnings.extend(pod_security.warnings(policy, pod))
+
+    def _check_security_labels(self, attributes: AdmissionAttributes, namespace: Json) -> None:
+        """Reject invalid levels of a namespace; warn of pods that violate a new level."""
+        old = attributes.old_object
+        new_policy = pod_security.policy_of(namespace)
+        old_policy = pod_security.policy_of(old) if old else pod_security.NO_POLICY
+        if new_policy.errors and new_policy.errors != old_policy.errors:
+            raise invalid(attributes.kind.resource, attributes.name, list(new_policy.errors))
+        if (
+            old is not None
+            and attributes.warnings is not None
+            and pod_security.is_stricter(new_policy, old_policy)
+        ):
+            pods = self._lookup.pods(attributes.name)
+            attributes.warnings.extend(
+                pod_security.existing_violations(new_policy, attributes.name, pods)
+            )
 
     def _check_quotas(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a write that exceeds a quota.
