@@ -125,7 +125,7 @@ async def test_objects_of_any_kind_are_counted(limited: QuotaServer) -> None:
     hard = {"count/deployments.apps": "1", f"count/{JOBS.plural}.{JOBS.group}": "1", "secrets": "1"}
     await limited.limit("few", {**hard, "count/nothing.example.com": "1"})
     labels = {"app": "x"}
-    deployment = {
+    deployment: Json = {
         "metadata": {"name": "d"},
         "spec": {
             "replicas": 0,
@@ -134,13 +134,13 @@ async def test_objects_of_any_kind_are_counted(limited: QuotaServer) -> None:
         },
     }
     task = {"name": "t", "replicas": 1, "template": {"spec": pod("p")["spec"]}}
-    job = {
+    job: Json = {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
         "metadata": {"name": "j"},
         "spec": {"schedulerName": "volcano", "tasks": [task]},
     }
-    secret = {"metadata": {"name": "s"}}
+    secret: Json = {"metadata": {"name": "s"}}
     for resource, body, name in (
         (DEPLOYMENTS, deployment, "count/deployments.apps"),
         (JOBS, job, f"count/{JOBS.plural}.{JOBS.group}"),
