@@ -286,7 +286,15 @@ def test_held_by_gates() -> None:
             "wait until others of the namespace have ended, or ask for a larger ResourceQuota",
         ),
         (
-            'pods "train-w-0" is forbidden: violates PodSecurity "restricted"',
+            'pods "train-w-0" is forbidden: failed quota: team: must specify cpu for: main',
+            "specify in the containers of the job what the message names",
+        ),
+        (
+            'pods "train-w-0" is forbidden: violates PodSecurity "baseline:latest": hostPort',
+            "change what the message names, or ask for another level of the namespace",
+        ),
+        (
+            'pods is forbidden: User "team" cannot create resource "pods"',
             "ask for a role that permits that, or change what is refused",
         ),
         (

@@ -58,8 +58,8 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.CRDS, _definition(schema={"openAPIV3Schema": _RULES}), ()),
     (names.CRDS, {"spec": {"conversion": {"strategy": "Webhook"}}}, ("spec.conversion.strategy",)),
     (names.CRDS, _definition(), ()),
-    (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "b"}}}, (
-        "metadata.labels[pod-security.kubernetes.io/enforce]",
+    (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/audit": "baseline"}}}, (
+        "metadata.labels[pod-security.kubernetes.io/audit]",
     )),
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, ()),
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, ()),

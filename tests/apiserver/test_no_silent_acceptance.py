@@ -86,7 +86,9 @@ ROWS: Mapping[str, EnforcementRow] = {
         "local/workloads/replica_sets.py",
         {"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}},
     ),
-    "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
+    "v1/resourcequotas": enforced(
+        f"{SERVER}/admission/quotas.py", {"spec": {"hard": {"cpu": "1"}}}
+    ),
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced("local/proxy/service_proxy.py", {"spec": {"ports": [{"port": 80}]}}),
@@ -439,9 +441,9 @@ async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -
 async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)
-    done = await kubectl.run("create", "quota", "small")
-    assert (done.code, done.out) == (0, "resourcequota/small created\n")
-    assert "Warning: ResourceQuota is stored but not enforced" in done.err
+    done = await kubectl.run("create", "ingress", "small", "--rule=a.example.com/=s:80")
+    assert (done.code, done.out) == (0, "ingress.networking.k8s.io/small created\n")
+    assert "Warning: Ingress is stored but not served" in done.err
 
 
 @pytest.mark.process

@@ -1,12 +1,12 @@
-"""Jobs in a namespace whose quota is used up, where a server watches over quotas."""
+"""Jobs in a namespace whose quota is used up."""
 
 from pathlib import Path
 from typing import Any
 
-from support.api_servers import RealServerFactory, add_namespace, merge_patch
-from support.embedded_apiserver import Server, pod
+from support.api_servers import ServerFactory, merge_patch
 from support.jobs import task
 from support.polling import wait_until_true
+from support.quotas import NAMESPACE, QuotaServer
 from support.running_controller import running
 
 from batholith.job_ctrl.controller import JobController
@@ -14,25 +14,12 @@ from batholith.model import crds
 from batholith.model.names import JOBS, PODGROUPS, PODS
 
 Json = dict[str, Any]
-NAMESPACE = "few"
-"""A separate namespace: a server applies a quota for a while after its deletion."""
-
-QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
-
-
-async def allow(server: Server, pods: int, *, used: int) -> None:
-    """Set the quota, and what its controller would write, which does not run here."""
-    hard = {"hard": {"pods": str(pods)}}
-    await merge_patch(server, f"{QUOTAS}/few", {"spec": hard})
-    await merge_patch(
-        server, f"{QUOTAS}/few/status", {"status": {**hard, "used": {"pods": str(used)}}}
-    )
 
 
 async def test_a_quota_is_told_in_the_status_and_waited_for(
-    real: RealServerFactory, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with real.start(tmp_path, crds=crds.load()) as server, server.client() as client:
+    async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
 
         async def state() -> Json:
             found: Json = (await server.get(JOBS.path(NAMESPACE, "j")))["status"]["state"]
@@ -56,21 +43,9 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
         async def has_group() -> bool:
             return bool(await group())
 
-        async def takes_pods() -> bool:
-            probe = {"apiVersion": "v1", "kind": "Pod", **pod("probe")}
-            path = f"{PODS.path(NAMESPACE)}?dryRun=All"
-            return (await server.request("POST", path, probe)).status == 201
-
-        async def takes_none() -> bool:
-            return not await takes_pods()
-
-        await add_namespace(server, NAMESPACE)
-        await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
-        # The server applies a quota by its cache, which may be stale.
-        await allow(server, 0, used=0)
-        await wait_until_true(takes_none)
-        await allow(server, 2, used=0)
-        await wait_until_true(takes_pods)
+        limited = QuotaServer(server)
+        await limited.prepare()
+        await limited.limit("few", {"pods": "2"})
         async with running(JobController(client)):
             spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": [task(replicas=3)]}
             body = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "j"}}
@@ -79,5 +54,5 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
             path = PODGROUPS.path(NAMESPACE, await group())
             await merge_patch(server, path, {"status": {"phase": "Inqueue"}})
             await wait_until_true(refused)
-            await allow(server, 3, used=2)
+            await limited.limit("few", {"pods": "3"})
             await wait_until_true(whole)

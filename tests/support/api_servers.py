@@ -141,9 +141,9 @@ async def _wait_observed(server: Server, keys: Iterable[bytes]) -> None:
     await asyncio.gather(*(server.get(f"{each.path()}?{nothing}") for each in resources))
 
 
-async def add_namespace(server: Server, name: str) -> None:
+async def add_namespace(server: Server, name: str, *, labels: dict[str, str] | None = None) -> None:
     """A namespace with all that pods in it need."""
-    await server.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    await server.create(NAMESPACES.path(), {"metadata": {"name": name, "labels": labels or {}}})
     for path in _default_objects(name):
 
         async def defaults_exist(path: str = path) -> bool:

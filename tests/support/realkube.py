@@ -53,6 +53,7 @@ CONTROLLERS = (
     "serviceaccount",
     "root-ca-cert-publisher",
     "disruption",
+    "resourcequota",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")

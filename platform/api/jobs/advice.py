@@ -259,6 +259,10 @@ def _unblock(reason: str, message: str) -> str:
         return "ask who runs that webhook, or change what it refuses"
     if "exceeded quota" in message:
         return "wait until others of the namespace have ended, or ask for a larger ResourceQuota"
+    if "violates PodSecurity" in message:
+        return "change what the message names, or ask for another level of the namespace"
+    if "failed quota" in message:
+        return "specify in the containers of the job what the message names"
     if "forbidden" in message:
         return "ask for a role that permits that, or change what is refused"
     if reason == Reason.GANG_UNSATISFIABLE:

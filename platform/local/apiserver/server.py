@@ -21,6 +21,7 @@ from ...model.admission import Webhook
 from ...model.names import Resource
 from . import bootstrap
 from .admission.dynamic import DynamicAdmission
+from .admission.quotas import Quotas
 from .app import App
 from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
@@ -35,6 +36,7 @@ from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.pods_by_node import PodsByNode
+from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
@@ -148,7 +150,9 @@ class _ServerCore:
         self._dynamic = DynamicAdmission(
             self._store, self._catalog, self._authorizer, get=lookup.get, list_all=lookup.list
         )
-        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
+        quotas = Quotas(self._store, self._catalog)
+        self._store.write_observers.append(quotas)
+        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic, quotas)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
@@ -164,18 +168,14 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context),
             DisruptionController(context),
+            ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
         ]
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
-            pods, settings = self._pods_by_node, config.node_lifecycle
-            self._controllers += [
-                NodeLifecycleController(context, pods, settings),
-                TaintEvictionController(context, pods),
-                PodGarbageCollector(context, pods, settings),
-            ]
+            self._controllers += self._node_controllers(context, config.node_lifecycle)
         tokens = ServiceAccountTokens(config.service_account_signing_key, self._latest, time.time)
         authenticator = Authenticator(config.users_by_token, tokens)
         handlers = Handlers(
@@ -198,6 +198,16 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
         )
+
+    def _node_controllers(
+        self, context: ControllerContext, settings: NodeLifecycleSettings
+    ) -> list[Controller]:
+        pods = self._pods_by_node
+        return [
+            NodeLifecycleController(context, pods, settings),
+            TaintEvictionController(context, pods),
+            PodGarbageCollector(context, pods, settings),
+        ]
 
     def _latest(self, resource: Resource, namespace: str, name: str) -> StoredObject | None:
         return self._store.resource_store(self._catalog.require(resource)).latest(namespace, name)

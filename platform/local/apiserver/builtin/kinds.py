@@ -144,7 +144,7 @@ _CORE = (
         generation="spec",
     ),
     _kind(
-        Resource("", "v1", "resourcequotas", "ResourceQuota"),
+        names.RESOURCEQUOTAS,
         short_names=("quota",),
         subresources=("status",),
         delete_returns_object=True,

@@ -21,6 +21,7 @@ from . import (
     pod_defaults,
     pod_strategy,
     policy_validation,
+    quota_validation,
     stored_defaults,
     webhook_validation,
     workloads,
@@ -112,6 +113,11 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "PodTemplate"): StrategyHooks(default=stored_defaults.default_pod_template),
     ("", "ReplicationController"): StrategyHooks(
         default=workloads.default_replication_controller, validate=workloads.validate_workload
+    ),
+    ("", "ResourceQuota"): StrategyHooks(
+        validate=quota_validation.validate_quota,
+        validate_status=quota_validation.validate_quota_status,
+        warnings=quota_validation.quota_warnings,
     ),
     ("", "Secret"): StrategyHooks(
         default=core_objects.default_secret, validate=core_objects.validate_secret

@@ -39,9 +39,6 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
-    ("", "ResourceQuota"): UnenforcedKind(
-        _ENFORCED, "limit a Queue by its spec.capability instead"
-    ),
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
@@ -122,8 +119,8 @@ def _list(value: object) -> list[Any]:
 
 def _namespace(obj: Json) -> Found:
     for label in _dict(_dict(obj.get("metadata")).get("labels")):
-        if str(label).startswith("pod-security.kubernetes.io/"):
-            yield f"metadata.labels[{label}]", "pods are not held against the security standards"
+        if str(label) == "pod-security.kubernetes.io/audit":
+            yield f"metadata.labels[{label}]", "there is no audit log"
 
 
 def _pod(obj: Json) -> Found:

@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from . import kubernetes_functions, list_functions, string_functions
+from .cost import SizeOf, estimate
 from .signatures import ABSTRACT_TYPES, ANY, Signature
 
 if TYPE_CHECKING:
@@ -126,6 +127,18 @@ class Environment:
             return Program(self._evaluator.compile(expression, disable_check=True), result)
         except RuntimeError as error:
             raise CompileError(_STATUS.sub("", str(error)).strip()) from error
+
+    def estimate(self, expression: str, size_of: SizeOf) -> int:
+        """Return the most that an evaluation costs; *size_of* are the sizes of the variables.
+
+        Raises:
+            CompileError: it has an error.
+        """
+        try:
+            serialized = self._checker.compile(expression).serialize()
+        except RuntimeError as error:
+            raise CompileError(_STATUS.sub("", str(error)).strip()) from error
+        return estimate(serialized, size_of)
 
     def activation(self, values: Mapping[str, Any]) -> "cel.Activation":
         """Return values of all variables, for the programs of this environment."""

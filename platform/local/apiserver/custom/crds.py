@@ -6,6 +6,7 @@ from typing import Any
 from ....model import validation
 from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
 from . import jsonpath
+from .rule_costs import cost_errors
 from .schema import schema_errors
 
 Json = dict[str, Any]
@@ -53,8 +54,9 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     errors += _validate_identity(spec, names)
     versions = spec.get("versions") or []
     for index, version in enumerate(versions):
-        alone = len(versions) == 1
-        errors += _validate_version(version, f"spec.versions[{index}]", alone=alone)
+        errors += _validate_version(
+            version, f"spec.versions[{index}]", schema_path=_schema_path(index, versions)
+        )
     if sum(bool(version.get("storage")) for version in versions) != 1:
         text = "must have exactly one version marked as storage version"
         errors.append(invalid("spec.versions", versions, text))
@@ -66,7 +68,29 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
         errors.append(invalid("spec.versions", seen, "must contain unique version names"))
     if old is not None:
         errors += _validate_immutable(spec, old.get("spec") or {})
+    return errors or _cost_errors(versions, (old or {}).get("spec") or {})
+
+
+def _cost_errors(versions: list[Json], old: Json) -> list[FieldError]:
+    """Return the errors of rules that could cost too much, in schemas that are not in *old*."""
+    known = [_schema(version) for version in old.get("versions") or ()]
+    errors: list[FieldError] = []
+    for index, version in enumerate(versions):
+        schema = _schema(version)
+        if schema is not None and schema not in known:
+            errors += cost_errors(schema, _schema_path(index, versions))
     return errors
+
+
+def _schema(version: Json) -> Json | None:
+    found: Json | None = (version.get("schema") or {}).get("openAPIV3Schema")
+    return found
+
+
+def _schema_path(index: int, versions: list[Json]) -> str:
+    """Return the path of a schema: kube-apiserver has another one for a single version."""
+    start = "spec.validation" if len(versions) == 1 else f"spec.versions[{index}].schema"
+    return f"{start}.openAPIV3Schema"
 
 
 def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
@@ -93,19 +117,18 @@ def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_version(version: Json, path: str, *, alone: bool) -> list[FieldError]:
+def _validate_version(version: Json, path: str, *, schema_path: str) -> list[FieldError]:
     errors = []
     if problem := validation.dns1035_label_error(version.get("name", "")):
         errors.append(invalid(f"{path}.name", version.get("name", ""), problem))
-    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    schema = _schema(version)
     if schema is None:
         errors.append(required(f"{path}.schema.openAPIV3Schema"))
         if version.get("selectableFields"):
             text = "may only be set when validations.schema is included"
             errors.append(invalid("spec.selectableFields", "", text))
     else:
-        field_path = "spec.validation" if alone else f"{path}.schema"
-        errors += schema_errors(schema, f"{field_path}.openAPIV3Schema")
+        errors += schema_errors(schema, schema_path)
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         errors += _validate_column(column, f"{path}.additionalPrinterColumns[{index}]")
     for index, field in enumerate(version.get("selectableFields") or ()):

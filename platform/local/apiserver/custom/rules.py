@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..cel.cost import SizeOf
 from ..cel.environment import (
     CompileError,
     Environment,
@@ -95,7 +96,7 @@ class RuleNode:
         found = ((k, rule_node(node)) for k, node in (schema.get("properties") or {}).items())
         self._properties = {key: node for key, node in found if node is not None}
         self._all_of = [
-            RuleNode(node, is_resource=is_resource) for node in _branches_with_rules(schema)
+            RuleNode(node, is_resource=is_resource) for node in branches_with_rules(schema)
         ]
 
     def _compile(self, rule: Mapping[str, Any]) -> Rule:
@@ -223,6 +224,9 @@ class _OptionalEnvironment(Environment):
     def compile(self, expression: str) -> Program:
         return super().compile(f"{_OPTIONAL_PREFIX}{expression}\n)")
 
+    def estimate(self, expression: str, size_of: SizeOf) -> int:
+        return super().estimate(f"{_OPTIONAL_PREFIX}{expression}\n)", size_of)
+
 
 def environment(schema: Schema, *, is_resource: bool, optional: bool = False) -> Environment:
     """Return the environment of the rules of a node."""
@@ -261,11 +265,11 @@ def has_rules(schema: Schema) -> bool:
     return (
         bool(schema.get(KEY))
         or any(node.get(KEY) for node in branches)
-        or any(has_rules(node) for _, node in _below(schema))
+        or any(has_rules(node) for _, node in nodes_below(schema))
     )
 
 
-def _below(schema: Schema) -> Iterator[tuple[str, Schema]]:
+def nodes_below(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """Yield the nodes below a node, with the steps to them."""
     for key, node in (schema.get("properties") or {}).items():
         yield f".properties[{key}]", node
@@ -274,7 +278,7 @@ def _below(schema: Schema) -> Iterator[tuple[str, Schema]]:
             yield f".{key}", schema[key]
 
 
-def _branches_with_rules(schema: Schema) -> Iterator[Schema]:
+def branches_with_rules(schema: Schema) -> Iterator[Schema]:
     """Yield the branches of ``allOf`` with rules, with the fields of the node itself."""
     own = {key: value for key, value in schema.items() if key not in (KEY, "allOf")}
     for node in schema.get("allOf") or ():
@@ -336,7 +340,7 @@ def _check_node(
         _check_expressions(
             schema, path, errors, is_resource=is_resource or embedded, correlatable=correlatable
         )
-    for index, node in enumerate(_branches_with_rules(schema)):
+    for index, node in enumerate(branches_with_rules(schema)):
         _check_node(
             node,
             f"{path}.allOf[{index}]",
@@ -345,11 +349,11 @@ def _check_node(
             correlatable=correlatable,
         )
     for index, node in enumerate(schema.get("allOf") or ()):
-        if any(has_rules(below) for _, below in _below(node)):
+        if any(has_rules(below) for _, below in nodes_below(node)):
             text = "rules below allOf are not supported by the embedded cluster"
             errors.append(forbidden(f"{path}.allOf[{index}]", text))
     keyed = schema.get("x-kubernetes-list-type") == "map"
-    for step, node in _below(schema):
+    for step, node in nodes_below(schema):
         below = correlatable and (step != ".items" or keyed)
         _check_node(node, path + step, errors, correlatable=below)
 

@@ -13,7 +13,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..errors.status import (
     StatusError,
@@ -82,6 +82,18 @@ class PendingWrite(NamedTuple):
     done: "asyncio.Future[None]"
 
 
+class WriteObserver(Protocol):
+    """Observes the latest state: writes before they are committed. Must be fast and never raise."""
+
+    def write_queued(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Observe a write that the next ones build on."""
+        ...
+
+    def writes_failed(self) -> None:
+        """Observe that queued writes were not stored, and are no longer part of the state."""
+        ...
+
+
 class _QueuedWrite(NamedTuple):
     resource_store: ResourceStore
     event: WatchEvent
@@ -123,6 +135,7 @@ class ObjectStore:
         """Version of the state that readers see."""
         self.listeners: list[Callable[[ResourceStore, WatchEvent], None]] = []
         """Called for each committed change, in order; must be fast and never raise."""
+        self.write_observers: list[WriteObserver] = []
         self._version_waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def resource_store(self, kind: KindInfo) -> ResourceStore:
@@ -230,6 +243,8 @@ class ObjectStore:
         resource_store.change_count += 1
         self._queued_writes.append(_QueuedWrite(resource_store, event, [done]))
         self._wake.set()
+        for observer in self.write_observers:
+            observer.write_queued(resource_store, event)
         return PendingWrite(event.entry, done)
 
     async def run(self) -> None:
@@ -411,6 +426,8 @@ class ObjectStore:
                     waiter.exception()  # the caller may be cancelled; the error is logged already
         for resource_store, event, _ in kept:
             resource_store.pending[event.entry.key] = event
+        for observer in self.write_observers:
+            observer.writes_failed()
 
     def _wake_version_waiters(self) -> None:
         still = []

@@ -12,15 +12,17 @@ from typing import TypeVar
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ..admission import pod_security
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
+from ..admission.quotas import Quotas
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
-from ..errors.status import StatusError, forbidden
+from ..errors.status import StatusError, forbidden, invalid
 from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
@@ -39,7 +41,7 @@ DEFAULT_TOLERATION_SECONDS = 300
 
 
 UnchangedCheck = Callable[[], bool]
-"""Returns whether something that was read is still unchanged."""
+"""Returns whether something that was read is still unchanged; may reject the write."""
 
 _reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
 
@@ -86,6 +88,15 @@ class LatestReader:
         found = resource_store.latest_entries_in(namespace)
         return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
 
+    def pods(self, namespace: str) -> Sequence[Json]:
+        """Return the pods of a namespace in the order of their names."""
+        resource_store = self._store.resource_store(self._catalog.require(names.PODS))
+        if (reads := _reads.get()) is not None:
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        found = sorted(resource_store.latest_entries_in(namespace), key=lambda entry: entry.name)
+        return [entry.shared() for entry in found]
+
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
         kind = self._catalog.require(resource)
@@ -108,8 +119,10 @@ class Admission:
         webhooks: Sequence[Webhook],
         authorizer: Authorizer,
         dynamic: DynamicAdmission,
+        quotas: Quotas,
     ) -> None:
         self.dynamic = dynamic
+        self._quotas = quotas
         self._lookup = lookup
         self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
@@ -187,6 +200,8 @@ class Admission:
             self._check_resize(attributes, obj, attributes.old_object)
         if obj is not None and attributes.kind.resource in LIMITED:
             self._check_limits(attributes, obj)
+        if obj is not None:
+            self._check_pod_security(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -201,6 +216,62 @@ class Admission:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
             )
+        if obj is not None:
+            self._check_quotas(attributes, obj)
+
+    def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a pod that violates the level of its namespace; warn of templates that do."""
+        resource, old = attributes.kind.resource, attributes.old_object
+        if resource == names.NAMESPACES:
+            self._check_security_labels(attributes, obj)
+        if not pod_security.is_checked(resource):
+            return
+        namespace = self._lookup.get(names.NAMESPACES, "", attributes.namespace)
+        policy = pod_security.policy_of(namespace) if namespace else pod_security.NO_POLICY
+        if policy is pod_security.NO_POLICY:
+            return
+        pod: Json | None = obj
+        if resource != names.PODS:
+            pod = pod_security.template_of(resource, obj)
+        elif old is not None and not pod_security.is_significant(obj, old):
+            return
+        elif why := pod_security.denial(policy, obj):
+            raise forbidden(resource, attributes.name, why)
+        if pod and attributes.warnings is not None:
+            attributes.warnings.extend(pod_security.warnings(policy, pod))
+
+    def _check_security_labels(self, attributes: AdmissionAttributes, namespace: Json) -> None:
+        """Reject invalid levels of a namespace; warn of pods that violate a new level."""
+        old = attributes.old_object
+        new_policy = pod_security.policy_of(namespace)
+        old_policy = pod_security.policy_of(old) if old else pod_security.NO_POLICY
+        if new_policy.errors and new_policy.errors != old_policy.errors:
+            raise invalid(attributes.kind.resource, attributes.name, list(new_policy.errors))
+        if (
+            old is not None
+            and attributes.warnings is not None
+            and pod_security.is_stricter(new_policy, old_policy)
+        ):
+            pods = self._lookup.pods(attributes.name)
+            attributes.warnings.extend(
+                pod_security.existing_violations(new_policy, attributes.name, pods)
+            )
+
+    def _check_quotas(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Reject a write that exceeds a quota.
+
+        Of a rule in a thread, the event loop does so when it checks what the rule has read.
+        """
+        reads = _reads.get()
+        if reads is None:
+            self._quotas.check(attributes, obj)
+            return
+
+        def is_within_quotas() -> bool:
+            self._quotas.check(attributes, obj)
+            return True
+
+        reads.append(is_within_quotas)
 
     def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""
