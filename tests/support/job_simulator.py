@@ -10,7 +10,6 @@ from support.pure_decide import pure_decide
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.pods import partition_of
 from batholith.job_ctrl.status.job_view import JobView
 from batholith.job_ctrl.status.recovery import restore
 from batholith.job_ctrl.tracker.pod_info import PodInfo
@@ -18,6 +17,7 @@ from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.machinery.reconcile.events import Event
 from batholith.model.command import Command
 from batholith.model.job import Job, JobStatus
+from batholith.model.job_podgroup import partition_of
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 

@@ -5,19 +5,23 @@ What fits without evictions is used first. Then victims are chosen: of the lowes
 task needs, the one of lower levels is taken. At the end, unnecessary evictions are undone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
 
 from ..plugins.queue_state import queue_state_rejection
 from ..state.gangs.gang import Gang, Task
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
+from .domain_capacities import eviction_domains_of
 from .future_fit import FutureFit
 from .missing_members import MissingMembers
 from .session import Session
 from .statement import Operation, Statement
+from .sub_group_units import needed_first, units_of
 from .task_runs import grouped
 from .victim_candidates import VictimCandidates, uses_port_of
 from .victim_plan import NodeOption, choose_victims
@@ -82,24 +86,85 @@ class PreemptionAttempt:
         tasks = [task for task in self._session.tasks(self._gang) if self._may_preempt(task)]
         if missing.satisfied or not missing.is_satisfiable(tasks):
             return False
-        if missing.total >= len(tasks):
-            tasks = grouped(tasks)
-        done = 0
-        for eq_class, run in _runs(tasks):
-            done += len(run)
-            wanted = run[: missing.needed(run[0].role, len(run))]
-            if quota_first and wanted and self._has_quota(eq_class):
-                self._free_quota(eq_class, wanted)
-            pipelined = self._pipeline_class(eq_class, wanted)
-            missing.consume(run[0].role, pipelined)
-            if missing.satisfied:
-                break
-            if pipelined < len(wanted) and not missing.is_satisfiable(tasks[done:]):
-                return False
+        if self._gang.sub_groups is not None:
+            self._pipeline_units(tasks, missing, quota_first=quota_first)
+        else:
+            grouped_tasks = grouped(tasks) if missing.total >= len(tasks) else tasks
+            self._pipeline_tasks(grouped_tasks, missing, quota_first=quota_first)
         if not missing.satisfied or not self._session.votes.job_pipelined(self._gang):
             return False
         VictimPruning(self._session, self._statement, self._gang, self.candidates).run()
         return True
+
+    def _pipeline_tasks(
+        self, tasks: Sequence[Task], missing: MissingMembers, *, quota_first: bool
+    ) -> None:
+        """Pipeline tasks until *missing* is satisfied or cannot be satisfied."""
+        done = 0
+        for eq_class, run in _runs(tasks):
+            done += len(run)
+            wanted = run[: missing.needed(run[0].role, len(run))]
+            pipelined = self._pipeline_run(eq_class, wanted, quota_first=quota_first)
+            missing.consume(run[0].role, pipelined)
+            if missing.satisfied:
+                return
+            if pipelined < len(wanted) and not missing.is_satisfiable(tasks[done:]):
+                return
+
+    def _pipeline_run(
+        self, eq_class: EquivalenceClass, tasks: Sequence[Task], *, quota_first: bool
+    ) -> int:
+        """Pipeline as many of *tasks* as possible; returns how many."""
+        if quota_first and tasks and self._has_quota(eq_class):
+            self._free_quota(eq_class, tasks)
+        return self._pipeline_class(eq_class, tasks)
+
+    def _pipeline_units(
+        self, tasks: Sequence[Task], missing: MissingMembers, *, quota_first: bool
+    ) -> None:
+        """Pipeline sub-groups, each whole and in one domain, until *missing* is satisfied."""
+        units = units_of(tasks)
+        failed: set[Hashable] = set()
+        for unit in needed_first(units, missing):
+            if missing.satisfied:
+                return
+            if unit.sub_group is None:
+                self._pipeline_tasks(unit.tasks, missing, quota_first=quota_first)
+            elif unit.required and unit.demand not in failed:
+                if self._pipeline_whole(unit.sub_group, unit.required, quota_first=quota_first):
+                    for task in unit.required:
+                        missing.consume(task.role, 1)
+                    missing.complete(unit.sub_group)
+                elif not unit.sub_group.counts.ready:
+                    failed.add(unit.demand)
+        for unit in units:
+            if unit.sub_group is None or unit.is_incomplete or missing.satisfied:
+                continue
+            for eq_class, run in _runs(unit.others):
+                wanted = run[: missing.needed(run[0].role, len(run))]
+                needs = [(eq_class, len(wanted))]
+                for option in eviction_domains_of(self._session, unit.sub_group, needs):
+                    with self._session.within(option):
+                        pipelined = self._pipeline_run(eq_class, wanted, quota_first=quota_first)
+                    missing.consume(run[0].role, pipelined)
+                    break
+
+    def _pipeline_whole(
+        self, sub_group: SubGroup, tasks: Sequence[Task], *, quota_first: bool
+    ) -> bool:
+        """Pipeline all *tasks* of *sub_group* in one of its domains; returns whether one takes
+        them."""
+        needs = list(Counter(task.eq_class for task in tasks).items())
+        start = self._statement.savepoint()
+        for option in eviction_domains_of(self._session, sub_group, needs):
+            with self._session.within(option):
+                if all(
+                    self._pipeline_run(eq_class, run, quota_first=quota_first) == len(run)
+                    for eq_class, run in _runs(grouped(tasks))
+                ):
+                    return True
+            self._statement.rollback_to(start)
+        return False
 
     def _may_preempt(self, task: Task) -> bool:
         return (
