@@ -24,15 +24,16 @@ def eviction_domains(session: Session, gang: Gang) -> Sequence[Option]:
     return _possible(session, gang, session.max_eviction_domains)
 
 
-def eviction_domains_of(session: Session, sub_group: SubGroup, needs: Needs) -> Sequence[Option]:
-    """Return the domains in which pods may be evicted for *needs* of *sub_group*, within those
-    that may be used now.
+def eviction_domains_of(
+    session: Session, gang: Gang, sub_group: SubGroup, needs: Needs
+) -> Sequence[Option]:
+    """Return the domains in which pods may be evicted for *needs* of *sub_group* of *gang*, within
+    those that may be used now.
 
     Raises:
         PluginError: a filter or limit raised.
     """
-    gang = next(iter(sub_group.tasks.values())).gang
-    domains = None if gang is None else session.domains_of(gang, sub_group)
+    domains = session.domains_of(gang, sub_group)
     if domains is None:
         return (EVERYWHERE,)
     return domains.possible(

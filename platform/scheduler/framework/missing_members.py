@@ -53,8 +53,10 @@ class MissingMembers:
         if left > 0:
             self.by_role[role] = left
 
-    def complete(self, sub_group: SubGroup) -> None:
-        """Count *sub_group* as whole; its tasks are to be consumed, too."""
+    def complete(self, sub_group: SubGroup, tasks: Sequence[Task]) -> None:
+        """Count *tasks* as allocated, by which *sub_group* is whole."""
+        for task in tasks:
+            self.consume(task.role, 1)
         left = self.sub_groups.pop(sub_group.policy.position, 0) - 1
         if left > 0:
             self.sub_groups[sub_group.policy.position] = left

@@ -6,7 +6,8 @@ task needs, the one of lower levels is taken. At the end, unnecessary evictions 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -18,10 +19,11 @@ from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .domain_capacities import eviction_domains_of
 from .future_fit import FutureFit
+from .gang_domains import EVERYWHERE
 from .missing_members import MissingMembers
 from .session import Session
 from .statement import Operation, Statement
-from .sub_group_units import needed_first, units_of
+from .sub_group_units import try_units
 from .task_runs import grouped
 from .victim_candidates import VictimCandidates, uses_port_of
 from .victim_plan import NodeOption, choose_victims
@@ -87,7 +89,9 @@ class PreemptionAttempt:
         if missing.satisfied or not missing.is_satisfiable(tasks):
             return False
         if self._gang.sub_groups is not None:
-            self._pipeline_units(tasks, missing, quota_first=quota_first)
+            whole = partial(self._pipeline_whole, quota_first)
+            single = partial(self._pipeline_in_sub_group, missing, quota_first)
+            try_units(tasks, missing, whole, single)
         else:
             grouped_tasks = grouped(tasks) if missing.total >= len(tasks) else tasks
             self._pipeline_tasks(grouped_tasks, missing, quota_first=quota_first)
@@ -100,7 +104,7 @@ class PreemptionAttempt:
         self, tasks: Sequence[Task], missing: MissingMembers, *, quota_first: bool
     ) -> None:
         """Pipeline tasks until *missing* is satisfied or cannot be satisfied."""
-        done = 0
+        done, are_all = 0, self._gang.sub_groups is None
         for eq_class, run in _runs(tasks):
             done += len(run)
             wanted = run[: missing.needed(run[0].role, len(run))]
@@ -108,7 +112,8 @@ class PreemptionAttempt:
             missing.consume(run[0].role, pipelined)
             if missing.satisfied:
                 return
-            if pipelined < len(wanted) and not missing.is_satisfiable(tasks[done:]):
+            is_short = are_all and pipelined < len(wanted)
+            if is_short and not missing.is_satisfiable(tasks[done:]):
                 return
 
     def _pipeline_run(
@@ -119,44 +124,34 @@ class PreemptionAttempt:
             self._free_quota(eq_class, tasks)
         return self._pipeline_class(eq_class, tasks)
 
-    def _pipeline_units(
-        self, tasks: Sequence[Task], missing: MissingMembers, *, quota_first: bool
+    def _pipeline_in_sub_group(
+        self,
+        missing: MissingMembers,
+        quota_first: bool,
+        sub_group: SubGroup | None,
+        tasks: Sequence[Task],
     ) -> None:
-        """Pipeline sub-groups, each whole and in one domain, until *missing* is satisfied."""
-        units = units_of(tasks)
-        failed: set[Hashable] = set()
-        for unit in needed_first(units, missing):
-            if missing.satisfied:
-                return
-            if unit.sub_group is None:
-                self._pipeline_tasks(unit.tasks, missing, quota_first=quota_first)
-            elif unit.required and unit.demand not in failed:
-                if self._pipeline_whole(unit.sub_group, unit.required, quota_first=quota_first):
-                    for task in unit.required:
-                        missing.consume(task.role, 1)
-                    missing.complete(unit.sub_group)
-                elif not unit.sub_group.counts.ready:
-                    failed.add(unit.demand)
-        for unit in units:
-            if unit.sub_group is None or unit.is_incomplete or missing.satisfied:
-                continue
-            for eq_class, run in _runs(unit.others):
-                wanted = run[: missing.needed(run[0].role, len(run))]
-                needs = [(eq_class, len(wanted))]
-                for option in eviction_domains_of(self._session, unit.sub_group, needs):
-                    with self._session.within(option):
-                        pipelined = self._pipeline_run(eq_class, wanted, quota_first=quota_first)
-                    missing.consume(run[0].role, pipelined)
-                    break
+        """Pipeline what *missing* needs of *tasks*, one by one, in one domain of *sub_group*."""
+        needs = [(tasks[0].eq_class, 1)]
+        options = (
+            (EVERYWHERE,)
+            if sub_group is None
+            else eviction_domains_of(self._session, self._gang, sub_group, needs)
+        )
+        for option in options[:1]:
+            with self._session.within(option):
+                self._pipeline_tasks(tasks, missing, quota_first=quota_first)
 
     def _pipeline_whole(
-        self, sub_group: SubGroup, tasks: Sequence[Task], *, quota_first: bool
+        self, quota_first: bool, sub_group: SubGroup, tasks: Sequence[Task]
     ) -> bool:
-        """Pipeline all *tasks* of *sub_group* in one of its domains; returns whether one takes
-        them."""
+        """Pipeline all *tasks* of *sub_group*, by which it becomes whole, in one of its domains;
+        returns whether one takes them."""
+        if len(tasks) < sub_group.missing:
+            return False
         needs = list(Counter(task.eq_class for task in tasks).items())
         start = self._statement.savepoint()
-        for option in eviction_domains_of(self._session, sub_group, needs):
+        for option in eviction_domains_of(self._session, self._gang, sub_group, needs):
             with self._session.within(option):
                 if all(
                     self._pipeline_run(eq_class, run, quota_first=quota_first) == len(run)

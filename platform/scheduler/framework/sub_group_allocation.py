@@ -5,9 +5,10 @@ one may, which has lost fewer pods, or may be elsewhere.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -19,9 +20,11 @@ from ..state.resources import IntVector
 from .affinity_order import in_affinity_order
 from .gang_domains import EVERYWHERE, GangDomains, Option
 from .missing_members import MissingMembers
-from .sub_group_units import needed_first, units_of
+from .sub_group_units import try_units, units_of
 from .task_runs import grouped, runs
 from .unfit_tasks import Failures, UnfitTasks
+
+_ALL = (EVERYWHERE,)
 
 
 class OpenStatement(Protocol):
@@ -94,31 +97,8 @@ class SubGroupAllocation:
     def try_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
         """Allocate *tasks*, which are not blocked, until *missing* is satisfied, on the nodes that
         may be used now."""
-        units, failed = units_of(tasks), set[Hashable]()
-        for unit in needed_first(units, missing):
-            if missing.satisfied:
-                return
-            if unit.sub_group is None:
-                self._allocate_needed(unit.tasks, missing)
-            elif unit.required:
-                is_fresh = not unit.sub_group.counts.ready
-                if is_fresh and unit.demand in failed:
-                    continue
-                if self._allocate_whole(unit.sub_group, unit.required):
-                    for task in unit.required:
-                        missing.consume(task.role, 1)
-                    missing.complete(unit.sub_group)
-                elif is_fresh:
-                    failed.add(unit.demand)
-            elif unit.is_incomplete:
-                self._record_incomplete(unit.sub_group, unit.tasks[0])
-        for unit in units:
-            if missing.satisfied:
-                return
-            if unit.sub_group is not None and unit.others and not unit.sub_group.missing:
-                for option in islice(self._options(unit.sub_group, unit.others[:1]), 1):
-                    with self._session.within(option):
-                        self._allocate_needed(unit.others, missing)
+        single = partial(self._allocate_needed, missing)
+        try_units(tasks, missing, self._allocate_whole, single)
 
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* of *tasks*, which are not blocked, in the domains of the gang
@@ -126,27 +106,27 @@ class SubGroupAllocation:
         allocated = 0
         for unit in units_of(tasks):
             sub_group, required = unit.sub_group, unit.required
-            if unit.is_incomplete and sub_group is not None:
-                self._record_incomplete(sub_group, unit.tasks[0])
-                continue
-            if self._statement.has_failed(unit.tasks[0]):
+            if self._statement.has_failed(unit.tasks[0]) or allocated + len(required) > at_most:
                 continue
             if sub_group is not None and required:
-                if allocated + len(required) > at_most:
-                    continue
                 if not self._extend_whole(sub_group, required):
                     continue
                 allocated += len(required)
             for _, run in runs(in_affinity_order(unit.others)):
-                while run and (count := self._extend(sub_group, run[: at_most - allocated])):
-                    allocated += count
-                    run = run[count:]
+                allocated += self._extend(sub_group, run[: at_most - allocated])
         return allocated
 
     # -- private -------------------------------------------------------------------------------
 
-    def _allocate_needed(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
-        """Allocate what is needed of *tasks*, one by one."""
+    def _allocate_needed(
+        self, missing: MissingMembers, sub_group: SubGroup | None, tasks: Sequence[Task]
+    ) -> None:
+        """Allocate what *missing* needs of *tasks*, one by one, in one domain of *sub_group*."""
+        for option in islice(self._options(sub_group, tasks[:1]) if sub_group else _ALL, 1):
+            with self._session.within(option):
+                self._allocate_runs(missing, tasks)
+
+    def _allocate_runs(self, missing: MissingMembers, tasks: Sequence[Task]) -> None:
         for eq_class, run in runs(in_affinity_order(tasks)):
             desired = run[: missing.needed(run[0].role, len(run))]
             if missing.satisfied or not desired or self._statement.has_failed(run[0]):
@@ -162,28 +142,58 @@ class SubGroupAllocation:
             with self._session.within(option):
                 if self._allocate_whole(sub_group, tasks):
                     return True
+        if not self._statement.has_failed(tasks[0]):
+            self._record(self._domain_error(None, tasks), sub_group, tasks)
         return False
 
     def _extend(self, sub_group: SubGroup | None, tasks: Sequence[Task]) -> int:
-        """Allocate as many of *tasks*, of one class, as the first domain with capacity takes;
-        returns how many."""
-        if not tasks or self._statement.has_failed(tasks[0]):
-            return 0
-        failures = self._statement.failures()
+        """Allocate as many of *tasks*, of one class, as possible; returns how many."""
+        allocated = 0
+        if tasks and not self._statement.has_failed(tasks[0]):
+            failures = self._statement.failures()
+            while left := tasks[allocated:]:
+                count = self._extend_in_one(sub_group, left, failures)
+                if not count:
+                    break
+                allocated += count
+        return allocated
+
+    def _extend_in_one(
+        self, sub_group: SubGroup | None, tasks: Sequence[Task], failures: Failures
+    ) -> int:
+        """Allocate as many of *tasks* as the first domain with capacity takes; returns how many."""
+        is_within = is_tried = False
         for outer in self._options(None, tasks[:1]):
+            is_within = True
             with self._session.within(outer):
-                for option in self._options(sub_group, tasks[:1]):
+                for option in self._options(sub_group, tasks[:1]) if sub_group else _ALL:
+                    is_tried = True
                     self._statement.set_failures(failures)
                     with self._session.within(option):
                         count = self._statement.fitting_count(tasks[0].eq_class, tasks)
                         self._statement.allocate_best(tasks[:count])
                     if count:
                         return count
+        if not is_tried:
+            self._statement.set_failures(failures)
+            error = self._domain_error(sub_group if is_within else None, tasks[:1])
+            self._record(error, sub_group, tasks)
         return 0
 
+    def _record(self, error: FitError, sub_group: SubGroup | None, tasks: Sequence[Task]) -> None:
+        """Record *error* of *tasks*, with the name of their sub-group."""
+        if sub_group is not None:
+            message = f"sub-group {sub_group.name}: {error.message}"
+            error = replace(error, message=message, sub_group=sub_group.name)
+        task = next((each for each in tasks if each.uid == error.uid), tasks[0])
+        self._statement.add_failure(task, error)
+
     def _allocate_whole(self, sub_group: SubGroup, tasks: Sequence[Task]) -> bool:
-        """Allocate all *tasks* of *sub_group* in the first of its domains that takes them; returns
-        whether one does."""
+        """Allocate all *tasks* of *sub_group*, by which it becomes whole, in the first of its
+        domains that takes them; returns whether one does."""
+        if len(tasks) < sub_group.missing:
+            self._record_incomplete(sub_group, tasks[0])
+            return False
         statement = self._statement
         start, failures = statement.savepoint(), statement.failures()
         first: FitError | None = None
@@ -197,9 +207,7 @@ class SubGroupAllocation:
             first = first or next(iter(statement.failures().fit_errors.values()))
         error = first or self._domain_error(sub_group, tasks)
         statement.set_failures(failures)
-        task = next((each for each in tasks if each.uid == error.uid), tasks[0])
-        message = f"sub-group {sub_group.name}: {error.message}"
-        statement.add_failure(task, replace(error, message=message, sub_group=sub_group.name))
+        self._record(error, sub_group, tasks)
         return False
 
     def _try_all(self, tasks: Sequence[Task]) -> bool:
@@ -213,7 +221,7 @@ class SubGroupAllocation:
         """Return the domains of the gang, or of *sub_group*, that may take *tasks*."""
         domains = self._domains(sub_group)
         if domains is None:
-            return (EVERYWHERE,)
+            return _ALL
         fits = domains.fitting(_needs(tasks), self._session.capacities)
         return domains.options(fits, self._session.total_request(tasks))
 
@@ -222,11 +230,11 @@ class SubGroupAllocation:
             return None
         return self._session.domains_of(self._gang, sub_group)
 
-    def _domain_error(self, sub_group: SubGroup, tasks: Sequence[Task]) -> FitError:
-        """Return why no domain of *sub_group* may take *tasks*."""
+    def _domain_error(self, sub_group: SubGroup | None, tasks: Sequence[Task]) -> FitError:
+        """Return why no domain of the gang, or of *sub_group*, may take *tasks*."""
         domains = self._domains(sub_group)
         if domains is None:
-            raise AssertionError("a sub-group without domains was tried everywhere")
+            raise AssertionError("tasks that may go everywhere were tried nowhere")
         shortage = domains.shortage(_needs(tasks), self._session.capacities)
         task = next((each for each in tasks if each.eq_class is shortage.eq_class), tasks[0])
         self._statement.unfit.in_domains = True

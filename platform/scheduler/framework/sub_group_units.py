@@ -1,12 +1,19 @@
 """In which order the sub-groups of a gang are allocated, and the pods that are in none."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..state.gangs.gang import Gang, Task
 from ..state.gangs.sub_groups import SubGroup
 from .missing_members import MissingMembers
+
+TryWhole = Callable[[SubGroup, Sequence[Task]], bool]
+"""Allocates the tasks that a sub-group lacks, all or none; returns whether it has. There may be too
+few."""
+
+TrySingle = Callable[[SubGroup | None, Sequence[Task]], None]
+"""Allocates what is needed of tasks, one by one: of a sub-group that is whole, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +25,7 @@ class Unit:
     """In task order."""
 
     required: Sequence[Task]
-    """The first of them, by which the sub-group becomes whole: they are allocated together. Empty
-    if it is whole already, or lacks more tasks than there are."""
+    """The first of them, by which the sub-group becomes whole. Empty if it is."""
 
     @property
     def others(self) -> Sequence[Task]:
@@ -27,15 +33,13 @@ class Unit:
         return self.tasks[len(self.required) :]
 
     @property
-    def is_incomplete(self) -> bool:
-        """Whether the sub-group cannot become whole, because pods of it do not exist."""
-        return self.sub_group is not None and self.sub_group.missing > len(self.tasks)
-
-    @property
     def demand(self) -> Hashable:
-        """What decides whether a sub-group without pods on nodes fits; equal for equal ones."""
-        position = self.sub_group.policy.position if self.sub_group is not None else None
-        return position, frozenset(Counter(task.eq_class for task in self.required).items())
+        """What decides whether a sub-group fits; equal for those without pods on nodes that are
+        equal."""
+        if self.sub_group is None or self.sub_group.counts.ready:
+            return self.sub_group
+        classes = Counter(task.eq_class for task in self.required)
+        return self.sub_group.policy.position, frozenset(classes.items())
 
 
 def units_of(tasks: Sequence[Task]) -> list[Unit]:
@@ -48,16 +52,39 @@ def units_of(tasks: Sequence[Task]) -> list[Unit]:
             single.append(task)
         else:
             members.setdefault(task.sub_group, []).append(task)
-    units = []
-    for sub_group in sorted(members, key=lambda each: each.order):
-        own, missing = members[sub_group], sub_group.missing
-        units.append(Unit(sub_group, own, own[:missing] if missing <= len(own) else ()))
+    order = sorted(members, key=lambda each: each.order)
+    units = [Unit(each, members[each], members[each][: each.missing]) for each in order]
     started = [each for each in units if each.sub_group and each.sub_group.counts.ready]
     fresh = [each for each in units if each.sub_group and not each.sub_group.counts.ready]
     return [*started, *([Unit(None, single, ())] if single else ()), *fresh]
 
 
-def needed_first(units: Sequence[Unit], missing: MissingMembers) -> Iterator[Unit]:
+def try_units(
+    tasks: Sequence[Task], missing: MissingMembers, whole: TryWhole, single: TrySingle
+) -> None:
+    """Try *tasks* in units until *missing* is satisfied: by *whole*, which is counted here, and by
+    *single*, which counts what it allocates."""
+    units, failed = units_of(tasks), set[Hashable]()
+    done: list[Unit] = []
+    for unit in _needed_first(units, missing):
+        if missing.satisfied:
+            return
+        if unit.sub_group is None:
+            single(None, unit.tasks)
+        elif not unit.required:
+            done.append(unit)
+        elif unit.demand not in failed:
+            if not whole(unit.sub_group, unit.required):
+                failed.add(unit.demand)
+                continue
+            missing.complete(unit.sub_group, unit.required)
+            done.append(unit)
+    for unit in done:
+        if unit.others and not missing.satisfied:
+            single(unit.sub_group, unit.others)
+
+
+def _needed_first(units: Sequence[Unit], missing: MissingMembers) -> Iterator[Unit]:
     """Yield *units*: sub-groups that *missing* needs by then before all others."""
     later = []
     for unit in units:
@@ -82,27 +109,17 @@ def needed_tasks(gang: Gang, tasks: Sequence[Task]) -> list[Task]:
     missing = MissingMembers(gang)
     needed: list[Task] = []
 
-    def take(found: Sequence[Task]) -> None:
+    def whole(sub_group: SubGroup, found: Sequence[Task]) -> bool:
+        if len(found) < sub_group.missing:
+            return False
+        needed.extend(found)
+        return True
+
+    def single(_: SubGroup | None, found: Sequence[Task]) -> None:
         for task in found:
             if not missing.satisfied and missing.needed(task.role, 1):
                 missing.consume(task.role, 1)
                 needed.append(task)
 
-    if gang.sub_groups is None:
-        take(tasks)
-        return needed if missing.satisfied else []
-    units = units_of(tasks)
-    for unit in needed_first(units, missing):
-        if missing.satisfied:
-            break
-        for task in unit.required:
-            missing.consume(task.role, 1)
-            needed.append(task)
-        if unit.sub_group is not None and unit.required:
-            missing.complete(unit.sub_group)
-        elif unit.sub_group is None:
-            take(unit.tasks)
-    for unit in units:
-        if unit.sub_group is not None and not unit.is_incomplete:
-            take(unit.others)
+    try_units(tasks, missing, whole, single)
     return needed if missing.satisfied else []
