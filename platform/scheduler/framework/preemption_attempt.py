@@ -19,7 +19,7 @@ from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .domain_capacities import eviction_domains_of
 from .future_fit import FutureFit
-from .gang_domains import EVERYWHERE
+from .gang_domains import EVERYWHERE, Option
 from .missing_members import MissingMembers
 from .session import Session
 from .statement import Operation, Statement
@@ -48,8 +48,11 @@ class PreemptionAttempt:
         reach: Reach,
         *,
         breaking: bool,
+        compares: bool = False,
     ) -> None:
-        """Prepare the attempt; *breaking* permits to leave gangs below their minimum."""
+        """Prepare the attempt; *breaking* permits to leave gangs below their minimum. With
+        *compares*, a sub-group is put into the domain that loses least, and not into the first that
+        fits."""
         self.candidates = VictimCandidates(session, gang, reach, breaking=breaking)
         self._session = session
         self._cache = session.cache
@@ -58,6 +61,7 @@ class PreemptionAttempt:
         self._queue = session.cache.queues.of(gang)
         self._reach = reach
         self._breaking = breaking
+        self._compares = compares
         self._search = session.starving.search(reach.value, gang)
         self._failed_before = self._search.failed_nodes(breaking=breaking)
         self.candidates.excluded |= self._search.slots(breaking=breaking)
@@ -150,16 +154,20 @@ class PreemptionAttempt:
         if len(tasks) < sub_group.missing:
             return False
         needs = list(Counter(task.eq_class for task in tasks).items())
-        start = self._statement.savepoint()
-        for option in eviction_domains_of(self._session, self._gang, sub_group, needs):
+        start, done = self._statement.savepoint(), False
+
+        def pipeline(option: Option) -> bool:
             with self._session.within(option):
-                if all(
+                return all(
                     self._pipeline_run(eq_class, run, quota_first=quota_first) == len(run)
                     for eq_class, run in _runs(grouped(tasks))
-                ):
-                    return True
-            self._statement.rollback_to(start)
-        return False
+                )
+
+        for option in eviction_domains_of(self._session, self._gang, sub_group, needs):
+            done = self._cheaper(start, done, partial(pipeline, option))
+            if done and not self._compares:
+                break
+        return done
 
     def _may_preempt(self, task: Task) -> bool:
         return (
