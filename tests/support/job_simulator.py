@@ -170,6 +170,10 @@ class JobSimulator:
                 self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
                     self.update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
+            case fx.RemoveLostPods(pods):
+                for pod in pods:
+                    del self.pods[pod.name]
+                    self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
             case fx.EnsurePluginObjects():
                 self.has_plugin_objects, self._plugin_objects_stale = True, False
             case fx.DeletePluginObjects():
