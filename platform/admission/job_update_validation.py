@@ -8,12 +8,14 @@ from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nest
 from ..model.arrays import array_errors
 from ..model.dependencies import dependency_errors
 from ..model.job import Job
+from ..model.lost_pods import replace_nodes_error
 from ..model.names import (
     BEGIN,
     DEPENDS_ON,
     MAX_PARALLEL,
     NOTIFY,
     NOTIFY_EVENTS,
+    REPLACE_NODES,
     RUNNING_ESTIMATE,
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
@@ -75,6 +77,8 @@ def _annotation_errors(job: Job, new: Json, old: Json, reader: ObjectReader) -> 
         yield from dependency_errors(job.metadata.name, annotations)
     if are_changed(NOTIFY, NOTIFY_EVENTS):
         yield from notify_errors(annotations)
+    if are_changed(REPLACE_NODES) and (error := replace_nodes_error(annotations)):
+        yield error
 
 
 def _annotation(job: Json, name: str) -> object:

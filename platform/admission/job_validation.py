@@ -12,6 +12,7 @@ from ..model.arrays import array_errors
 from ..model.dependencies import dependency_errors
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
+from ..model.lost_pods import replace_nodes_error
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
@@ -60,6 +61,7 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         *job_errors(job.metadata.annotations, job.spec.queue, reader),
         *notify_errors(job.metadata.annotations),
         *array_errors(job),
+        replace_nodes_error(job.metadata.annotations),
         *dependency_errors(job.metadata.name, job.metadata.annotations),
     ]
     if message := join_errors(errors):

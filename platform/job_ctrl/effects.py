@@ -64,6 +64,13 @@ class DeletePods:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveLostPods:
+    """Remove terminating pods whose kubelet does not answer."""
+
+    pods: tuple[PodInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EnsureVolumeClaims:
     """Create the missing PersistentVolumeClaims of the job's volumes."""
 
@@ -119,6 +126,7 @@ Effect = (
     | DeletePodGroup
     | CreatePods
     | DeletePods
+    | RemoveLostPods
     | EnsureVolumeClaims
     | EnsurePluginObjects
     | DeletePluginObjects

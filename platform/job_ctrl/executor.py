@@ -135,6 +135,8 @@ class JobExecutor:
                 await self._delete_podgroup(sync, seen, effect)
             case fx.DeletePods():
                 await self._delete_pods(sync, seen, effect)
+            case fx.RemoveLostPods():
+                await self._remove_lost_pods(sync, seen, effect)
             case fx.EnsureVolumeClaims():
                 await self._ensure_volume_claims(sync, seen)
             case fx.EnsurePluginObjects():
@@ -432,6 +434,34 @@ class JobExecutor:
                 )
         except NotFoundError:
             log.debug("pod already deleted", extra={"job": seen.job.metadata.key, "pod": pod.name})
+
+    async def _remove_lost_pods(self, sync: Sync, seen: JobSync, effect: fx.RemoveLostPods) -> None:
+        """Remove pods that their kubelets do not; they are terminating, so it is no eviction."""
+        priority = self._priority(len(effect.pods))
+
+        async def remove(pod: PodInfo) -> None:
+            seen.tracker.mark_removed(pod.uid)
+            try:
+                await self._write_slots.acquire(priority)
+                try:
+                    await self.client.delete(
+                        names.PODS,
+                        pod.name,
+                        namespace=seen.job.metadata.namespace,
+                        uid=pod.uid,
+                        grace_period=0,
+                    )
+                finally:
+                    self._write_slots.release()
+            except NotFoundError:
+                log.debug("pod already deleted", extra={"job": sync.key, "pod": pod.name})
+            except BaseException:
+                seen.tracker.unmark_removed(pod.uid)
+                raise
+
+        outcome = await run_concurrently(effect.pods, remove)
+        if outcome.first_error is not None:
+            raise outcome.first_error
 
     def _priority(self, pods: int) -> float:
         """Return the priority of a job that creates or deletes this number of *pods*.

@@ -12,6 +12,7 @@ import msgspec
 
 from ..model import names
 from ..model.job import Job, TaskSpec
+from ..model.job_podgroup import partition_of
 from . import podgroups
 
 Pod = dict[str, Any]
@@ -27,14 +28,6 @@ _NUMA_POLICY = "volcano.sh/numa-topology-policy"
 def name_of(job: Job, task: str, index: int) -> str:
     """Return the name of a pod of *job*."""
     return f"{job.metadata.name}-{task}-{index}"
-
-
-def partition_of(task: TaskSpec, index: int) -> str:
-    """Return the partition of the pod with this *index*; empty if the task has none."""
-    if task.partition_policy is None:
-        return ""
-    size = task.partition_policy.partition_size
-    return str(index // size if size > 0 else 0)
 
 
 def build(job: Job, task: TaskSpec, index: int) -> Pod:

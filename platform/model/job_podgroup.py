@@ -47,6 +47,14 @@ def _initial_min_member(spec: JobSpec) -> int:
     return min(spec.min_available, enough)
 
 
+def partition_of(task: TaskSpec, index: int) -> str:
+    """Return the partition of the pod with this *index*; empty if the task has none."""
+    if task.partition_policy is None:
+        return ""
+    size = task.partition_policy.partition_size
+    return str(index // size if size > 0 else 0)
+
+
 def dependencies_met(task: TaskSpec, started: Callable[[str], bool]) -> bool:
     """Whether the tasks that *task* depends on have *started*."""
     depends_on = task.depends_on

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     GANG_UNSATISFIABLE = "NotEnoughPods"
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"
+    POD_LOST = "PodLost"
     TOO_MANY_PODS = "TooManyPods"
     WAITING = "WaitingToBegin"
     DEPENDENCY_NEVER_MET = "DependencyNeverMet"

@@ -212,6 +212,8 @@ BEGIN = "batholith.io/begin"
 MAX_PARALLEL = "batholith.io/max-parallel"
 """Annotation of a Volcano job: how many pods of each task may be unfinished at a time; the job
 controller creates no others before."""
+REPLACE_NODES = "batholith.io/replace-nodes"
+"""Whether pods that were lost with their node are removed without their kubelet."""
 TIME_LIMIT = "batholith.io/time-limit"
 """Annotation of a job or PodGroup: how long it may run, as a Go duration; the controller of the job
 enforces it."""

@@ -24,19 +24,21 @@ def of_job(spec: object, path: str) -> Found:
 def _of_task(task: dict[str, Any], path: str) -> Found:
     if task.get("topologyPolicy") not in (None, "", "none"):
         yield f"{path}.topologyPolicy", "processors are not assigned to pods"
-    if task.get("partitionPolicy"):
-        yield (
-            f"{path}.partitionPolicy",
-            "the job is scheduled as one gang; partitions are only labelled and restarted as such",
-        )
 
 
 def of_podgroup(spec: object, path: str) -> Found:
     """Yield the fields of a PodGroup's *spec*, which is at *path*."""
     if not isinstance(spec, dict):
         return
-    if spec.get("subGroupPolicy"):
-        yield f"{path}.subGroupPolicy", "a PodGroup is scheduled as one gang, without sub-groups"
+    policies = spec.get("subGroupPolicy")
+    for index, policy in enumerate(policies if isinstance(policies, list) else ()):
+        if isinstance(policy, dict) and not (
+            policy.get("matchLabelKeys") and isinstance(policy.get("labelSelector"), dict)
+        ):
+            yield (
+                f"{path}.subGroupPolicy[{index}]",
+                "without labelSelector and matchLabelKeys it selects no pods",
+            )
 
 
 def warnings(new: Iterable[tuple[str, str]], old: Iterable[tuple[str, str]]) -> list[str]:

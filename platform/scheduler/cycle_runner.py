@@ -99,8 +99,8 @@ class CycleRunner:
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
-        names = [name for name, _ in self._actions if name in EVICTING]
-        self._cache.scheduling_queue.starving.set_actions(names)
+        reaches = (EVICTING[name].value for name, _ in self._actions if name in EVICTING)
+        self._cache.scheduling_queue.starving.set_actions(list(dict.fromkeys(reaches)))
 
     def tasks_to_try(self, *, time: float, at_most: int, now: float | None = None) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.

@@ -6,11 +6,13 @@ written first.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 
 from ..machinery.reconcile.events import Event
+from ..model.lost_pods import lost_at, replaces_nodes
 from ..model.meta import HasMeta
 from ..model.pod import PodPhase
 from ..model.recorded import seconds_to_wait
@@ -32,6 +34,7 @@ from .effects import (
     DeleteServices,
     Effect,
     Reason,
+    RemoveLostPods,
     ReportConflict,
     ReportErrors,
     RequeueAfter,
@@ -209,6 +212,7 @@ def _requeue_after(
 ) -> float | None:
     """Return the seconds until the job's deadline, or until a rejected pod is replaced."""
     delays = [_replacement_delay(view, pod) for group in groups for pod in group.rejected]
+    delays += [(at - view.now).total_seconds() for _, at in _lost_pods(view)]
     deadline = _deadline(view, draft)
     times_left = [*(each for each in delays if each > 0), *([] if deadline is None else [deadline])]
     return min(times_left, default=None)
@@ -403,6 +407,8 @@ def _pod_writes(view: TrainingView, groups: Sequence[ReplicaGroup]) -> Iterator[
     ]
     if deleted:
         yield DeletePods(tuple(deleted))
+    if lost := tuple(pod for pod, at in _lost_pods(view) if at <= view.now):
+        yield RemoveLostPods(lost)
     by_type = {group.replica_type: group for group in groups}
     for replica_type in view.framework.creation_order(view.job):
         group = by_type[replica_type]
@@ -423,6 +429,17 @@ def _replacement_delay(view: TrainingView, pod: Pod) -> float:
         return 0.0
     left = restarts.remaining(pod.metadata.creation_timestamp, REJECTION_DELAY, view.now)
     return max(left or 0.0, 0.0)
+
+
+def _lost_pods(view: TrainingView) -> list[tuple[Pod, datetime]]:
+    """Return the pods that are lost with their nodes, now or at some time, if the job replaces
+    these."""
+    if not replaces_nodes(view.job.metadata.annotations, default=True):
+        return []
+    found = (
+        (pod, lost_at(pod.metadata.deletion_timestamp, pod.status.conditions)) for pod in view.pods
+    )
+    return [(pod, at) for pod, at in found if at is not None]
 
 
 def _service_writes(groups: Sequence[ReplicaGroup]) -> Iterator[Write]:

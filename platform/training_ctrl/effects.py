@@ -56,6 +56,13 @@ class DeletePods:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveLostPods:
+    """Remove terminating pods of the job whose kubelet does not answer."""
+
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteServices:
     """Delete Services of the job."""
 
@@ -134,6 +141,7 @@ class DeleteJob:
 
 Write = (
     DeletePods
+    | RemoveLostPods
     | DeleteServices
     | CreatePods
     | CreateServices

@@ -40,6 +40,7 @@ from .effects import (
     DeleteServices,
     Effect,
     Reason,
+    RemoveLostPods,
     ReportConflict,
     ReportErrors,
     RequeueAfter,
@@ -166,6 +167,8 @@ class TrainingExecutor:
             case DeletePods():
                 deleted = await self._delete_children(sync, view, self.pods, write.pods)
                 self.metrics.deleted_pods.inc(deleted)
+            case RemoveLostPods():
+                await self._delete_children(sync, view, self.pods, write.pods, grace_period=0)
             case DeleteServices():
                 await self._delete_children(sync, view, self.services, write.services)
             case CreatePods():
@@ -201,13 +204,15 @@ class TrainingExecutor:
         view: TrainingView,
         writer: ReplicaWriter[Child],
         children: Iterable[Child],
+        **options: Any,
     ) -> int:
         """Delete children; return how many were deleted by this."""
         kind, deleted = writer.resource.kind, 0
 
         async def delete(child: Child) -> None:
             nonlocal deleted
-            if await self._delete(view, writer.cache, child.metadata, kind, kind.lower()):
+            name = kind.lower()
+            if await self._delete(view, writer.cache, child.metadata, kind, name, **options):
                 deleted += 1
 
         result = await run_concurrently(tuple(children), delete)

@@ -16,6 +16,7 @@ WHOLE_CPU = {
     "spec": {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}
 }
 PARTITIONS = {"totalPartitions": 2, "partitionSize": 2}
+BY_ROLE = {"name": "a", "labelSelector": {}, "matchLabelKeys": ["role"]}
 
 
 def warnings(kind: str, new: Json, *stored: Json, old: Json | None = None) -> list[str]:
@@ -45,7 +46,6 @@ def tasks(**fields: Any) -> Json:
     ("spec", "path"),
     [
         (tasks(topologyPolicy="best-effort", template=WHOLE_CPU), "tasks[0].topologyPolicy"),
-        (tasks(replicas=4, partitionPolicy=PARTITIONS), "tasks[0].partitionPolicy"),
     ],
 )
 def test_jobs_and_their_templates_warn_of_each_field_that_the_scheduler_ignores(
@@ -59,7 +59,8 @@ def test_jobs_and_their_templates_warn_of_each_field_that_the_scheduler_ignores(
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"subGroupPolicy": [{"name": "a"}]}, "spec.subGroupPolicy"),
+        ({"subGroupPolicy": [{"name": "a"}]}, "spec.subGroupPolicy[0]"),
+        ({"subGroupPolicy": [BY_ROLE, {"labelSelector": {}}]}, "spec.subGroupPolicy[1]"),
     ],
 )
 def test_podgroups_warn_of_each_field_that_the_scheduler_ignores(spec: Json, path: str) -> None:
@@ -69,18 +70,19 @@ def test_podgroups_warn_of_each_field_that_the_scheduler_ignores(spec: Json, pat
 
 @pytest.mark.parametrize("kind", ["Job", "CronJob", "PodGroup"])
 def test_objects_without_such_fields_cause_no_warning(kind: str) -> None:
-    spec = {"minMember": 1} if kind == "PodGroup" else tasks(topologyPolicy="none")
+    spec = {"minMember": 1, "subGroupPolicy": [BY_ROLE]}
+    if kind != "PodGroup":
+        spec = tasks(topologyPolicy="none", replicas=4, partitionPolicy=PARTITIONS)
     assert warnings(kind, of_kind(kind, spec)) == []
 
 
 def test_an_update_warns_only_of_fields_that_it_adds() -> None:
-    partitioned = tasks(replicas=4, partitionPolicy=PARTITIONS)
-    old = of_kind("Job", partitioned)
+    aligned = tasks(topologyPolicy="restricted", template=WHOLE_CPU)
+    old = of_kind("Job", aligned)
     assert warnings("Job", old, old=old) == []
-    aligned = {"topologyPolicy": "restricted", "template": WHOLE_CPU}
-    new = of_kind("Job", {"tasks": [partitioned["tasks"][0] | aligned]})
+    new = of_kind("Job", {"tasks": [*aligned["tasks"], aligned["tasks"][0] | {"name": "other"}]})
     (text,) = warnings("Job", new, old=old)
-    assert "topologyPolicy" in text
+    assert "tasks[1].topologyPolicy" in text
 
 
 @pytest.mark.parametrize("kind", ["Job", "PodGroup"])

@@ -78,8 +78,9 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
     (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, ()),
-    (names.JOBTEMPLATES, {"spec": {"tasks": [{"partitionPolicy": {"totalPartitions": 1}}]}}, (
-        "spec.tasks[0].partitionPolicy",
+    (names.JOBTEMPLATES, {"spec": {"tasks": [{"partitionPolicy": {"totalPartitions": 1}}]}}, ()),
+    (names.JOBTEMPLATES, {"spec": {"tasks": [{"topologyPolicy": "restricted"}]}}, (
+        "spec.tasks[0].topologyPolicy",
     )),
     (BATCH_JOBS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
         "spec.template.spec.hostIPC",

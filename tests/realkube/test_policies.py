@@ -237,6 +237,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
         annotated(whole(), max_parallel="0"),
         "metadata.annotations[batholith.io/max-parallel]",
     ),
+    "replace-nodes": (
+        annotated(whole(), replace_nodes="yes"),
+        "metadata.annotations[batholith.io/replace-nodes]: must be true or false",
+    ),
     "depends-on": (
         annotated(whole(), depends_on="afterok:a,after:b"),
         "metadata.annotations[batholith.io/depends-on]",

@@ -10,7 +10,6 @@ from support.pure_decide import pure_decide
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.pods import partition_of
 from batholith.job_ctrl.status.job_view import JobView
 from batholith.job_ctrl.status.recovery import restore
 from batholith.job_ctrl.tracker.pod_info import PodInfo
@@ -18,6 +17,7 @@ from batholith.job_ctrl.tracker.pod_tracker import PodTracker
 from batholith.machinery.reconcile.events import Event
 from batholith.model.command import Command
 from batholith.model.job import Job, JobStatus
+from batholith.model.job_podgroup import partition_of
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 
@@ -170,6 +170,10 @@ class JobSimulator:
                 self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
                     self.update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
+            case fx.RemoveLostPods(pods):
+                for pod in pods:
+                    del self.pods[pod.name]
+                    self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
             case fx.EnsurePluginObjects():
                 self.has_plugin_objects, self._plugin_objects_stale = True, False
             case fx.DeletePluginObjects():

@@ -5,7 +5,12 @@ from batholith.model.job import NetworkTopology
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
 from batholith.model.pod_resources import Resources
-from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.model.podgroup import (
+    PodGroup,
+    PodGroupSpec,
+    PodGroupStatus,
+    SubGroupPolicy,
+)
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
 from batholith.scheduler.cycle_runner import CycleRunner
@@ -69,6 +74,7 @@ def pod(
     priority: int | None = None,
     ports: tuple[ContainerPort, ...] = (),
     extra: dict[str, Amount] | None = None,
+    labels: dict[str, str] | None = None,
     **requests: Amount,
 ) -> Pod:
     """A pod of *group* that requests one CPU unless given; ``cpu=0`` requests nothing."""
@@ -78,6 +84,7 @@ def pod(
             name=name,
             namespace="ns",
             uid=f"uid-{name}",
+            labels=labels or {},
             annotations=({GROUP_NAME: group} if group else {})
             | ({TASK_SPEC: role} if role else {})
             | ({QUEUE_GATE: "true"} if gated_only_by_queue else {}),
@@ -113,6 +120,7 @@ def podgroup(
     resources: dict[str, str | int | float] | None = None,
     created: str = "2026-01-01T00:00:00Z",
     topology: NetworkTopology | None = None,
+    sub_groups: tuple[SubGroupPolicy, ...] = (),
 ) -> PodGroup:
     """A PodGroup, Inqueue unless *phase* is given."""
     return PodGroup(
@@ -126,6 +134,7 @@ def podgroup(
             priority_class_name=priority_class,
             min_resources=resources,
             network_topology=topology,
+            sub_group_policy=sub_groups,
         ),
         status=PodGroupStatus(phase=phase),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from batholith.local.agent.settings import SimulationSettings
 from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
-from batholith.model.names import JOBS, NODES, PODS
+from batholith.model.names import JOBS, NODES, PODS, REPLACE_NODES
 from batholith.testing import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -103,6 +103,30 @@ async def test_a_gang_restarts_on_other_nodes(policies: list[Json], retries: int
         assert len(before & after) == (0 if policies else 1)
         job = await cluster.wait_for_phase(JOBS, "j", "Running")
         assert job["status"].get("retryCount", 0) == retries
+
+
+async def test_pods_of_a_lost_node_are_replaced_without_an_administrator() -> None:
+    """The others run on, and no retry is counted."""
+    async with fast_cluster() as cluster:
+        job = gang(2)
+        job["metadata"]["annotations"] = {REPLACE_NODES: "true"}
+        await cluster.create(JOBS, job)
+        await cluster.wait_for_phase(JOBS, "j", "Running")
+        before = {pod["metadata"]["uid"] for pod in cluster.pods_of("j")}
+        lost = min(nodes_of(cluster))
+        await cluster.patch(NODES, lost, {"metadata": {"annotations": {STOP: "true"}}})
+        await cluster.wait_until(
+            lambda: (
+                lost not in nodes_of(cluster)
+                and [(pod.get("status") or {}).get("phase") for pod in cluster.pods_of("j")]
+                == ["Running", "Running"]
+            ),
+            timeout=60,
+        )
+        after = {pod["metadata"]["uid"] for pod in cluster.pods_of("j")}
+        assert len(before & after) == 1
+        stored = await cluster.get(JOBS, "j")
+        assert stored["status"].get("retryCount", 0) == 0
 
 
 async def test_a_node_that_reports_again_keeps_its_pods() -> None:

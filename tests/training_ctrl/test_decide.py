@@ -25,8 +25,8 @@ from support.training_jobs import (
 from support.training_manifests import REQUIRED
 
 from batholith.machinery.reconcile.events import Event
-from batholith.model.meta import ObjectMeta, OwnerReference
-from batholith.model.names import TIME_LIMIT
+from batholith.model.meta import Condition, ObjectMeta, OwnerReference
+from batholith.model.names import REPLACE_NODES, TIME_LIMIT
 from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
@@ -217,6 +217,34 @@ def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
     )
     lost = decided(after(job, result), pod(job, "Master", 0), later)
     assert "Failed" in conditions(lost)
+
+
+def lost(job: Any, deleted: str) -> Pod:
+    """A pod that is deleted because of a taint of its node."""
+    condition = Condition(type="DisruptionTarget", status="True", reason="DeletionByTaintManager")
+    found = pod(job, "Worker", 0, deletionTimestamp=deleted)
+    status = msgspec.structs.replace(found.status, conditions=(condition,))
+    return msgspec.structs.replace(found, status=status)
+
+
+@pytest.mark.parametrize(("annotation", "removed"), [(None, 1), ("true", 1), ("false", 0)])
+def test_pods_that_were_lost_with_their_node_are_removed_unless_that_is_switched_off(
+    annotation: str | None, removed: int
+) -> None:
+    job = pytorch(1)
+    if annotation is not None:
+        job = with_annotations(job, {REPLACE_NODES: annotation})
+    result = decided(job, pod(job, "Master", 0), lost(job, "2020-01-01T00:00:00Z"))
+    found = effect(result, fx.RemoveLostPods)
+    assert len(found.pods if found is not None else ()) == removed
+    assert created_pods(result) == [], "the name is in use until then"
+
+
+def test_a_pod_is_not_removed_while_its_kubelet_may_still_end_it() -> None:
+    job = pytorch(1)
+    result = decided(job, pod(job, "Master", 0), lost(job, "2036-01-01T00:00:00Z"))
+    assert effect(result, fx.RemoveLostPods) is None
+    assert result.requeue_after is not None and result.requeue_after > 0
 
 
 # Limits.

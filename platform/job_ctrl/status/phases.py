@@ -16,6 +16,7 @@ from ...model.job import FINAL_PHASES, Action, JobPhase
 from ...model.job_actions import Transition, transitions_from
 from ...model.job_podgroup import dependencies_met
 from ...model.job_reasons import Reason
+from ...model.lost_pods import replaces_nodes
 from ...model.names import TIME_LIMIT, TIME_LIMIT_WARNING
 from ...model.pod import PodPhase
 from ...model.recorded import seconds_to_wait
@@ -32,6 +33,7 @@ from ..effects import (
     Effect,
     EnsurePluginObjects,
     EnsureVolumeClaims,
+    RemoveLostPods,
     RequeueAfter,
     SetStatus,
     UpdatePodGroup,
@@ -120,6 +122,7 @@ class _Active(PhaseRules):
         if not view.podgroup_terminating:
             yield from _warn_unschedulable(view)
         yield from _delete_obsolete_pods(view, rejected)
+        yield from _remove_lost_pods(view)
         if view.admitted:
             yield from _create_missing_pods(view)
 
@@ -223,7 +226,8 @@ class Restarting(PhaseRules):
 
     def sync(self, view: JobView) -> Iterator[Effect]:
         """Update the counts while pods are being deleted."""
-        return _update_counts(view)
+        yield from _update_counts(view)
+        yield from _remove_lost_pods(view)
 
 
 class Ended(PhaseRules):
@@ -379,6 +383,21 @@ def _delete_obsolete_pods(view: JobView, rejected: list[PodInfo]) -> Iterator[Ef
             yield Event(Reason.POD_REJECTED, message, warning=True)
     if obsolete:
         yield DeletePods(obsolete)
+
+
+def _remove_lost_pods(view: JobView) -> Iterator[Effect]:
+    """Remove the pods that were lost with their nodes, if the job permits that: their names are
+    needed for those that replace them."""
+    if not replaces_nodes(view.job.metadata.annotations, default=False):
+        return
+    found = [(pod, pod.lost_at) for pod in view.pod_tracker.lost() if pod.lost_at is not None]
+    if lost := tuple(pod for pod, at in found if at <= view.now):
+        others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        message = f"pod {lost[0].name}{others}: lost with the node, to be replaced"
+        yield Event(Reason.POD_LOST, message, warning=True)
+        yield RemoveLostPods(lost)
+    if later := [at for _, at in found if at > view.now]:
+        yield RequeueAfter((min(later) - view.now).total_seconds())
 
 
 def _create_missing_pods(view: JobView) -> Iterator[Effect]:

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...model.job import Job, JobEvent, JobPhase, TaskSpec
+from ...model.job_podgroup import partition_of
 from ...model.job_reasons import Reason
-from ..pods import name_of, partition_of
+from ..pods import name_of
 from ..tracker.pod_info import LifecycleEvent, PodInfo
 from ..tracker.pod_tracker import PodTracker
 from .restarts import target_from_status

@@ -34,6 +34,7 @@ class PodCondition(ApiStruct, frozen=True):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
     message: str = ""
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from ...model import names
 from ...model.job import JobEvent
+from ...model.lost_pods import lost_at
 from ...model.pod import PodPhase, is_rejection
 from ...model.pod_failure import pod_failure
 from .core_types import ContainerStatus, Pod
@@ -29,6 +31,8 @@ class PodInfo:
     phase: PodPhase = PodPhase.PENDING
     terminating: bool = False
     """The pod has a deletion timestamp."""
+    lost_at: datetime | None = None
+    """When a terminating pod counts as lost with its node, if it is deleted because of that."""
     ready: bool = False
     """The pod runs and all its containers are ready."""
     exit_code: int = 0
@@ -193,6 +197,7 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         partition=pod.metadata.labels.get(names.PARTITION_ID, ""),
         phase=phase,
         terminating=pod.metadata.deletion_timestamp is not None,
+        lost_at=lost_at(pod.metadata.deletion_timestamp, pod.status.conditions),
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=next(filter(None, codes), 0),
         failure=_failure(pod) if phase is PodPhase.FAILED else "",

@@ -56,6 +56,7 @@ class PodTracker:
         self._missing_indices: dict[str, set[int]] = {}
         self._pods_by_state: dict[PodState, dict[str, PodInfo]] = {state: {} for state in PodState}
         self._deleting: set[str] = set()
+        self._removed: set[str] = set()
         # Pods whose deletion was requested without a response: the resourceVersion in the request,
         # and until when the request may explain the deletion of the pod.
         self._unconfirmed_deletions: dict[str, tuple[str, float]] = {}
@@ -131,6 +132,7 @@ class PodTracker:
             self._derive_events(pod, None, now)
         self._remove_pod(pod)
         self._deleting.discard(uid)
+        self._removed.discard(uid)
 
     # Writes of this controller.
 
@@ -152,6 +154,14 @@ class PodTracker:
                 self._remove_pod(pod)
                 self._deleting.add(uid)
                 self._add_pod(pod)
+
+    def mark_removed(self, uid: str) -> None:
+        """Record that the removal of a lost pod is requested."""
+        self._removed.add(uid)
+
+    def unmark_removed(self, uid: str) -> None:
+        """Undo :meth:`mark_removed` for a pod whose removal has failed."""
+        self._removed.discard(uid)
 
     def unmark_deleting(self, uids: Iterable[str]) -> None:
         """Undo :meth:`mark_deleting` for pods whose deletion was rejected or not attempted."""
@@ -294,6 +304,11 @@ class PodTracker:
     def terminating(self) -> Iterator[PodInfo]:
         """Return the pods that are being deleted or whose deletion was requested."""
         return iter(self._pods_by_state[PodState.TERMINATING].values())
+
+    def lost(self) -> Iterator[PodInfo]:
+        """Return the terminating pods that count as lost with their node now or later, and whose
+        removal was not requested."""
+        return (pod for pod in self.terminating() if pod.lost_at and pod.uid not in self._removed)
 
     def excess(self) -> Iterator[PodInfo]:
         """Return the pods beyond the replicas of their task, and those that a kubelet rejected."""

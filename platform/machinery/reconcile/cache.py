@@ -227,7 +227,12 @@ class WriteThroughCache(Generic[T]):
         return await self.patch(meta, {"status": status}, subresource="status")
 
     async def delete(
-        self, meta: ObjectMeta, *, unmodified: bool = False, propagation: str = ""
+        self,
+        meta: ObjectMeta,
+        *,
+        unmodified: bool = False,
+        propagation: str = "",
+        grace_period: int | None = None,
     ) -> bool:
         """Delete the object with this uid; return false if it was deleted already.
 
@@ -246,6 +251,7 @@ class WriteThroughCache(Generic[T]):
                     uid=meta.uid,
                     resource_version=meta.resource_version if unmodified else "",
                     propagation=propagation,
+                    grace_period=grace_period,
                 )
         except NotFoundError:  # the informer may still have it
             self._set(meta.key, _OwnWrite(meta.uid, None, self._clock.monotonic()))

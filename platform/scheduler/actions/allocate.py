@@ -26,6 +26,7 @@ from ..framework.plugin_decisions import SortKey
 from ..framework.queueing_hints import limit_hints
 from ..framework.session import Session
 from ..framework.start_planning import StartPlanning
+from ..framework.sub_group_units import in_unit_order, units_of
 from ..framework.unfit_tasks import UnfitTasks
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from ..state.gangs.diagnosis import Diagnosis, FitError
@@ -185,7 +186,13 @@ def _tasks_to_try(session: Session, gang: Gang) -> list[Task]:
     """Return the pending tasks of *gang*: best-effort ones only if it may need them to be ready."""
     tasks = session.tasks(gang)
     is_ready = MissingMembers(gang).satisfied
-    return [task for task in tasks if not (is_ready and task.eq_class.best_effort)]
+    return [task for task in tasks if not (is_ready and _can_wait(task))]
+
+
+def _can_wait(task: Task) -> bool:
+    """Return whether ``backfill`` may allocate *task*: other tasks do not need it."""
+    sub_group = task.sub_group
+    return task.eq_class.best_effort and (sub_group is None or not sub_group.missing)
 
 
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
@@ -247,7 +254,7 @@ def _allocate_minimum(session: Session, planning: StartPlanning, pending_gang: P
     pending_gang.tasks = [
         task
         for task in pending_gang.tasks
-        if task.uid not in allocated_uids and not task.eq_class.best_effort
+        if task.uid not in allocated_uids and not _can_wait(task)
     ]
     return bool(pending_gang.tasks)
 
@@ -273,9 +280,12 @@ def _allocate_extra(
 
     Returns whether there are more pods to try.
     """
+    pending_gang.tasks = in_unit_order(pending_gang.gang, pending_gang.tasks)
     batch_size = (
         len(pending_gang.tasks) if is_last else max(len(pending_gang.tasks) // _EXTRA_ROUNDS, 1)
     )
+    if not is_last and pending_gang.gang.sub_groups is not None:
+        batch_size = len(units_of(pending_gang.tasks)[0].required) or 1
     batch = pending_gang.tasks[:batch_size]
     with session.statement(pending_gang.gang) as statement:
         count = statement.allocate_extra(batch, batch_size)

@@ -15,6 +15,7 @@ import heapq
 from ..framework.candidate import Candidate
 from ..framework.plugin_decisions import SortKey
 from ..framework.possible_victims import PossibleVictims
+from ..framework.preemption import FIRST_DOMAIN, EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
 from .starving import try_candidate
@@ -22,7 +23,7 @@ from .starving import try_candidate
 _Entry = tuple[SortKey, SortKey, str, Candidate]
 
 
-def preempt(session: Session) -> None:
+def preempt(session: Session, options: EvictionOptions = FIRST_DOMAIN) -> None:
     """Evict pods for starving gangs of their queues."""
 
     def entry(candidate: Candidate) -> _Entry:
@@ -40,6 +41,6 @@ def preempt(session: Session) -> None:
     heapq.heapify(heap)
     while heap and not session.is_time_over():
         candidate = heapq.heappop(heap)[-1]
-        following = try_candidate(session, candidate, Reach.PREEMPT)
+        following = try_candidate(session, candidate, Reach.PREEMPT, options)
         if following is not None:
             heapq.heappush(heap, entry(following))

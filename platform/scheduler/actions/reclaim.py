@@ -15,12 +15,13 @@ from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.possible_victims import PossibleVictims
+from ..framework.preemption import FIRST_DOMAIN, EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
 from .starving import try_candidate
 
 
-def reclaim(session: Session) -> None:
+def reclaim(session: Session, options: EvictionOptions = FIRST_DOMAIN) -> None:
     """Evict pods of other queues for starving gangs."""
     by_queue: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
 
@@ -41,14 +42,14 @@ def reclaim(session: Session) -> None:
     while heap and not session.is_time_over():
         _, name = heapq.heappop(heap)
         candidate = heapq.heappop(by_queue[name])[-1]
-        following = _reclaim(session, candidate)
+        following = _reclaim(session, candidate, options)
         if following is not None:
             push(following)
         if by_queue[name]:
             heapq.heappush(heap, (session.queue_order(session.cache.queues.named(name)), name))
 
 
-def _reclaim(session: Session, candidate: Candidate) -> Candidate | None:
+def _reclaim(session: Session, candidate: Candidate, options: EvictionOptions) -> Candidate | None:
     """Evict pods for a gang; returns the next one with equal demand, if that was possible."""
     try:
         overused = session.overused(session.cache.queues.of(candidate.gang))
@@ -59,4 +60,4 @@ def _reclaim(session: Session, candidate: Candidate) -> Candidate | None:
         session.count_decision()
         session.starving.mark_tried(Reach.RECLAIM.value, candidate)
         return None
-    return try_candidate(session, candidate, Reach.RECLAIM)
+    return try_candidate(session, candidate, Reach.RECLAIM, options)

@@ -7,6 +7,7 @@ from ..framework.victims import Reach
 from .allocate import Allocate
 from .backfill import backfill
 from .enqueue import enqueue
+from .gang_evictions import GangPreempt, GangReclaim
 from .preempt import preempt
 from .reclaim import reclaim
 
@@ -16,23 +17,33 @@ ActionFactory = Callable[[Mapping[str, object]], Action]
 """What an entry point of ``batholith.scheduler_actions`` is: it gets the action's arguments."""
 
 ENQUEUE = "enqueue"
-CONFIGURED: Mapping[str, ActionFactory] = {"allocate": Allocate}
+CONFIGURED: Mapping[str, ActionFactory] = {
+    "allocate": Allocate,
+    "gangpreempt": GangPreempt,
+    "gangreclaim": GangReclaim,
+}
 """Actions that have arguments."""
 
 ACTIONS: Mapping[str, Action | None] = {
     ENQUEUE: enqueue,
     "allocate": Allocate({}),
     "backfill": backfill,
-    "gangpreempt": None,
-    "gangreclaim": None,
+    "gangpreempt": GangPreempt({}),
+    "gangreclaim": GangReclaim({}),
     "preempt": preempt,
     "reclaim": reclaim,
     "shuffle": None,
 }
 """All actions of Volcano by name; ``None`` if there is no implementation."""
 
-EVICTING = (Reach.PREEMPT.value, Reach.RECLAIM.value)
-"""Names of the actions that evict pods for gangs that did not fit."""
+EVICTING: Mapping[str, Reach] = {
+    "preempt": Reach.PREEMPT,
+    "gangpreempt": Reach.PREEMPT,
+    "reclaim": Reach.RECLAIM,
+    "gangreclaim": Reach.RECLAIM,
+}
+"""The actions that evict pods for gangs that did not fit. Of two with equal reach, the first one
+tries a gang."""
 
 _CACHE = {"predicateErrorCacheEnable": "results of filters are always kept"}
 _DRY_RUNS = "all nodes are evaluated together"

@@ -15,7 +15,8 @@ from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.gangs.diagnosis import Stage
-from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.sub_groups import SubGroup
 from ..state.queue.scheduling_queue import QueueingHints
 
 
@@ -60,12 +61,31 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
             missing.consume(task.role, 1)
     for task in fitting:
         missing.consume(task.role, 1)
+    missing.sub_groups = _missing_sub_groups(gang, fitting)
     if fitting and missing.satisfied:
         session.remove_gates(gang, fitting)
     elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
         session.reject(gang, rejection.diagnosis(), hints)
     if rejection:
         session.wait(gang, hints)
+
+
+def _missing_sub_groups(gang: Gang, fitting: list[Task]) -> dict[int, int]:
+    """Return how many more sub-groups *gang* needs to have whole without gates, if *fitting* lose
+    theirs, by the position of their policy."""
+    if gang.sub_groups is None:
+        return {}
+    uids = {task.uid for task in fitting}
+
+    def is_whole(sub_group: SubGroup) -> bool:
+        pending = sum(
+            task.status is TaskStatus.PENDING
+            and (not task.gates or task.ungated or task.uid in uids)
+            for task in sub_group.tasks.values()
+        )
+        return sub_group.counts.ready + pending >= sub_group.policy.size
+
+    return gang.sub_groups.short(is_whole)
 
 
 def _tasks_within_limits(

@@ -11,14 +11,17 @@ STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.CO
 
 
 def is_complete(gang: Gang) -> bool:
-    """Return whether the minimum is bound, in total and of each role; bindings in progress do not
-    count."""
+    """Return whether the minimum is bound, in total, of each role and of sub-groups; bindings in
+    progress do not count."""
     if gang.counts.bound < gang.min_member:
         return False
     for role, minimum in gang.role_minima.items():
         if gang.role_counts(role).bound < minimum:
             return False
-    return True
+    sub_groups = gang.sub_groups
+    return sub_groups is None or not sub_groups.short(
+        lambda each: each.counts.bound >= each.policy.size
+    )
 
 
 def was_complete(gang: Gang) -> bool:

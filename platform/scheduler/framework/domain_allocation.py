@@ -100,14 +100,16 @@ class DomainAllocation:
             self._try_minimum(option, tasks, missing)
             if missing.satisfied or option is EVERYWHERE:
                 return
-            limited = limited or (option if statement.unfit.limits else None)
+            # Again at the end, to record the limit of the queue, or which sub-group does not fit.
+            is_named = statement.unfit.limits or self._gang.sub_groups is not None
+            limited = limited or (option if is_named else None)
             statement.rollback_to(start)
         missing.set_to(before)
         statement.set_failures(failures)
         if limited is None:
             self._record_shortage(domains, tasks, needs)
         else:
-            self._try_minimum(limited, tasks, missing)  # which records the limit of the queue
+            self._try_minimum(limited, tasks, missing)
 
     def _try_minimum(self, option: Option, tasks: Sequence[Task], missing: MissingMembers) -> None:
         with self._session.within(option):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..state.gangs.gang import Gang
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import IntVector
 from .gang_domains import EVERYWHERE, Needs, Option
@@ -21,6 +22,26 @@ def eviction_domains(session: Session, gang: Gang) -> Sequence[Option]:
         PluginError: a filter or limit raised.
     """
     return _possible(session, gang, session.max_eviction_domains)
+
+
+def eviction_domains_of(
+    session: Session, gang: Gang, sub_group: SubGroup, needs: Needs
+) -> Sequence[Option]:
+    """Return the domains in which pods may be evicted for *needs* of *sub_group* of *gang*, within
+    those that may be used now.
+
+    Raises:
+        PluginError: a filter or limit raised.
+    """
+    domains = session.domains_of(gang, sub_group)
+    if domains is None:
+        return (EVERYWHERE,)
+    return domains.possible(
+        needs,
+        lambda each: _empty_capacities(session, each),
+        session.capacities,
+        session.max_eviction_domains,
+    )
 
 
 def planned_domain(session: Session, gang: Gang) -> Option | None:

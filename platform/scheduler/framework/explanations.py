@@ -115,6 +115,8 @@ class Explanation:
             explanation["limits"] = _limits(shortages)
         if fit_error is not None:
             explanation["pod"] = fit_error.task_name
+            if fit_error.sub_group:
+                explanation["subGroup"] = _shortened(fit_error.sub_group, _MAX_REASON)
             if fit_error.nodes is not None:
                 explanation["nodes"] = _nodes(fit_error.nodes)
             if fit_error.domains is not None:

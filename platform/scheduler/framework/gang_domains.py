@@ -13,6 +13,7 @@ import numpy as np
 from ..plugins.extension_points import Scores
 from ..state.gangs.diagnosis import DomainFit
 from ..state.gangs.gang import Gang, TaskStatus
+from ..state.gangs.sub_groups import SubGroup
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector, Matrix
@@ -59,7 +60,7 @@ class Option:
 EVERYWHERE = Option(None)
 
 
-def used_nodes(gang: Gang) -> set[int]:
+def used_nodes(gang: Gang | SubGroup) -> set[int]:
     """Return the columns of the nodes of the tasks of *gang*, without those that go away."""
     counts = gang.counts.by_status
     if not any(counts[status] for status in _USING):
@@ -68,12 +69,12 @@ def used_nodes(gang: Gang) -> set[int]:
 
 
 class GangDomains:
-    """The domains that a gang may use."""
+    """The domains that a gang, or a sub-group of one, may use."""
 
     def __init__(
         self,
         table: DomainTable,
-        gang: Gang,
+        gang: Gang | SubGroup,
         constraint: TopologyConstraint,
         node_matrix: NodeMatrix,
         score: ScoreDomains,
@@ -81,7 +82,6 @@ class GangDomains:
         """Find the domains of *table* that *constraint* of *gang* allows, by where its tasks are;
         *score* orders those of one tier."""
         self._table = table
-        self._gang = gang
         self._constraint = constraint
         self._node_matrix = node_matrix
         self._score = score

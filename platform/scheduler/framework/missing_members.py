@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 
 from ..state.gangs.gang import Gang, Task
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 
 
@@ -18,21 +19,26 @@ class MissingMembers:
         for role, minimum in gang.role_minima.items():
             if minimum > gang.role_counts(role).ready:
                 self.by_role[role] = minimum - gang.role_counts(role).ready
+        self.sub_groups: dict[int, int] = {}
+        """How many more whole sub-groups are needed, by the position of their policy."""
+        if gang.sub_groups is not None:
+            self.sub_groups = gang.sub_groups.short(lambda each: not each.missing)
 
     @property
     def satisfied(self) -> bool:
         """Whether no member is missing."""
-        return not self.total and not self.by_role
+        return not self.total and not self.by_role and not self.sub_groups
 
     def copy(self) -> "MissingMembers":
         """Return a copy that is counted down apart from this."""
         other = copy(self)
-        other.by_role = dict(self.by_role)
+        other.by_role, other.sub_groups = dict(self.by_role), dict(self.sub_groups)
         return other
 
     def set_to(self, other: "MissingMembers") -> None:
         """Count from now on as *other*, which is not to be used any more."""
         self.total, self.by_role = other.total, other.by_role
+        self.sub_groups = other.sub_groups
 
     def needed(self, role: str, available: int) -> int:
         """Return how many of *available* tasks of *role* are needed for the gang to be ready."""
@@ -47,8 +53,17 @@ class MissingMembers:
         if left > 0:
             self.by_role[role] = left
 
+    def complete(self, sub_group: SubGroup, tasks: Sequence[Task]) -> None:
+        """Count *tasks* as allocated, by which *sub_group* is whole."""
+        for task in tasks:
+            self.consume(task.role, 1)
+        left = self.sub_groups.pop(sub_group.policy.position, 0) - 1
+        if left > 0:
+            self.sub_groups[sub_group.policy.position] = left
+
     def is_satisfiable(self, rest: Sequence[Task]) -> bool:
-        """Return whether *rest* has enough tasks of each role, and in total."""
+        """Return whether *rest* has enough tasks of each role, and in total; sub-groups do not
+        count."""
         available: dict[str, int] = {}
         for task in rest:
             available[task.role] = available.get(task.role, 0) + 1

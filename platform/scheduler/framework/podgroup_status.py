@@ -257,7 +257,13 @@ def _missing_count(gang: Gang, diagnosis: Diagnosis) -> int:
         minimum - gang.role_counts(role).ready - fitting_by_role[role]
         for role, minimum in gang.role_minima.items()
     )
-    return max(missing, sum(max(each, 0) for each in missing_by_role), 0)
+    missing_in_sub_groups = 0
+    if gang.sub_groups is not None:
+        whole = gang.sub_groups.short(lambda each: not each.missing)
+        sizes = (gang.sub_groups.policies[at].size * count for at, count in whole.items())
+        missing_in_sub_groups = max(sum(sizes) - len(fitting), 0)
+    by_role = sum(max(each, 0) for each in missing_by_role)
+    return max(missing, by_role, missing_in_sub_groups, 0)
 
 
 def _first_fit_error(gang: Gang, diagnosis: Diagnosis) -> FitError | None:

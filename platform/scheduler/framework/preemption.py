@@ -1,8 +1,14 @@
-"""Evict pods for a gang, which then waits for their resources; used by ``preempt`` and ``reclaim``.
+"""Evict pods for a gang, which then waits for their resources; used by ``preempt`` and ``reclaim``,
+and by ``gangpreempt`` and ``gangreclaim``.
 
 The statement is committed only if the gang is ready once the evicted pods are deleted.
 Victims that their gangs need for the minimum are considered only if it fails without them.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..plugins.placement import GangRef
@@ -16,11 +22,35 @@ from .preemption_attempt import PreemptionAttempt
 from .queueing_hints import ANY_NODE_CHANGE
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
 from .session import Session
-from .statement import OperationKind, Statement
+from .statement import Operation, OperationKind, Statement
+from .victim_candidates import VictimCandidates
+from .victim_pruning import victims_of
 from .victims import Reach
 
+_Plan = tuple[VictimCandidates, tuple[Operation, ...]]
+"""What is evicted and pipelined in one domain, and the candidates from which that was chosen."""
 
-def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class EvictionOptions:
+    """How much is compared before pods are evicted for a gang."""
+
+    compares_domains: bool = False
+    """Whether the domain of the network is used that loses least, and not the first that fits."""
+
+    max_domains: int | None = None
+    """In how many domains, at most."""
+
+    may_break: bool = True
+    """Whether gangs may be left with less than their minimum."""
+
+
+FIRST_DOMAIN = EvictionOptions()
+
+
+def evict_for(
+    session: Session, gang: Gang, reach: Reach, options: EvictionOptions = FIRST_DOMAIN
+) -> bool:
     """Evict pods for *gang* if it can start then; returns whether it can.
 
     A gang that waits for evicted pods already is left alone.
@@ -36,30 +66,51 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
-    domains = eviction_domains(session, gang)
-    for breaking in (False, True):
-        breaks_gangs = False
+    domains = eviction_domains(session, gang)[: options.max_domains]
+    for breaking in (False, True) if options.may_break else (False,):
+        breaks_gangs, plans = False, list[_Plan]()
         for option in domains:
             with (
                 session.within(option),
                 session.statement(gang) as statement,
                 reservations.lent((gang.key, *outranked)),
             ):
-                attempt = PreemptionAttempt(session, statement, gang, reach, breaking=breaking)
+                compares = options.compares_domains
+                attempt = PreemptionAttempt(
+                    session, statement, gang, reach, breaking=breaking, compares=compares
+                )
                 # Without victims it would hold resources of pods that may never terminate.
                 if attempt.run() and (outranked or _evicts(statement)):
-                    _commit(session, gang, statement, reach)
-                    for dropped in reservations.recount(outranked):
-                        forget_reservation(session, dropped)
-                    return True
+                    if not compares:
+                        _commit(session, gang, statement, reach, outranked)
+                        return True
+                    plans.append((attempt.candidates, tuple(statement.operations)))
             candidates = attempt.candidates
             retry_at += [] if candidates.retry_at is None else [candidates.retry_at]
             breaks_gangs |= candidates.breaks_gangs
+        if plans:
+            with session.statement(gang) as statement, reservations.lent((gang.key, *outranked)):
+                statement.redo(_cheapest(plans))
+                _commit(session, gang, statement, reach, outranked)
+            return True
         if not breaks_gangs:
             break
     if retry_at:
         session.cache.scheduling_queue.starving.retry_at(min(retry_at))
     return False
+
+
+def _cheapest(plans: Sequence[_Plan]) -> Sequence[Operation]:
+    """Return the operations that evict tasks of the lowest levels, and of these the fewest; the
+    first of equal ones."""
+    if len(plans) == 1:
+        return plans[0][1]
+    victims = [victims_of(operations) for _, operations in plans]
+    slots = list({task.slot: None for each in victims for task in each})
+    levels, _ = plans[0][0].order(np.array(slots, np.int64))
+    by_slot = dict(zip(slots, levels.tolist(), strict=True))
+    costs = [sorted((by_slot[task.slot] for task in each), reverse=True) for each in victims]
+    return plans[costs.index(min(costs))][1]
 
 
 def _is_waiting(session: Session, reservation: Reservation) -> bool:
@@ -82,8 +133,11 @@ def _outranks(session: Session, gang: Gang, reservation: Reservation) -> bool:
     )
 
 
-def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) -> None:
-    """Commit *statement*: request the evictions, and hold the resources for *gang*."""
+def _commit(
+    session: Session, gang: Gang, statement: Statement, reach: Reach, outranked: Sequence[str]
+) -> None:
+    """Commit *statement*: request the evictions, and hold the resources for *gang*. What the gangs
+    with the keys *outranked* have left is counted again."""
     cache = session.cache
     nodes: dict[str, int] = {}
     waiting: list[Task] = []
@@ -120,6 +174,8 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
     for task in waiting:
         session.nominate(task, cache.node_matrix.names[nodes[task.uid]])
     _reject_waiting(session, gang, until=until)
+    for dropped in cache.reservations.recount(outranked):
+        forget_reservation(session, dropped)
 
 
 def _evicts(statement: Statement) -> bool:

@@ -5,19 +5,25 @@ What fits without evictions is used first. Then victims are chosen: of the lowes
 task needs, the one of lower levels is taken. At the end, unnecessary evictions are undone.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from ..plugins.queue_state import queue_state_rejection
 from ..state.gangs.gang import Gang, Task
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
+from .domain_capacities import eviction_domains_of
 from .future_fit import FutureFit
+from .gang_domains import EVERYWHERE, Option
 from .missing_members import MissingMembers
 from .session import Session
 from .statement import Operation, Statement
+from .sub_group_units import try_units
 from .task_runs import grouped
 from .victim_candidates import VictimCandidates, uses_port_of
 from .victim_plan import NodeOption, choose_victims
@@ -42,8 +48,11 @@ class PreemptionAttempt:
         reach: Reach,
         *,
         breaking: bool,
+        compares: bool = False,
     ) -> None:
-        """Prepare the attempt; *breaking* permits to leave gangs below their minimum."""
+        """Prepare the attempt; *breaking* permits to leave gangs below their minimum. With
+        *compares*, a sub-group is put into the domain that loses least, and not into the first that
+        fits."""
         self.candidates = VictimCandidates(session, gang, reach, breaking=breaking)
         self._session = session
         self._cache = session.cache
@@ -52,6 +61,7 @@ class PreemptionAttempt:
         self._queue = session.cache.queues.of(gang)
         self._reach = reach
         self._breaking = breaking
+        self._compares = compares
         self._search = session.starving.search(reach.value, gang)
         self._failed_before = self._search.failed_nodes(breaking=breaking)
         self.candidates.excluded |= self._search.slots(breaking=breaking)
@@ -82,24 +92,82 @@ class PreemptionAttempt:
         tasks = [task for task in self._session.tasks(self._gang) if self._may_preempt(task)]
         if missing.satisfied or not missing.is_satisfiable(tasks):
             return False
-        if missing.total >= len(tasks):
-            tasks = grouped(tasks)
-        done = 0
-        for eq_class, run in _runs(tasks):
-            done += len(run)
-            wanted = run[: missing.needed(run[0].role, len(run))]
-            if quota_first and wanted and self._has_quota(eq_class):
-                self._free_quota(eq_class, wanted)
-            pipelined = self._pipeline_class(eq_class, wanted)
-            missing.consume(run[0].role, pipelined)
-            if missing.satisfied:
-                break
-            if pipelined < len(wanted) and not missing.is_satisfiable(tasks[done:]):
-                return False
+        if self._gang.sub_groups is not None:
+            whole = partial(self._pipeline_whole, quota_first)
+            single = partial(self._pipeline_in_sub_group, missing, quota_first)
+            try_units(tasks, missing, whole, single)
+        else:
+            grouped_tasks = grouped(tasks) if missing.total >= len(tasks) else tasks
+            self._pipeline_tasks(grouped_tasks, missing, quota_first=quota_first)
         if not missing.satisfied or not self._session.votes.job_pipelined(self._gang):
             return False
         VictimPruning(self._session, self._statement, self._gang, self.candidates).run()
         return True
+
+    def _pipeline_tasks(
+        self, tasks: Sequence[Task], missing: MissingMembers, *, quota_first: bool
+    ) -> None:
+        """Pipeline tasks until *missing* is satisfied or cannot be satisfied."""
+        done, are_all = 0, self._gang.sub_groups is None
+        for eq_class, run in _runs(tasks):
+            done += len(run)
+            wanted = run[: missing.needed(run[0].role, len(run))]
+            pipelined = self._pipeline_run(eq_class, wanted, quota_first=quota_first)
+            missing.consume(run[0].role, pipelined)
+            if missing.satisfied:
+                return
+            is_short = are_all and pipelined < len(wanted)
+            if is_short and not missing.is_satisfiable(tasks[done:]):
+                return
+
+    def _pipeline_run(
+        self, eq_class: EquivalenceClass, tasks: Sequence[Task], *, quota_first: bool
+    ) -> int:
+        """Pipeline as many of *tasks* as possible; returns how many."""
+        if quota_first and tasks and self._has_quota(eq_class):
+            self._free_quota(eq_class, tasks)
+        return self._pipeline_class(eq_class, tasks)
+
+    def _pipeline_in_sub_group(
+        self,
+        missing: MissingMembers,
+        quota_first: bool,
+        sub_group: SubGroup | None,
+        tasks: Sequence[Task],
+    ) -> None:
+        """Pipeline what *missing* needs of *tasks*, one by one, in one domain of *sub_group*."""
+        needs = [(tasks[0].eq_class, 1)]
+        options = (
+            (EVERYWHERE,)
+            if sub_group is None
+            else eviction_domains_of(self._session, self._gang, sub_group, needs)
+        )
+        for option in options[:1]:
+            with self._session.within(option):
+                self._pipeline_tasks(tasks, missing, quota_first=quota_first)
+
+    def _pipeline_whole(
+        self, quota_first: bool, sub_group: SubGroup, tasks: Sequence[Task]
+    ) -> bool:
+        """Pipeline all *tasks* of *sub_group*, by which it becomes whole, in one of its domains;
+        returns whether one takes them."""
+        if len(tasks) < sub_group.missing:
+            return False
+        needs = list(Counter(task.eq_class for task in tasks).items())
+        start, done = self._statement.savepoint(), False
+
+        def pipeline(option: Option) -> bool:
+            with self._session.within(option):
+                return all(
+                    self._pipeline_run(eq_class, run, quota_first=quota_first) == len(run)
+                    for eq_class, run in _runs(grouped(tasks))
+                )
+
+        for option in eviction_domains_of(self._session, self._gang, sub_group, needs):
+            done = self._cheaper(start, done, partial(pipeline, option))
+            if done and not self._compares:
+                break
+        return done
 
     def _may_preempt(self, task: Task) -> bool:
         return (

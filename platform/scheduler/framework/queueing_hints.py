@@ -8,7 +8,8 @@ a class than it needs, no other change helps. Then gangs with equal demand wait 
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from ..state.gangs.gang import Gang, Task
+from ..state.gangs.gang import Gang, Task, TaskStatus
+from ..state.gangs.sub_groups import SubGroups
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import is_preemptable_gang
 from ..state.queue.scheduling_queue import (
@@ -59,7 +60,7 @@ def queueing_hints_of(
         events |= unfit.limits.get(eq_class, OWN)
     if events:
         return QueueingHints(events, demand=demand_of(gang, queue_name, tasks, missing))
-    if unfit.in_domains:
+    if unfit.in_domains or gang.sub_groups is not None:
         demand = demand_of(gang, queue_name, tasks, missing)
         return QueueingHints(ANY_NODE_CHANGE | {ANY}, demand=demand)
     if unfit.limits and len(required) == len({task.eq_class for task in tasks}):
@@ -109,4 +110,28 @@ def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMe
         frozenset(counts.items()),
         gang.topology,
         None if gang.topology is None else frozenset(used_nodes(gang)),
+        None if gang.sub_groups is None else _sub_group_demand(gang.sub_groups),
+    )
+
+
+def _sub_group_demand(sub_groups: SubGroups) -> Hashable:
+    """Return what decides whether the sub-groups of a gang fit; equal for equal gangs."""
+    groups = sorted(sub_groups, key=lambda each: each.order)
+    return (
+        tuple((each.size, each.minimum, each.topology) for each in sub_groups.policies),
+        tuple(
+            (
+                each.policy.position,
+                each.counts.ready,
+                frozenset(used_nodes(each)),
+                frozenset(
+                    Counter(
+                        (task.eq_class, task.role, task.priority)
+                        for task in each.tasks.values()
+                        if task.status is TaskStatus.PENDING and not task.gates
+                    ).items()
+                ),
+            )
+            for each in groups
+        ),
     )

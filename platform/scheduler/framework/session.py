@@ -7,6 +7,7 @@ no clock and uses no randomness, so the same cache always leads to the same deci
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..plugins.placement import Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task
+from ..state.gangs.sub_groups import SubGroup
 from ..state.planning.reservations import Purpose, Reservation
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.admission_rounds import AdmissionRounds
@@ -166,25 +168,28 @@ class Session(PluginDecisions):
         self._pod_aware_placers[eq_class] = pod_aware
         return pod_aware
 
-    def domains_of(self, gang: Gang) -> GangDomains | None:
-        """Return the domains of the network into which the pods of *gang* may go; ``None`` if it
-        has no constraint, or nothing is known about the network."""
-        if gang.topology is None:
+    def domains_of(self, gang: Gang, sub_group: SubGroup | None = None) -> GangDomains | None:
+        """Return the domains of the network into which the pods of *gang*, or those of *sub_group*,
+        may go; ``None`` if it has no constraint, or nothing is known about the network."""
+        constraint = gang.topology if sub_group is None else sub_group.policy.topology
+        if constraint is None:
             return None
         table = self.cache.domains.table()
         if not table.is_known:
             return None
-        return GangDomains(
-            table, gang, gang.topology, self.cache.node_matrix, self._framework.score_domains
-        )
+        members = gang if sub_group is None else sub_group
+        score = self._framework.score_domains
+        return GangDomains(table, members, constraint, self.cache.node_matrix, score)
 
     def capacities(self, eq_class: EquivalenceClass) -> IntVector:
-        """Return how many more pods of *eq_class* fit on each node, apart from other pods.
+        """Return how many more pods of *eq_class* fit on each node that may be chosen now, apart
+        from other pods.
 
         Raises:
             PluginError: a filter or limit raised.
         """
-        return self.placer(eq_class).capacities()
+        capacities, allowed = self.placer(eq_class).capacities(), self._option.allowed
+        return capacities if allowed is None else np.where(allowed, capacities, 0)
 
     def total_request(self, tasks: Sequence[Task]) -> IntVector:
         """Return what *tasks* request together."""
@@ -202,13 +207,19 @@ class Session(PluginDecisions):
 
     @contextmanager
     def within(self, option: Option) -> Iterator[None]:
-        """Let the block use the nodes of *option* alone."""
-        self._option, self.is_restricted = option, option.allowed is not None
+        """Let the block use the nodes of *option* alone, of those that may be used now."""
+        if option.allowed is None:
+            yield
+            return
+        before = self._option, self._option_placers
+        if self._option.allowed is not None:
+            option = replace(option, allowed=option.allowed & self._option.allowed)
+        self._option, self._option_placers, self.is_restricted = option, {}, True
         try:
             yield
         finally:
-            self._option, self.is_restricted = EVERYWHERE, False
-            self._option_placers.clear()
+            self._option, self._option_placers = before
+            self.is_restricted = self._option.allowed is not None
 
     def _option_placer(self, eq_class: EquivalenceClass) -> PodAwarePlacer:
         known, option = self._option_placers.get(eq_class), self._option

@@ -4,6 +4,7 @@ Nothing is computed unless run times are known and a gang has to wait.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -37,6 +38,7 @@ from .queueing_hints import demand_of
 from .session import Session
 from .spare_capacity import Spare, SpareLimit
 from .statement import OperationKind, Statement
+from .sub_group_units import needed_tasks
 from .task_runs import grouped, runs
 
 RELEASE_SECONDS = 30.0
@@ -553,6 +555,9 @@ class StartPlanning:
         missing = MissingMembers(gang)
         if missing.satisfied:
             return [(task.eq_class, 1) for task in tasks[:1]]
+        if gang.sub_groups is not None:
+            needed = needed_tasks(gang, tasks)
+            return list(Counter(task.eq_class for task in needed).items()) or None
         needs = []
         for eq_class, run in runs(grouped(tasks) if missing.total >= len(tasks) else tasks):
             count = missing.needed(run[0].role, len(run))

@@ -17,6 +17,7 @@ from ..plugins.placement import GangRef, Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
 from ..state.resources import IntVector
@@ -27,8 +28,9 @@ from .missing_members import MissingMembers
 from .placer import Placer
 from .plugin_calls import PluginError
 from .pod_aware_placer import PodAwarePlacer
+from .sub_group_allocation import SubGroupAllocation
 from .task_runs import grouped, runs
-from .unfit_tasks import ClassCapacity, Failures, UnfitTasks
+from .unfit_tasks import ClassCapacity, FailureKey, Failures, UnfitTasks
 
 
 class SessionView(Protocol):
@@ -70,8 +72,9 @@ class SessionView(Protocol):
         """Return why no node fits another pod of *eq_class*."""
         ...
 
-    def domains_of(self, gang: Gang) -> GangDomains | None:
-        """Return the domains of the network into which *gang* may go; ``None`` for everywhere."""
+    def domains_of(self, gang: Gang, sub_group: SubGroup | None = None) -> GangDomains | None:
+        """Return the domains of the network into which *gang*, or *sub_group*, may go; ``None`` for
+        everywhere."""
         ...
 
     def capacities(self, eq_class: EquivalenceClass) -> IntVector:
@@ -132,7 +135,7 @@ class Statement:
         """Start without operations."""
         self.fit_errors: dict[str, FitError] = {}
         self.unfit = UnfitTasks()
-        self._failed: set[str | EquivalenceClass] = set()
+        self._failed: set[FailureKey] = set()
         self._reason = NOT_ENOUGH_RESOURCES
         self._session = session
         self._cache = session.cache
@@ -310,6 +313,9 @@ class Statement:
         tasks = self._unblocked(tasks)
         if self.unfit.blocked and not missing.is_satisfiable(tasks):
             return
+        if self._gang.sub_groups is not None:
+            SubGroupAllocation(self, self._session, self._gang).try_minimum(tasks, missing)
+            return
         order = in_affinity_order(grouped(tasks) if missing.total >= len(tasks) else tasks)
         done = 0
         for eq_class, run in runs(order):
@@ -323,6 +329,9 @@ class Statement:
 
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
+        if self._gang.sub_groups is not None:
+            extra = SubGroupAllocation(self, self._session, self._gang)
+            return extra.allocate_extra(self._unblocked(tasks), at_most)
         if self._gang.topology is None or self._session.domains_of(self._gang) is None:
             return self.try_extra(tasks, at_most)
         allocation = DomainAllocation(self, self._session, self._gang)
@@ -337,8 +346,8 @@ class Statement:
                 break
             if not self.has_failed(run[0]):
                 run = run[: at_most - allocated]
-                possible = self._allocatable_count(eq_class, run)
-                self._allocate_best(eq_class, run[:possible])
+                possible = self.fitting_count(eq_class, run)
+                self.allocate_best(run[:possible])
                 allocated += possible
         return allocated
 
@@ -360,41 +369,23 @@ class Statement:
     def add_failure(self, task: Task, error: FitError) -> None:
         """Record that *task* does not fit because of *error*."""
         self.unfit.failed.add(task.eq_class)
-        self._failed.add(task.role or task.eq_class)
+        self._failed.add(_failure_key(task))
         self.fit_errors.setdefault(task.role, error)
 
     def has_failed(self, task: Task) -> bool:
-        """Return whether *task* is blocked, or another task of its role did not fit.
+        """Return whether *task* is blocked, or another task of its sub-group did not fit; of its
+        role, if it is in none.
 
         Tasks without a role are compared by equivalence class.
         """
-        return task.uid in self.unfit.blocked or (task.role or task.eq_class) in self._failed
+        return task.uid in self.unfit.blocked or _failure_key(task) in self._failed
 
     def diagnosis(self) -> Diagnosis:
         """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
         fitting = frozenset(self.allocated_uids()).union(self._fitting_uids)
         return Diagnosis(self._reason, "", dict(self.fit_errors), fitting)
 
-    # -- private -------------------------------------------------------------------------------
-
-    def _allocate_run(
-        self,
-        eq_class: EquivalenceClass,
-        run: list[Task],
-        missing: MissingMembers,
-        rest: Sequence[Task],
-    ) -> bool:
-        """Allocate what is needed of *run*; returns ``False`` if the gang cannot become ready."""
-        desired = run[: missing.needed(run[0].role, len(run))]
-        possible = self._allocatable_count(eq_class, desired)
-        missing.consume(run[0].role, possible)
-        if possible < len(desired) and not missing.is_satisfiable(self._remaining(rest)):
-            self._fitting_uids = [task.uid for task in desired[:possible]]
-            return False
-        self._allocate_best(eq_class, desired[:possible])
-        return True
-
-    def _allocatable_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+    def fitting_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
         """Return how many of *tasks* fit queue and nodes; records the first that does not fit."""
         allowed = len(tasks)
         if not self._gang.single and not eq_class.best_effort:
@@ -416,15 +407,34 @@ class Statement:
                 add_amounts(self._queue.allocated, eq_class.request, -possible)
         return possible
 
-    def _allocate_best(self, eq_class: EquivalenceClass, tasks: list[Task]) -> None:
+    def allocate_best(self, tasks: Sequence[Task]) -> None:
         """Allocate *tasks* on the nodes that the placer chooses."""
         if tasks:
-            placer = self._session.placer(eq_class)
+            placer = self._session.placer(tasks[0].eq_class)
             node_indexes = placer.allocate(len(tasks))
             if tasks[0].planned:
                 node_indexes = sorted(node_indexes)  # so that the plan has long runs
             change = self._allocation(tasks, node_indexes)
             self._apply(Operation(OperationKind.ALLOCATE, change, TaskStatus.PENDING, placer))
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _allocate_run(
+        self,
+        eq_class: EquivalenceClass,
+        run: list[Task],
+        missing: MissingMembers,
+        rest: Sequence[Task],
+    ) -> bool:
+        """Allocate what is needed of *run*; returns ``False`` if the gang cannot become ready."""
+        desired = run[: missing.needed(run[0].role, len(run))]
+        possible = self.fitting_count(eq_class, desired)
+        missing.consume(run[0].role, possible)
+        if possible < len(desired) and not missing.is_satisfiable(self._remaining(rest)):
+            self._fitting_uids = [task.uid for task in desired[:possible]]
+            return False
+        self.allocate_best(desired[:possible])
+        return True
 
     def _allocation(self, tasks: Sequence[Task], node_indexes: Sequence[int]) -> Allocation:
         gang, eq_class = tasks[0].gang or self._gang, tasks[0].eq_class
@@ -477,7 +487,7 @@ class Statement:
             fit_error = FitError(task.name, task.uid, fit.message, nodes=fit)
         if rejection and rejection.wake_on is not None:
             self.unfit.limits[eq_class] = rejection.wake_on
-        self._failed.add(task.role or task.eq_class)
+        self._failed.add(_failure_key(task))
         self.fit_errors.setdefault(task.role, fit_error)
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
@@ -522,6 +532,10 @@ def undo_operation(cache: SchedulerCache, operation: Operation) -> None:
         case OperationKind.ALLOCATE:
             matrix.vacate(eq_class, node_indexes)
     cache.unplace_tasks(change.gang, change.tasks)
+
+
+def _failure_key(task: Task) -> FailureKey:
+    return task.sub_group or task.role or task.eq_class
 
 
 def _class_capacity(

@@ -35,6 +35,7 @@ from .missing_members import MissingMembers
 from .plugin_calls import PluginError
 from .session import Session
 from .statement import OperationKind
+from .sub_group_units import needed_tasks
 
 GANG_INCOMPLETE = "GangIncomplete"
 """Reason of the condition of evicted members."""
@@ -230,7 +231,7 @@ def _allocate_missing(session: Session, gang: Gang, until: float | None) -> bool
     if is_limited or until is None:
         reservations.drop(gang.key)
         return False
-    _hold(session, gang, _needed(gang, tasks), fitting, known, until)
+    _hold(session, gang, needed_tasks(gang, tasks), fitting, known, until)
     return False
 
 
@@ -276,23 +277,19 @@ def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Tas
 
 
 def _possible_nodes(session: Session, task: Task) -> BoolVector:
-    """Return the nodes that could take *task* if they were empty."""
+    """Return the nodes that could take *task* if they were empty, in the domain of its sub-group
+    if that has to be in one."""
     matrix = session.cache.node_matrix
     request = task.eq_class.request_vector(matrix.resource_index)
     enough: BoolVector = np.all(matrix.allocatable >= request[:, None], axis=0)
-    return session.feasible(task.eq_class) & enough
-
-
-def _needed(gang: Gang, tasks: Sequence[Task]) -> list[Task]:
-    """Return those of *tasks*, in order, that *gang* needs to be ready."""
-    missing, needed = MissingMembers(gang), []
-    for task in tasks:
-        if missing.satisfied:
-            break
-        if missing.needed(task.role, 1):
-            missing.consume(task.role, 1)
-            needed.append(task)
-    return needed if missing.satisfied else []
+    enough &= session.feasible(task.eq_class)
+    if task.gang is None or task.sub_group is None or task.sub_group.policy.topology is None:
+        return enough
+    domains = session.domains_of(task.gang, task.sub_group)
+    option = EVERYWHERE if domains is None else domains.widest()
+    if option is None:
+        return np.zeros_like(enough)
+    return enough if option.allowed is None else enough & option.allowed
 
 
 def _choose_nodes(

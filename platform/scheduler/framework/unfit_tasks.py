@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..state.gangs.diagnosis import FitError
+from ..state.gangs.sub_groups import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
+
+FailureKey = str | EquivalenceClass | SubGroup
+"""A sub-group, a role, or a class of pods that have neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Failures:
     """Which tasks did not fit, at some point of an attempt."""
 
     fit_errors: Mapping[str, FitError]
-    roles: frozenset[str | EquivalenceClass]
+    roles: frozenset[FailureKey]
     classes: frozenset[EquivalenceClass]
     fitting_uids: Sequence[str]
 

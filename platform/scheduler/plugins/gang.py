@@ -6,6 +6,7 @@ import numpy as np
 
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, Task, TaskCounts, TaskStatus
+from ..state.gangs.sub_groups import SubGroup, SubGroupPolicy
 from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
 from .extension_points import Preemptor, Rejection
@@ -22,6 +23,8 @@ class SurplusCounter:
         """Start with the tasks that the gangs have now."""
         self._left: dict[str, int] = {}
         self._left_by_role: dict[tuple[str, str], int] = {}
+        self._spare_sub_groups: dict[SubGroupPolicy, int] = {}
+        self._lost: dict[SubGroup, int] = {}
 
     def surplus(self, gang: Gang) -> int:
         """Return how many more tasks *gang* can lose, regardless of their roles."""
@@ -37,13 +40,30 @@ class SurplusCounter:
         if self.surplus(gang) <= 0:
             return False
         minimum = gang.role_minima.get(task.role, 0)
-        if minimum:
-            key = (gang.key, task.role)
-            left = self._left_by_role.get(key, gang.role_counts(task.role).ready - minimum)
-            if left <= 0:
-                return False
-            self._left_by_role[key] = left - 1
+        key = (gang.key, task.role)
+        left = self._left_by_role.get(key, gang.role_counts(task.role).ready - minimum)
+        if minimum and left <= 0:
+            return False
+        if task.sub_group is not None and not self._consume_of(task.sub_group, gang):
+            return False
+        self._left_by_role[key] = left - 1
         self._left[gang.key] -= 1
+        return True
+
+    def _consume_of(self, sub_group: SubGroup, gang: Gang) -> bool:
+        """Count a task of *sub_group* as lost, if the sub-group stays whole without it, or need not
+        stay so; returns whether that is so."""
+        policy, lost = sub_group.policy, self._lost.get(sub_group, 0)
+        if not sub_group.missing and sub_group.counts.ready - lost == policy.size:
+            if policy not in self._spare_sub_groups:
+                whole = sum(
+                    each.policy is policy and not each.missing for each in gang.sub_groups or ()
+                )
+                self._spare_sub_groups[policy] = whole - policy.minimum
+            if self._spare_sub_groups[policy] <= 0:
+                return False
+            self._spare_sub_groups[policy] -= 1
+        self._lost[sub_group] = lost + 1
         return True
 
 
@@ -61,6 +81,8 @@ class GangPlugin:
                 message = f"{valid} of the {minimum} pods that task {role} needs exist"
                 message += _failed_members(gang.role_counts(role))
                 return Rejection(NOT_ENOUGH_PODS_OF_TASK, message, Stage.GANG)
+        if rejection := _sub_group_rejection(gang):
+            return rejection
         valid = gang.counts.valid
         if valid < gang.min_member:
             message = f"{valid} of the {gang.min_member} pods that the group needs exist"
@@ -102,6 +124,21 @@ def gangs_with_surplus(table: TaskTable, slots: IntVector) -> IntVector:
         for task in tasks
     ]
     return numbers[np.array(has_surplus, np.bool_)].astype(np.int64)
+
+
+def _sub_group_rejection(gang: Gang) -> Rejection | None:
+    """Reject a gang of which fewer sub-groups than it needs have all their pods."""
+    if gang.sub_groups is None:
+        return None
+    short = gang.sub_groups.short(lambda each: each.counts.valid >= each.policy.size)
+    for position, count in sorted(short.items()):
+        policy = gang.sub_groups.policies[position]
+        message = (
+            f"{policy.minimum - count} of the {policy.minimum} sub-groups of {policy.name} that "
+            f"the group needs have {policy.size} pods"
+        )
+        return Rejection(NOT_ENOUGH_TASKS, message, Stage.GANG)
+    return None
 
 
 def _failed_members(counts: TaskCounts) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from ...model import names
 from ...model.job import Job, TaskSpec
-from ...model.job_podgroup import desired_spec
+from ...model.job_podgroup import desired_spec, partition_of
 from ...model.meta import ObjectMeta
 from ...model.podgroup import PodGroup
 from ...model.quantity import QuantityError
@@ -108,7 +108,7 @@ class ProposedGang:
                 name=name,
                 namespace=self.job.metadata.namespace,
                 uid=f"{_UID}:{name}",
-                labels={**meta.labels, names.TASK_INDEX: str(index)},
+                labels={**meta.labels, **_labels(task, index)},
                 annotations=annotations,
                 creation_timestamp=self.created,
             )
@@ -187,3 +187,11 @@ def _divided(task: TaskSpec, resource: str, divisor: int) -> msgspec.Raw:
                     units -= units % amount(resource, 1)
                 amounts[resource] = to_quantity(resource, units)
     return msgspec.Raw(msgspec.json.encode(body))
+
+
+def _labels(task: TaskSpec, index: int) -> dict[str, str]:
+    """Return the labels of the job controller that decide on scheduling."""
+    labels = {names.TASK_INDEX: str(index)}
+    if partition := partition_of(task, index):
+        labels |= {names.TASK_SPEC: task.name, names.PARTITION_ID: partition}
+    return labels

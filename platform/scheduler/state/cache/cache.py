@@ -557,11 +557,15 @@ class SchedulerCache:
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
                 return False
+            if gang.sub_group_key(updated) != gang.sub_group_key(task):
+                return False
+            task.labels = updated.labels
             task.reported_condition = updated.reported_condition
             task.nominated_node = updated.nominated_node
             return True
-        if task.node != updated.node:
+        if task.node != updated.node or gang.sub_group_key(updated) != gang.sub_group_key(task):
             return False
+        task.labels = updated.labels
         return self._update_on_node(gang, task, updated.status, updated.traits)
 
     def _update_on_node(

@@ -115,6 +115,9 @@ class FitError:
     domains: DomainFit | None = None
     """Set at stage ``NODES`` if domains of the network are too small."""
 
+    sub_group: str = ""
+    """Name of the sub-group of the gang that did not fit, if it is in one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:

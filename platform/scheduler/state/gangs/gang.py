@@ -21,10 +21,11 @@ from ..podinfo.pod_fields import reported_condition, task_index, task_priority
 from ..podinfo.victim_traits import victim_traits
 from ..podinfo.volumes import mounted_pvcs
 from ..resources import Amounts, amounts
-from ..topology.constraint import TopologyConstraint, constraint_of
+from ..topology.constraint import TopologyConstraint, constraint_from
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
 from .start_estimate import StartEstimate
+from .sub_groups import SubGroup, SubGroupKey, SubGroups
 
 
 class TaskStatus(IntEnum):
@@ -133,6 +134,7 @@ class Task:
         "gated_by_queue",
         "gates",
         "index",
+        "labels",
         "name",
         "namespace",
         "node",
@@ -147,6 +149,7 @@ class Task:
         "role",
         "slot",
         "status",
+        "sub_group",
         "table_node",
         "traits",
         "uid",
@@ -187,6 +190,9 @@ class Task:
         self.ungated = False
         """Whether the removal of its queue gate is requested."""
         self.gang: Gang | None = None
+        self.labels = meta.labels
+        self.sub_group: SubGroup | None = None
+        """The gang inside its gang that it is in."""
         self.status = task_status(pod)
         self.pod_status = self.status
         """Status by the pod; differs while a placement or eviction is assumed."""
@@ -289,6 +295,8 @@ class Gang:
         Minima that sum to more than that of the gang are ignored: the job controller writes them
         for elastic jobs.
         """
+        self.sub_groups: SubGroups | None = None
+        """The gangs inside it, if its PodGroup has policies for them."""
         self.phase = ""
         self.last_status = PodGroupStatus()
         """The PodGroup status that was last reported."""
@@ -356,7 +364,7 @@ class Gang:
         for role, minimum in self.role_minima.items():
             if self.role_counts(role).ready < minimum:
                 return False
-        return True
+        return self.sub_groups is None or self.sub_groups.is_ready()
 
     def is_pipelined(self) -> bool:
         """Return whether it is ready once the resources that its tasks wait for are free.
@@ -369,7 +377,9 @@ class Gang:
             for role, minimum in self.role_minima.items()
         )
         allocated = self.counts.ready + self.counts.waiting
-        return allocated + self.best_effort_count >= self.min_member and not is_missing_role
+        if is_missing_role or allocated + self.best_effort_count < self.min_member:
+            return False
+        return self.sub_groups is None or not self.sub_groups.short(_is_pipelined)
 
     def is_starving(self) -> bool:
         """Return whether it has less than its minimum, waiting tasks included."""
@@ -399,11 +409,17 @@ class Gang:
             return False
         if self.counts.ready + len(self.pending_tasks) < self.min_member:
             return True
+        if self.sub_groups is not None and self.sub_groups.short(_is_whole_without_gates):
+            return True
         available = Counter(task.role for task in self.pending_tasks.values())
         return any(
             self.role_counts(role).ready + available[role] < minimum
             for role, minimum in self.role_minima.items()
         )
+
+    def sub_group_key(self, task: Task) -> SubGroupKey | None:
+        """Return which sub-group the labels of *task* put it in; ``None`` for none."""
+        return None if self.sub_groups is None else self.sub_groups.key_of(task.labels)
 
     def has_requesting_tasks(self) -> bool:
         """Return whether a pending task without gates has a request."""
@@ -420,6 +436,8 @@ class Gang:
         self.tasks[task.uid] = task
         task.gang = self
         self._add_to_counts(task, 1)
+        if self.sub_groups is not None:
+            self.sub_groups.add(task)
         self.rejected += task.rejected
         self.version += task.status is _PENDING
 
@@ -427,6 +445,8 @@ class Gang:
         """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
+        if self.sub_groups is not None:
+            self.sub_groups.remove(task)
         self.rejected -= task.rejected
         task.gang = None
         self.version += 1
@@ -435,6 +455,9 @@ class Gang:
         """Replace *old*, a member, by its pod *new*, which has the same class, role and node."""
         del self.tasks[old.uid]
         self.tasks[new.uid] = new
+        if self.sub_groups is not None:
+            self.sub_groups.remove(old)
+            self.sub_groups.add(new)
         new.gang, old.gang = self, None
         for counts in (self.counts.by_status, self.counts_by_role[new.role].by_status):
             counts[old.status] -= 1
@@ -457,6 +480,10 @@ class Gang:
             by_status = self.counts_by_role[task.role].by_status
             by_status[before] -= 1
             by_status[status] += 1
+            if task.sub_group is not None:
+                by_status = task.sub_group.counts.by_status
+                by_status[before] -= 1
+                by_status[status] += 1
         self._update_releasing(tasks, (status is _RELEASING) - (before is _RELEASING))
         if _PENDING in (before, status) and before is not status:
             for task in tasks:
@@ -505,9 +532,14 @@ class Gang:
         self.min_resources = amounts(spec.min_resources)
         if not self.single:
             self.min_member = spec.min_member
-        self.topology = constraint_of(spec)
+        self.topology = constraint_from(spec.network_topology)
         minima = spec.min_task_member
         self.role_minima = minima if self.min_member >= sum(minima.values()) else {}
+        for task in self.tasks.values():
+            task.sub_group = None
+        self.sub_groups = SubGroups(spec, TaskCounts) if spec.sub_group_policy else None
+        for task in self.tasks.values() if self.sub_groups is not None else ():
+            self.sub_groups.add(task)
 
     def _add_to_counts(self, task: Task, sign: int) -> None:
         status, request = task.status, task.eq_class.request
@@ -540,6 +572,22 @@ class Gang:
             tasks[task.uid] = task
         else:
             tasks.pop(task.uid, None)
+
+
+def _is_pipelined(sub_group: SubGroup) -> bool:
+    """Return whether *sub_group* is whole once the resources that its tasks wait for are free."""
+    counts, tasks = sub_group.counts, sub_group.tasks.values()
+    idle = sum(
+        task.eq_class.best_effort and not task.gates for task in tasks if task.status is _PENDING
+    )
+    return counts.ready + counts.waiting + idle >= sub_group.policy.size
+
+
+def _is_whole_without_gates(sub_group: SubGroup) -> bool:
+    """Return whether *sub_group* has enough tasks without gates."""
+    tasks = sub_group.tasks.values()
+    pending = sum(task.status is _PENDING and not task.gates for task in tasks)
+    return sub_group.counts.ready + pending >= sub_group.policy.size
 
 
 _NO_TASKS = TaskCounts()

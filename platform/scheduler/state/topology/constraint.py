@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ....model.podgroup import PodGroupSpec
+from ....model.job import NetworkTopology
 
 SOFT = "soft"
 
@@ -26,12 +26,11 @@ class TopologyConstraint:
         return self.highest_tier_name or str(self.highest_tier)
 
 
-def constraint_of(spec: PodGroupSpec) -> TopologyConstraint | None:
-    """Return the constraint of a PodGroup, if it has one.
+def constraint_from(topology: NetworkTopology | None) -> TopologyConstraint | None:
+    """Return the constraint of a PodGroup or of a sub-group, if it has one.
 
     Without a highest tier, also a hard one prefers low tiers only: all nodes are a domain, too.
     """
-    topology = spec.network_topology
     if topology is None:
         return None
     tier, name = topology.highest_tier_allowed, topology.highest_tier_name
