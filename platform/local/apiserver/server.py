@@ -150,7 +150,7 @@ class _ServerCore:
         )
         admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic)
         self._writer = Writer(self._store, self._catalog, admission)
-        deleter = Deleter(self._writer)
+        self._deleter = deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
         self._log_proxy, streams = LogProxy(tls), StreamProxy(tls)
         context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
@@ -253,6 +253,7 @@ class _ServerCore:
             self._writer,
             self._catalog,
             self._crds,
+            deleter=self._deleter,
             optional_definitions=self._optional_crds,
         )
         await self._wait_bootstrapped()

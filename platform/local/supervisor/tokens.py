@@ -15,8 +15,8 @@ USERS: Mapping[str, tuple[str, ...]] = {
     "scheduler": (COMPONENTS_GROUP,),
     "agent": (COMPONENTS_GROUP, "system:nodes"),
     "api": (COMPONENTS_GROUP,),
-    "workloads": (),
-    "proxy": (),
+    "workloads": (COMPONENTS_GROUP,),
+    "proxy": (COMPONENTS_GROUP,),
 }
 """Groups of each user, in addition to ``system:authenticated``."""
 
