@@ -86,9 +86,36 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
 patch what kube-controller-manager replaces, and read the pod of a creation without a response."""
 
 _PROXY = "proxy"
-_AGENT = "agent"
-_AGENT_RULES = (PolicyRule(_READ, ("",), ("persistentvolumeclaims",)),)
-"""What the agent may in addition to a kubelet: it removes the directories of deleted claims."""
+_LEASES = "coordination.k8s.io"
+_EMBEDDED_RULES = {
+    ("controllers", ""): (
+        PolicyRule(_READ, ("batch",), ("cronjobs",)),
+        PolicyRule(_PATCH, ("batch",), ("cronjobs/status",)),
+        PolicyRule(("create", "delete"), ("batch",), ("jobs",)),
+    ),
+    ("controllers", "kube-system"): (
+        PolicyRule(_GET, (_LEASES,), ("leases",), ("kube-controller-manager",)),
+    ),
+    ("scheduler", ""): (PolicyRule(("list",), ("metrics.k8s.io",), ("nodes",)),),
+}
+"""What components need here in addition to the manifests, by namespace: elsewhere,
+kube-controller-manager runs CronJobs and deletes expired Jobs, and the chart adds the right to read
+metrics if the plugin ``usage`` is configured."""
+
+_OWN_RULES = {
+    "agent": (
+        PolicyRule(("create", "get", "list", "patch", "watch"), ("",), ("nodes",)),
+        PolicyRule(_PATCH, ("",), ("nodes/status", "pods/status")),
+        PolicyRule(("delete", "get", "list", "watch"), ("",), ("pods",)),
+        PolicyRule(("create", "patch"), (_LEASES,), ("leases",)),
+    ),
+    "volumes": (
+        PolicyRule(("get", "list", "watch"), ("",), ("persistentvolumeclaims",)),
+        PolicyRule(_GET, ("",), ("persistentvolumes",)),
+    ),
+}
+"""Rights of the agent if it simulates nodes, and of its part that removes the directories of
+deleted claims. The agent of a real node has the rights of a kubelet."""
 
 
 def objects() -> Iterator[tuple[Resource, Json]]:
@@ -97,18 +124,20 @@ def objects() -> Iterator[tuple[Resource, Json]]:
     for resource in RESOURCES:
         for obj in packaged[resource.plural]:
             yield resource, obj
-    for component, by_scope in _packaged(COMPONENTS_FILE).items():
-        for scope, rules in by_scope.items():
-            namespace = "" if scope == _CLUSTER else scope
-            yield from _granted(component, map(PolicyRule.from_json, rules), namespace=namespace)
+    granted = {
+        (component, "" if scope == _CLUSTER else scope): map(PolicyRule.from_json, rules)
+        for component, by_scope in _packaged(COMPONENTS_FILE).items()
+        for scope, rules in by_scope.items()
+    }
+    for user, namespace in dict.fromkeys((*granted, *_EMBEDDED_RULES)):
+        key = user, namespace
+        rules = (*granted.get(key, ()), *_EMBEDDED_RULES.get(key, ()))
+        yield from _granted(user, rules, namespace=namespace)
     yield from _workload_objects()
-    yield from _granted(_AGENT, _AGENT_RULES)
-    cluster_bindings = RESOURCES[1]
-    for name, user, role in (
-        (f"batholith:{_AGENT}:node", _AGENT, "system:node"),
-        (f"batholith:{_PROXY}", _PROXY, "system:node-proxier"),
-    ):
-        yield cluster_bindings, _binding(name, "ClusterRole", role, _user(user))
+    for user, rules in _OWN_RULES.items():
+        yield from _granted(user, rules)
+    binding = _binding(f"batholith:{_PROXY}", "ClusterRole", "system:node-proxier", _user(_PROXY))
+    yield RESOURCES[1], binding
 
 
 def packaged_role(name: str) -> tuple[PolicyRule, ...]:

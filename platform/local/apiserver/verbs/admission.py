@@ -15,6 +15,7 @@ from ....model.names import Resource
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
+from ..admission.node_restriction import NodeRestriction
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..builtin.core_objects import storage_request
@@ -110,6 +111,7 @@ class Admission:
         dynamic: DynamicAdmission,
     ) -> None:
         self.dynamic = dynamic
+        self.node_restriction = NodeRestriction(authorizer, lookup.get)
         self._lookup = lookup
         self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
@@ -135,6 +137,7 @@ class Admission:
             WebhookNeededError: a webhook must be called first.
         """
         obj = self._mutate_by_plugins(attributes, obj)
+        self.node_restriction.check(attributes, obj)
         obj = self.dynamic.mutate(
             attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
         )
@@ -179,6 +182,8 @@ class Admission:
             StatusError: 403, a webhook denies the write, or it has no effect.
             WebhookNeededError: webhooks must be called first.
         """
+        if attributes.operation == "DELETE":
+            self.node_restriction.check(attributes, obj)
         if (
             attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
             and obj
