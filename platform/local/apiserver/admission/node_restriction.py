@@ -4,7 +4,8 @@ It checks the content of writes, which the node authorizer does not know. The ru
 those of Kubernetes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ....model import names
@@ -13,7 +14,7 @@ from ..authorization.authorizer import Authorizer
 from ..authorization.node_authorizer import LEASE_NAMESPACE, node_of
 from ..authorization.pod_references import MIRROR_POD, referenced_kind
 from ..authorization.rules import Attributes
-from ..errors.status import forbidden, not_found
+from ..errors.status import StatusError, forbidden, not_found
 from ..http.auth import User
 from .attributes import AdmissionAttributes
 
@@ -36,7 +37,10 @@ _KUBELET_LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _CLAIM_STATUS = ("capacity", "conditions", "allocatedResourceStatuses", "allocatedResources")
 """What a node may change in a claim."""
 
-_CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
+_CLAIMS = replace(names.PERSISTENTVOLUMECLAIMS, plural="persistentvolumeclaim")
+_VOLUMES = replace(names.PERSISTENTVOLUMES, plural="persistentvolume")
+_CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidriver", "CSIDriver", namespaced=False)
+"""Named in the singular, as the errors of kube-apiserver's listers do."""
 
 
 class NodeRestriction:
@@ -109,8 +113,12 @@ class NodeRestriction:
         if len(audiences) > 1:
             return "node may only request 0 or 1 audiences"
         audience = audiences[0]
-        if audience in self._audiences(pod):
+        has_audience, errors = self._find_audience(pod, audience)
+        if has_audience:
             return ""
+        if errors:
+            text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+            return f'error validating audience "{audience}": {text}'
         attributes = Attributes(
             "request-serviceaccounts-token-audience",
             resource=audience,
@@ -124,30 +132,47 @@ class NodeRestriction:
             "request tokens for this audience"
         )
 
-    def _audiences(self, pod: Json) -> Iterator[str]:
-        """Yield the audiences of the tokens that the volumes of a pod contain or need."""
+    def _find_audience(self, pod: Json, audience: str) -> tuple[bool, list[str]]:
+        """Return whether a volume of a pod has a token for *audience*, and failed look-ups."""
+        errors: list[str] = []
         for volume in pod["spec"].get("volumes") or ():
             for source in (volume.get("projected") or {}).get("sources") or ():
                 token = source.get("serviceAccountToken")
-                if token is not None:
-                    yield token.get("audience", "")
-            driver = self._lookup(_CSI_DRIVERS, "", self._csi_driver(pod, volume))
-            for request in ((driver or {}).get("spec") or {}).get("tokenRequests") or ():
-                yield request.get("audience", "")
+                if token is not None and token.get("audience", "") == audience:
+                    return True, []
+            try:
+                if audience in self._driver_audiences(pod, volume):
+                    return True, []
+            except StatusError as error:
+                errors.append(error.message)
+        return False, list(dict.fromkeys(errors))
 
-    def _csi_driver(self, pod: Json, volume: Json) -> str:
-        """Return the name of the driver of a volume; empty without one."""
+    def _driver_audiences(self, pod: Json, volume: Json) -> list[str]:
+        """Return the audiences of the tokens that the CSI driver of a volume needs, if any.
+
+        Raises:
+            StatusError: 404, the claim, its volume or the driver does not exist.
+        """
         source, metadata = volume.get("csi") or {}, pod["metadata"]
         claim = (volume.get("persistentVolumeClaim") or {}).get("claimName", "")
         if volume.get("ephemeral"):
             claim = f"{metadata['name']}-{volume['name']}"
         if claim:
-            found = self._lookup(names.PERSISTENTVOLUMECLAIMS, metadata["namespace"], claim) or {}
+            found = self._require(_CLAIMS, metadata["namespace"], claim)
             name = (found.get("spec") or {}).get("volumeName", "")
-            bound = self._lookup(names.PERSISTENTVOLUMES, "", name) or {}
-            source = (bound.get("spec") or {}).get("csi") or {}
-        driver: str = source.get("driver", "")
-        return driver
+            source = self._require(_VOLUMES, "", name)["spec"].get("csi") or {}
+        driver = source.get("driver", "")
+        if not driver:
+            return []
+        spec = self._require(_CSI_DRIVERS, "", driver).get("spec") or {}
+        return [each.get("audience", "") for each in spec.get("tokenRequests") or ()]
+
+    def _require(self, resource: Resource, namespace: str, name: str) -> Json:
+        stored = replace(resource, plural=f"{resource.plural}s")
+        found = self._lookup(stored, namespace, name)
+        if found is None:
+            raise not_found(resource, name)
+        return found
 
     def _why_not(self, node: str, attributes: AdmissionAttributes, obj: Json | None) -> str:
         """Return why a write is forbidden; empty if it is not."""
