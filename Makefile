@@ -70,6 +70,7 @@ crds: venv
 api-types: venv
 	@echo "==> generating the table of the built-in types (needs tests/realkube/build and Go)"
 	@PYTHONPATH=tests $(PY) tests/tools/api_types.py
+	@PYTHONPATH=tests $(PY) tests/tools/component_roles.py
 
 # BREAK=1 allows changes that break clients.
 openapi: venv

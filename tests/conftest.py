@@ -20,7 +20,7 @@ from support.api_servers import (
 )
 
 from batholith.local.apiserver import server as apiserver
-from batholith.local.apiserver.app import App
+from batholith.local.apiserver.app import COMPONENT_DENIED, App
 
 # The time that an example takes depends on the machine alone.
 _PATIENT = hypothesis.settings(
@@ -67,6 +67,29 @@ def _logging_restored() -> Iterator[None]:
     # pytest's own handlers of this phase are in both lists, and pytest removes them.
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+class _DeniedRequests(logging.Handler):
+    """Collects the requests of components that embedded API servers denied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == COMPONENT_DENIED:
+            self.found.append(vars(record)["error"])
+
+
+@pytest.fixture(autouse=True)
+def _no_component_is_denied(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which a component lacked a right, unless it has the marker ``denied``."""
+    logger, handler = logging.getLogger(App.__module__), _DeniedRequests()
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    if request.node.get_closest_marker("denied") is None:
+        assert handler.found == []
 
 
 # Tests that start processes or API servers: left out by `make test-fast`.

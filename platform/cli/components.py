@@ -124,6 +124,13 @@ def apiserver(
         int | None,
         typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
     ] = None,
+    node: Annotated[
+        str,
+        typer.Option(
+            help="Node of the agent, whose token then has the rights of a kubelet of that name.",
+            show_default="the agent simulates nodes",
+        ),
+    ] = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
     http_limits: HttpLimits = "",
@@ -170,6 +177,7 @@ def apiserver(
             crds=own,
             optional_crds=training,
             limits=limits,
+            node=node,
         )
         await serve(settings, ready=ready)
 
@@ -206,6 +214,14 @@ def agent(
     mount: MountOption = None,
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    volumes_kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            help="Path of a kubeconfig that may list claims, to remove the directories of deleted "
+            "ones.",
+            show_default="--kubeconfig",
+        ),
+    ] = None,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -230,14 +246,22 @@ def agent(
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
+    claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
             serve_endpoints(endpoints),
             new_client(cluster, "agent", metrics=telemetry.client_metrics) as client,
+            new_client(claims, "agent", metrics=telemetry.client_metrics) as volumes,
         ):
             recorder = EventRecorder(client, component="kubelet")
-            node_agent = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            node_agent = Agent(
+                client,
+                settings=settings,
+                clock=SystemClock(),
+                recorder=recorder,
+                volumes=volumes,
+            )
             task = asyncio.current_task()
 
             def stop() -> None:

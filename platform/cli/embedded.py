@@ -19,6 +19,7 @@ import msgspec
 from ..api.pages.sessions import prepare_sign_in
 from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.mounting import lacks_sandbox_support
+from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
@@ -64,8 +65,8 @@ API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 MAX_UNIX_PATH = 107
 """Maximum bytes of a Unix socket's path on Linux."""
 
-COMPONENTS = ("controllers", "workloads", "scheduler", "agent", "proxy", "api")
-"""Components with their own credentials."""
+ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "volumes", "proxy", "api")
+"""Users with their own credentials: the components, and ``volumes`` for a part of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +247,7 @@ class EmbeddedCluster:
         ca = pki.ensure(self._data.pki).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
-        files = {name: self._kubeconfig(name) for name in COMPONENTS}
+        files = {name: self._kubeconfig(name) for name in ACCOUNTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
             access = kubeconfig.ClusterAccess(
                 server=self.api_url,
@@ -268,6 +269,8 @@ class EmbeddedCluster:
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
+        if not options.simulate:
+            server += ["--node", node_name()]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         listeners = [api]
@@ -334,6 +337,8 @@ class EmbeddedCluster:
         arguments = ["--data-dir", str(data.root), "--pki-dir", str(data.pki), "--end-pods"]
         if options.simulate:
             arguments += ["--simulate", str(options.simulate)]
+        else:
+            arguments += ["--volumes-kubeconfig", str(self._kubeconfig("volumes"))]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:

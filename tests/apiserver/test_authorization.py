@@ -5,15 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedded_server
+from support import component_roles
+from support.embedded_apiserver import (
+    MAPS,
+    MERGE,
+    PODS,
+    EmbeddedServer,
+    config_map,
+    embedded_server,
+)
 from support.polling import wait_until_true
+
+from batholith.local.apiserver.app import COMPONENT_DENIED
+from batholith.local.apiserver.http.auth import COMPONENTS_GROUP
 
 Json = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io"
 ROOT = f"/apis/{RBAC}/v1"
 AS_JANE = {"Impersonate-User": "jane"}
 AGGREGATED = ("view", "edit", "admin")
-COMPONENTS = ("controllers", "scheduler", "agent", "api")
+COMPONENTS = ("controllers", "workloads", "scheduler", "agent", "proxy", "api")
 
 
 @pytest.fixture
@@ -96,30 +107,88 @@ async def test_aggregated_roles_follow_the_roles_that_they_select(server: Embedd
 
 
 @pytest.mark.parametrize("user", COMPONENTS)
+@pytest.mark.denied
 async def test_a_component_cannot_make_itself_administrator(
     server: EmbeddedServer, user: str
 ) -> None:
     token = server.tokens[user]
-    bindings = f"{ROOT}/clusterrolebindings"
-    response = await server.request("POST", bindings, binding("cluster-admin", user), token=token)
-    assert response.status == 403
-    assert "is attempting to grant RBAC permissions not currently held" in response.body["message"]
+    bound = binding("cluster-admin", user)
+    for path in (f"{ROOT}/clusterrolebindings", f"{ROOT}/namespaces/default/rolebindings"):
+        assert (await server.request("POST", path, bound, token=token)).status == 403
     full = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
-    role = {"rules": [full]}
-    patched = await server.request(
-        "PATCH",
-        f"{ROOT}/clusterroles/batholith:components",
-        role,
-        content_type="application/merge-patch+json",
-        token=token,
-    )
+    role = {"metadata": {"name": "full"}, "rules": [full]}
+    roles = f"{ROOT}/namespaces/default/roles"
+    assert (await server.request("POST", roles, role, token=token)).status == 403
+    path = f"{ROOT}/clusterroles/batholith:{user}"
+    patched = await server.request("PATCH", path, role, content_type=MERGE, token=token)
     assert patched.status == 403
 
 
+async def test_controllers_create_only_roles_with_rights_of_their_own(
+    server: EmbeddedServer,
+) -> None:
+    roles = f"{ROOT}/namespaces/default/roles"
+    token = server.tokens["controllers"]
+
+    async def create(rule: Json) -> int:
+        role = {"metadata": {"generateName": "r-"}, "rules": [rule]}
+        return (await server.request("POST", roles, role, token=token)).status
+
+    assert await create({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}) == 201
+    assert await create({"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}) == 403
+
+
+@pytest.mark.parametrize("user", COMPONENTS)
+async def test_no_component_has_all_rights(server: EmbeddedServer, user: str) -> None:
+    body = {"spec": {"namespace": "default"}}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    review = await server.request("POST", path, body, token=server.tokens[user])
+    rules = review.body["status"]["resourceRules"]
+    assert len(rules) > 3
+    for rule in rules:
+        assert "*" not in [*rule["verbs"], *rule["apiGroups"], *rule["resources"]]
+    cluster_admins = (await server.get(f"{ROOT}/clusterrolebindings/cluster-admin"))["subjects"]
+    assert [each["name"] for each in cluster_admins] == ["system:masters"]
+
+
+def test_components_have_the_rights_of_the_manifests() -> None:
+    assert component_roles.FILE.read_bytes() == component_roles.content()
+
+
+@pytest.mark.denied
+async def test_the_role_that_components_shared_is_deleted_at_start(tmp_path: Path) -> None:
+    shared = "batholith:components"
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get"]}
+    subject = {"apiGroup": RBAC, "kind": "Group", "name": COMPONENTS_GROUP}
+    bound = {**binding(shared, ""), "metadata": {"name": shared}, "subjects": [subject]}
+    async with embedded_server(tmp_path) as server:
+        await server.create(f"{ROOT}/clusterroles", {"metadata": {"name": shared}, "rules": [rule]})
+        await server.create(f"{ROOT}/clusterrolebindings", bound)
+        allowed = await server.request("GET", f"{MAPS}/m", token=server.tokens["scheduler"])
+        assert allowed.status == 404
+    async with embedded_server(tmp_path) as server:
+        denied = await server.request("GET", f"{MAPS}/m", token=server.tokens["scheduler"])
+        assert denied.status == 403
+        for kind in ("clusterroles", "clusterrolebindings"):
+            assert (await server.request("GET", f"{ROOT}/{kind}/{shared}")).status == 404
+
+
+@pytest.mark.denied
+async def test_a_right_that_a_component_lacks_is_logged(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await status_of(server)
+    assert COMPONENT_DENIED not in caplog.text
+    denied = await server.request("GET", MAPS, token=server.tokens["scheduler"])
+    assert denied.status == 403
+    assert COMPONENT_DENIED in caplog.text
+
+
+@pytest.mark.denied
 async def test_roles_that_were_changed_or_deleted_are_completed_at_start(tmp_path: Path) -> None:
     roles = f"{ROOT}/clusterroles"
     async with embedded_server(tmp_path) as server:
-        assert (await server.request("DELETE", f"{roles}/batholith:components")).status == 200
+        assert (await server.request("DELETE", f"{roles}/batholith:scheduler")).status == 200
         kept = await server.get(f"{roles}/system:discovery")
         kept["rules"] = []
         kept["metadata"]["annotations"] = {"rbac.authorization.kubernetes.io/autoupdate": "false"}
@@ -127,10 +196,10 @@ async def test_roles_that_were_changed_or_deleted_are_completed_at_start(tmp_pat
         changed = await server.get(f"{roles}/system:basic-user")
         own = {"nonResourceURLs": ["/own"], "verbs": ["get"]}
         await server.request("PUT", f"{roles}/system:basic-user", {**changed, "rules": [own]})
-        denied = await server.request("GET", MAPS, token=server.tokens["scheduler"])
+        denied = await server.request("GET", PODS, token=server.tokens["scheduler"])
         assert denied.status == 403
     async with embedded_server(tmp_path) as server:
-        allowed = await server.request("GET", MAPS, token=server.tokens["scheduler"])
+        allowed = await server.request("GET", PODS, token=server.tokens["scheduler"])
         assert allowed.status == 200
         assert not (await server.get(f"{roles}/system:discovery")).get("rules")
         completed = (await server.get(f"{roles}/system:basic-user"))["rules"]

@@ -82,9 +82,10 @@ async def test_components_get_no_owners_and_keep_those_of_others(server: Embedde
     listed = (await server.request("GET", MAPS, token=token)).body
     assert managers(read) == [] == [each for item in listed["items"] for each in managers(item)]
     written = await server.request(
-        "PUT",
+        "PATCH",
         A,
-        {**read, "data": {"x": "1", "y": "2"}},
+        {"data": {"y": "2"}},
+        content_type=MERGE,
         token=token,
         headers={"User-Agent": "controllers/1"},
     )

@@ -7,7 +7,6 @@ ServiceAccount, in a scenario that uses all its permissions. The audit log then 
 import asyncio
 import contextlib
 import json
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,10 +18,11 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from support.component_roles import WHOLE, combined
 from support.embedded_apiserver import MERGE
 from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy
 from support.kubectl import Kubectl, needs_kubectl
-from support.manifests import MANIFESTS, NAMESPACE, Json, Objects, kustomized
+from support.manifests import NAMESPACE, Json, Objects
 from support.rbac import (
     ComponentProcesses,
     Permission,
@@ -101,27 +101,10 @@ SERVER_SIDE_PERMISSIONS = "/finalizers"
 No request shows them, so the test removes them and checks what is forbidden then."""
 
 
-def _all_controllers(directory: Path) -> Objects:
-    """The base with the components of batch and training jobs, and of the history."""
-    directory.mkdir()
-    base, *components = (
-        os.path.relpath(MANIFESTS / each, directory.resolve())
-        for each in (
-            "base",
-            "components/batch-jobs",
-            "components/training-jobs",
-            "components/history",
-        )
-    )
-    whole = {"resources": [base], "components": components}
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-    return kustomized(directory)
-
-
 async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Path) -> None:
     needs_kubectl()
     require_realkube()
-    found = _all_controllers(tmp_path / "manifests")
+    found = combined(tmp_path / "manifests", WHOLE)
     async with real_server(tmp_path, OPTIONS, crds=crds.load_training()) as server:
         async with _components(server, found, tmp_path) as life:
             await life.run_job()

@@ -136,9 +136,11 @@ class AgentCluster:
     async def agent(self, *, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Agent]:
         """An agent of this node for the length of the block; its pods outlive it."""
         settings = replace(self.settings, **changes)
-        async with self.server.client("agent") as client:
+        async with self.server.client("agent") as client, self.server.client("volumes") as volumes:
             recorder = EventRecorder(client.background(), component="batholith-agent")
-            agent = Agent(client, settings=settings, recorder=recorder, clock=clock)
+            agent = Agent(
+                client, settings=settings, recorder=recorder, clock=clock, volumes=volumes
+            )
             ready = asyncio.Event()
             tasks = [
                 asyncio.create_task(agent.run(ready=ready)),
@@ -167,7 +169,10 @@ async def agent_cluster(
     servers: ServerFactory, tmp_path: Path, **changes: Any
 ) -> AsyncIterator[AgentCluster]:
     """A server with a client; start agents with `AgentCluster.agent`."""
-    async with servers.start(tmp_path / "server") as server, server.client() as client:
+    async with (
+        servers.start(tmp_path / "server", node=NODE) as server,
+        server.client() as client,
+    ):
         pki = server.pki
         serving = ServingFiles(
             certificate=pki.agent.certificate, key=pki.agent.key, client_ca=pki.ca

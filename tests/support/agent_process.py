@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from batholith.kube.client.client import Client
@@ -19,9 +20,14 @@ async def main(given: dict[str, str]) -> None:
         node_name=given["node"],
         host_dirs=(HostDir(given["shared"]),),
     )
-    async with Client(credentials, user_agent="batholith-tests") as client:
+    of_volumes = replace(credentials, token=given["volumes token"])
+    async with (
+        Client(credentials, user_agent="batholith-tests") as client,
+        Client(of_volumes, user_agent="batholith-tests") as volumes,
+    ):
         ready = asyncio.Event()
-        agent = asyncio.create_task(Agent(client, settings=settings).run(ready=ready))
+        runner = Agent(client, settings=settings, volumes=volumes)
+        agent = asyncio.create_task(runner.run(ready=ready))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({agent, waiting}, return_when=asyncio.FIRST_COMPLETED)
         sys.stdout.write("ready\n")

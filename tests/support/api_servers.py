@@ -44,9 +44,18 @@ class ServerFactory(ABC):
 
     @abstractmethod
     def start(
-        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self,
+        directory: Path,
+        *,
+        webhooks: Sequence[Webhook] = (),
+        crds: Sequence[Json] = (),
+        node: str = "",
     ) -> AbstractAsyncContextManager[Server]:
-        """A server for the length of the block; the real one always has our definitions."""
+        """A server for the length of the block; the real one always has our definitions.
+
+        On the embedded one, the user ``agent`` is the kubelet of *node*, if any; on the real one,
+        it may do everything.
+        """
 
 
 class EmbeddedServerFactory(ServerFactory):
@@ -57,11 +66,16 @@ class EmbeddedServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self,
+        directory: Path,
+        *,
+        webhooks: Sequence[Webhook] = (),
+        crds: Sequence[Json] = (),
+        node: str = "",
     ) -> AsyncIterator[Server]:
         """See `Servers.start`. As at the real one, no controller changes the taints of nodes."""
         async with embedded_server(
-            directory, webhooks=webhooks, crds=crds, node_lifecycle=False
+            directory, webhooks=webhooks, crds=crds, node_lifecycle=False, node=node
         ) as server:
             yield server
 
@@ -78,7 +92,12 @@ class RealServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self,
+        directory: Path,
+        *,
+        webhooks: Sequence[Webhook] = (),
+        crds: Sequence[Json] = (),
+        node: str = "",
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
         assert not self._in_use, "another test, or a fixture of this one, has the server"

@@ -2,6 +2,8 @@
 
 from batholith.local.apiserver.authorization.authorizer import Authorizer
 from batholith.local.apiserver.authorization.bootstrap_policy import RESOURCES
+from batholith.local.apiserver.authorization.node_authorizer import NodeAuthorizer
+from batholith.local.apiserver.authorization.node_graph import NodeGraph
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
 from batholith.local.apiserver.storage.resource_store import ResourceStore
 
@@ -15,4 +17,5 @@ def authorizer_without_roles() -> Authorizer:
         role_bindings=stores["rolebindings"],
         cluster_roles=stores["clusterroles"],
         cluster_role_bindings=stores["clusterrolebindings"],
+        nodes=NodeAuthorizer(NodeGraph({})),
     )

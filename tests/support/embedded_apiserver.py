@@ -214,8 +214,11 @@ async def embedded_server(
     crds: Sequence[Json] = (),
     collect_garbage: bool = True,
     node_lifecycle: bool = True,
+    node: str = "",
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
+
+    The user ``agent`` is the kubelet of *node*, if any.
 
     The first start copies what a new cluster has: its certificates, tokens and default objects
     are those of all embedded clusters of this process.
@@ -229,6 +232,7 @@ async def embedded_server(
         crds=() if filled else crds,
         collect_garbage=collect_garbage,
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
+        node=node,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

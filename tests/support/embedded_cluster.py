@@ -13,6 +13,7 @@ import aiohttp
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
+from batholith.local.apiserver.app import COMPONENT_DENIED
 from batholith.local.supervisor.datadir import DataDir
 from batholith.local.supervisor.supervisor import UpState, read_state
 
@@ -110,6 +111,13 @@ async def embedded_cluster(root: Path, *options: str) -> AsyncIterator[EmbeddedC
         outcome = await batholith("down", "--data-dir", str(root))
     assert outcome.code == 0, outcome.err
     assert processes_of(root) == []
+    assert denied_requests(root) == []
+
+
+def denied_requests(root: Path) -> list[str]:
+    """Log lines of requests for which a component lacked the right."""
+    log = (DataDir(root).logs / "apiserver.log").read_text().splitlines()
+    return [line for line in log if COMPONENT_DENIED in line]
 
 
 def processes_of(root: Path) -> list[str]:

@@ -33,10 +33,15 @@ class WithDefinitions(ServerFactory):
         self.name, self.concurrent = servers.name, servers.concurrent
 
     def start(
-        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self,
+        directory: Path,
+        *,
+        webhooks: Sequence[Webhook] = (),
+        crds: Sequence[Json] = (),
+        node: str = "",
     ) -> contextlib.AbstractAsyncContextManager[Server]:
         """A server for the length of the block."""
-        return self._servers.start(directory, webhooks=webhooks, crds=definitions.load())
+        return self._servers.start(directory, webhooks=webhooks, crds=definitions.load(), node=node)
 
 
 @dataclass(slots=True)

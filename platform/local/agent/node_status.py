@@ -30,7 +30,7 @@ from ...kube.informer.informer import Informer
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...model import times
-from ...model.names import LEASES, NAMESPACES, NODES
+from ...model.names import LEASES, NODES
 from .state.core_types import Node
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,6 @@ class NodeStatusManager:
         Raises:
             ApiError, ConnectionLostError: a request failed.
         """
-        await self._ensure_lease_namespace()
         slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
 
         async def register_one(config: NodeConfig) -> None:
@@ -216,12 +215,6 @@ class NodeStatusManager:
         results = await asyncio.gather(*map(register_one, self._nodes), return_exceptions=True)
         for failed in filter(None, results):
             raise failed
-
-    async def _ensure_lease_namespace(self) -> None:
-        try:
-            await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
-        except (AlreadyExistsError, ForbiddenError):
-            return  # a real cluster has it, and does not let nodes create namespaces
 
     async def _exists(self, name: str) -> bool:
         try:
@@ -281,6 +274,8 @@ class NodeStatusManager:
             await self._client.create(LEASES, lease, namespace=LEASE_NAMESPACE)
         except AlreadyExistsError:
             await self._client.patch(LEASES, name, lease, namespace=LEASE_NAMESPACE)
+        except NotFoundError:  # a new API server has not created the namespace yet
+            log.info("cannot create node lease, retrying with the heartbeat", extra={"node": name})
 
     async def run(self) -> None:
         """Renew leases and statuses, until cancelled; errors are logged."""

@@ -77,6 +77,7 @@ class RealNode:
         settings: AgentSettings,
         clock: Clock,
         recorder: Recorder | None,
+        volumes: Client | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -92,8 +93,9 @@ class RealNode:
             client, SERVICES, Service, indexes={_NAMESPACE_INDEX: lambda s: (s.metadata.namespace,)}
         )
         self._hosts_files = HostsFileManager(self._services_of, clock=clock)
-        self._sources = SourceManager(client, clock=clock)
-        self._pvc_dirs = PvcDirs(client, self._sources, settings.data_dir / "volumes")
+        volumes = volumes or client
+        self._sources = SourceManager(client, clock=clock, volumes=volumes)
+        self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
@@ -105,6 +107,7 @@ class RealNode:
         """Run until *stop* is requested; pods keep running unless it includes them."""
         async with AsyncExitStack() as stack:
             stack.callback(self._hosts_files.close)
+            stack.push_async_callback(self._sources.close)
             stack.push_async_callback(self._cancel_tasks)
             config = await self._set_up(stack)
             node_status = NodeStatusManager(self._client, [config], clock=self._clock)
@@ -112,7 +115,7 @@ class RealNode:
             for informer in (self._services, self._pods):
                 self._supervise(f"cache of {informer.name}", informer.run)
                 await informer.wait_synced()
-            self._sources.pvc_informer.add_event_handler(self._on_pvc_event)
+            self._sources.claims.add_event_handler(self._on_pvc_event)
             self._supervise("caches of sources", self._sources.run)
             await self._kill_orphans()
             self._services.add_event_handler(self._on_service_event)

@@ -25,7 +25,9 @@ class Agent:
         settings: AgentSettings,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
+        volumes: Client | None = None,
     ) -> None:
+        """*volumes* may list claims, which a kubelet may not; default: *client*."""
         clock = clock or SystemClock()
         self._shutdown = ShutdownRequest()
         self._nodes: _NodeRunner
@@ -34,7 +36,9 @@ class Agent:
                 client, settings=settings, simulation=settings.simulation, clock=clock
             )
         else:
-            self._nodes = RealNode(client, settings=settings, clock=clock, recorder=recorder)
+            self._nodes = RealNode(
+                client, settings=settings, clock=clock, recorder=recorder, volumes=volumes
+            )
 
     def stop(self, *, stop_pods: bool = False) -> None:
         """Request that `run` return; safe in a signal handler of the loop.

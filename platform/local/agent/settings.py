@@ -53,6 +53,11 @@ class ServingFiles:
     """CA of the client certificates that the log server accepts."""
 
 
+def node_name() -> str:
+    """Return the name of this machine's node."""
+    return socket.gethostname().lower()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """Settings of the agent of one machine."""
@@ -60,7 +65,7 @@ class AgentSettings:
     data_dir: Path
     """Parent of ``pods/``, ``logs/`` and ``volumes/``; hidden from containers in a sandbox."""
 
-    node_name: str = field(default_factory=lambda: socket.gethostname().lower())
+    node_name: str = field(default_factory=node_name)
     cpus: int = field(default_factory=lambda: max(16, os.cpu_count() or 1))
     """Allocatable cores, by default at least 16 so that the examples fit on a laptop."""
 

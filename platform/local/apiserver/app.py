@@ -5,7 +5,8 @@ becomes a ``Status`` here and only here.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,6 +15,7 @@ import msgspec
 from .authorization.attributes import request_attributes
 from .authorization.authorizer import Authorizer
 from .authorization.impersonation import acting_user, impersonates
+from .authorization.node_authorizer import NOT_NEEDED
 from .discovery.catalog import Catalog
 from .discovery.documents import aggregated_type
 from .errors.status import (
@@ -24,7 +26,7 @@ from .errors.status import (
     too_large,
     unauthorized,
 )
-from .http.auth import ANONYMOUS, MASTERS_GROUP, Authenticator, User
+from .http.auth import ANONYMOUS, COMPONENTS_GROUP, MASTERS_GROUP, Authenticator, User
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
 from .http.negotiation import DISCOVERY_VERSIONS, aggregated_version, wants_pretty
 from .http.requests import Request, Response, parse_query
@@ -65,6 +67,9 @@ VERSION = {
 """Kubernetes version that the server implements."""
 
 _HEALTH_CHECKS = ("healthz", "livez", "readyz")
+
+COMPONENT_DENIED = "component lacks a right"
+"""Log message of a denied request of a component of the cluster."""
 
 _NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
 
@@ -119,9 +124,10 @@ class App:
         impersonating = impersonates(headers)
         if impersonating or MASTERS_GROUP not in user.groups:
             attributes = request_attributes(http_request.method, path, query, request_info)
-            if impersonating:
-                user = acting_user(user, headers, attributes, self.authorizer)
-            self.authorizer.check(user, attributes)
+            with _reported_if_own(user):
+                if impersonating:
+                    user = acting_user(user, headers, attributes, self.authorizer)
+                self.authorizer.check(user, attributes)
         if http_request.too_large:
             raise too_large(MAX_BODY_SIZE)
         request = Request(
@@ -200,6 +206,17 @@ class App:
             return Response(status=NOT_MODIFIED, headers=headers)
         content_type = aggregated_type(aggregated) if aggregated else JSON
         return Response(body=body, headers=headers, content_type=content_type)
+
+
+@contextmanager
+def _reported_if_own(user: User) -> Iterator[None]:
+    """Log a denied request of a component: its role lacks a right, which its user cannot add."""
+    try:
+        yield
+    except StatusError as error:
+        if COMPONENTS_GROUP in user.groups and NOT_NEEDED not in error.message:
+            log.error(COMPONENT_DENIED, extra={"component": user.name, "error": error.message})
+        raise
 
 
 def _error_response(error: StatusError) -> Response:

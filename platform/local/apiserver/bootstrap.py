@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterable
 
-from ...model import names
+from ...model import names, past_usage, simulation
 from ...model.names import Resource
 from .authorization import bootstrap_policy
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.requests import Json, ObjectPath
+from .verbs.deletes import Deleter
+from .verbs.options import DeleteOptions
 from .verbs.write_requests import WriteRequest
 from .verbs.writes import Writer, WriteResult
 
@@ -17,7 +19,14 @@ log = logging.getLogger(__name__)
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces of every cluster."""
 
-NAMESPACES = (*SYSTEM_NAMESPACES, "volcano-system")
+PLATFORM_NAMESPACE = "volcano-system"
+NAMESPACES = (*SYSTEM_NAMESPACES, PLATFORM_NAMESPACE)
+
+SCHEDULER_OBJECTS = (
+    (names.SECRETS, simulation.ENDPOINT),
+    (names.CONFIGMAPS, past_usage.CONFIGMAP),
+)
+"""What the scheduler writes, but may not create: the manifests have them, too."""
 
 PRIORITY_CLASSES = {
     "system-node-critical": (
@@ -37,6 +46,7 @@ async def ensure_defaults(
     catalog: Catalog,
     definitions: Iterable[Json],
     *,
+    deleter: Deleter,
     optional_definitions: Iterable[Json] = (),
 ) -> None:
     """Create missing default objects, and update *definitions* to the given content.
@@ -63,6 +73,12 @@ async def ensure_defaults(
         _ensure_policy(writer, catalog, resource, obj)
         for resource, obj in bootstrap_policy.objects()
     ]
+    writes += [
+        _delete(deleter, catalog, resource, name) for resource, name in bootstrap_policy.OBSOLETE
+    ]
+    for resource, name in SCHEDULER_OBJECTS:
+        body = {"metadata": {"name": name}}
+        writes.append(_create(writer, catalog, resource, body, namespace=PLATFORM_NAMESPACE))
     for written in writes:
         if written is not None:
             await written.committed()
@@ -75,13 +91,28 @@ def _dir_storage_class() -> Json:
     return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
 
 
-def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> WriteResult | None:
+def _create(
+    writer: Writer, catalog: Catalog, resource: Resource, obj: Json, *, namespace: str = ""
+) -> WriteResult | None:
+    path = ObjectPath(namespace=namespace)
     try:
-        return writer.create(
-            WriteRequest(kind=catalog.require(resource), object_path=ObjectPath()), obj
-        )
+        return writer.create(WriteRequest(kind=catalog.require(resource), object_path=path), obj)
     except StatusError as error:
         if error.reason != "AlreadyExists":
+            raise
+        return None
+
+
+def _delete(
+    deleter: Deleter, catalog: Catalog, resource: Resource, name: str
+) -> WriteResult | None:
+    path = ObjectPath(name=name)
+    try:
+        return deleter.delete(
+            WriteRequest(kind=catalog.require(resource), object_path=path), DeleteOptions()
+        )
+    except StatusError as error:
+        if error.reason != "NotFound":
             raise
         return None
 

@@ -23,8 +23,11 @@ from . import bootstrap
 from .admission.dynamic import DynamicAdmission
 from .admission.quotas import Quotas
 from .app import App
+from .authorization import node_graph
 from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
+from .authorization.node_authorizer import NodeAuthorizer
+from .authorization.node_graph import NodeGraph
 from .controllers.base import Controller, ControllerContext
 from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
@@ -146,7 +149,8 @@ class _ServerCore:
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
-        self._authorizer = _authorizer(self._store, self._catalog)
+        self._node_graph = _node_graph(self._store, self._catalog)
+        self._authorizer = _authorizer(self._store, self._catalog, self._node_graph)
         self._dynamic = DynamicAdmission(
             self._store, self._catalog, self._authorizer, get=lookup.get, list_all=lookup.list
         )
@@ -154,7 +158,7 @@ class _ServerCore:
         self._store.write_observers.append(quotas)
         admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic, quotas)
         self._writer = Writer(self._store, self._catalog, admission)
-        deleter = Deleter(self._writer)
+        self._deleter = deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
         self._log_proxy, streams = LogProxy(tls), StreamProxy(tls)
         context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
@@ -217,10 +221,12 @@ class _ServerCore:
         store = self._store
         self._pods_by_node.rebuild()
         self._authorizer.rebuild()
+        self._node_graph.rebuild()
         self._dynamic.rebuild()
         store.listeners += [
             self._pods_by_node.observe,
             self._authorizer.observe,
+            self._node_graph.observe,
             self._dynamic.observe,
         ]
         for controller in self._controllers:
@@ -263,6 +269,7 @@ class _ServerCore:
             self._writer,
             self._catalog,
             self._crds,
+            deleter=self._deleter,
             optional_definitions=self._optional_crds,
         )
         await self._wait_bootstrapped()
@@ -291,7 +298,14 @@ class _ServerCore:
         await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
 
 
-def _authorizer(store: ObjectStore, catalog: Catalog) -> Authorizer:
+def _node_graph(store: ObjectStore, catalog: Catalog) -> NodeGraph:
+    kinds = {(kind.resource.group, kind.resource.plural): kind for kind in catalog.stored_kinds()}
+    return NodeGraph(
+        {plural: store.resource_store(kinds[group, plural]) for group, plural in node_graph.WATCHED}
+    )
+
+
+def _authorizer(store: ObjectStore, catalog: Catalog, graph: NodeGraph) -> Authorizer:
     stores = [store.resource_store(catalog.require(each)) for each in POLICY_RESOURCES]
     cluster_roles, cluster_role_bindings, roles, role_bindings = stores
     return Authorizer(
@@ -299,6 +313,7 @@ def _authorizer(store: ObjectStore, catalog: Catalog) -> Authorizer:
         role_bindings=role_bindings,
         cluster_roles=cluster_roles,
         cluster_role_bindings=cluster_role_bindings,
+        nodes=NodeAuthorizer(graph),
     )
 
 

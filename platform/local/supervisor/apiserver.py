@@ -17,7 +17,6 @@ from ...model.admission import Webhook
 from ..apiserver import server
 from ..apiserver.app import App
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
-from ..apiserver.http.auth import User
 from ..apiserver.http.connections import RequestHandler
 from . import kubeconfig, pki, tokens
 from .kubeconfig import ClusterAccess
@@ -67,6 +66,9 @@ class Settings:
 
     node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
     """When nodes count as lost and their pods are deleted; ``None`` disables both."""
+
+    node: str = ""
+    """Name of the node whose agent has the token ``agent``; empty: it simulates nodes."""
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
@@ -145,8 +147,7 @@ def _server_config(
         kubelet_client_certificate=certs.client.certificate,
         kubelet_client_key=certs.client.key,
         users_by_token={
-            token_set[user]: User(name=user, uid=user, groups=groups)
-            for user, groups in USERS.items()
+            token_set[name]: tokens.user_of(name, node=settings.node) for name in USERS
         },
         service_account_signing_key=read_private(certs.service_account_key),
         webhooks=settings.webhooks,

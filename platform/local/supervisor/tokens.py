@@ -7,18 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...kube.private_files import read_private, write_private
-from ..apiserver.http.auth import COMPONENTS_GROUP
+from ..apiserver.authorization.node_authorizer import NODES_GROUP, USER_PREFIX
+from ..apiserver.http.auth import COMPONENTS_GROUP, User
 
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
     "controllers": (COMPONENTS_GROUP,),
     "scheduler": (COMPONENTS_GROUP,),
-    "agent": (COMPONENTS_GROUP, "system:nodes"),
+    "agent": (COMPONENTS_GROUP,),
+    "volumes": (COMPONENTS_GROUP,),
     "api": (COMPONENTS_GROUP,),
-    "workloads": (),
-    "proxy": (),
+    "workloads": (COMPONENTS_GROUP,),
+    "proxy": (COMPONENTS_GROUP,),
 }
 """Groups of each user, in addition to ``system:authenticated``."""
+
+
+def user_of(account: str, *, node: str = "") -> User:
+    """Return the user of a token; that of the agent of one *node* is a kubelet."""
+    if account == "agent" and node:
+        name = f"{USER_PREFIX}{node}"
+        return User(name=name, uid=name, groups=(NODES_GROUP, COMPONENTS_GROUP))
+    return User(name=account, uid=account, groups=USERS[account])
+
 
 TOKEN_BYTES = 32
 

@@ -1,16 +1,19 @@
 """Sources of pods (ConfigMaps, Secrets, claims, tokens): fetched at their start, then watched.
 
-One informer per resource serves all pods of a node. The informers hold only metadata; a changed
-object is fetched once for all pods.
+A ConfigMap or Secret is watched as long as a pod refers to it: as a kubelet, the agent may not list
+others. One informer serves all pods; it holds only metadata, and a changed object is fetched once.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ....kube.client.client import Client
 from ....kube.errors import ApiError, NotFoundError
 from ....kube.informer.informer import Informer
+from ....kube.supervision import supervise
+from ....kube.timing import Timing
 from ....machinery.clock import Clock
 from ....model.names import (
     CONFIGMAPS,
@@ -43,6 +46,14 @@ _Key = tuple[Resource, str]
 """Kind and ``namespace/name``."""
 
 
+class _Content(NamedTuple):
+    """What is read of a ConfigMap or Secret."""
+
+    version: str
+    data: dict[str, bytes] | None
+    """``None`` if it does not exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A service account's token."""
@@ -58,6 +69,9 @@ class _PodReferences:
 
     keys: frozenset[_Key]
     on_change: Callable[[], None]
+    versions: dict[_Key, str] = field(default_factory=dict)
+    """Versions of the objects as the pod has them."""
+
     tokens: dict[str, Token] = field(default_factory=dict)
     """By audience."""
 
@@ -68,44 +82,58 @@ class _PodReferences:
 class SourceManager:
     """Fetches and watches the objects that the pods of a node refer to."""
 
-    def __init__(self, client: Client, *, clock: Clock) -> None:
+    def __init__(self, client: Client, *, clock: Clock, volumes: Client | None = None) -> None:
+        """*volumes* may list claims, which a kubelet may not; default: *client*."""
         self._client = client
         self._clock = clock
-        self._informers = {
-            resource: Informer(client, resource, MetadataOnly)
-            for resource in (*_VIEWS, PERSISTENTVOLUMECLAIMS)
-        }
+        self.claims = Informer(volumes or client, PERSISTENTVOLUMECLAIMS, MetadataOnly)
+        self.claims.add_event_handler(self._event_handler(PERSISTENTVOLUMECLAIMS))
+        self._watches: dict[_Key, tuple[Informer[MetadataOnly], asyncio.Task[None]]] = {}
         self._pods: dict[str, _PodReferences] = {}
         self._pods_by_key: dict[_Key, dict[str, _PodReferences]] = {}
-        self._fetched: dict[_Key, tuple[str, dict[str, bytes]]] = {}
+        self._fetched: dict[_Key, _Content] = {}
         """Version and content of the changed objects that pods refer to."""
 
         self._locks: dict[_Key, asyncio.Lock] = {}
-        for resource, informer in self._informers.items():
-            informer.add_event_handler(self._event_handler(resource))
 
     async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for informer in self._informers.values():
-                group.create_task(informer.run())
+        """Watch claims until cancelled."""
+        await self.claims.run()
+
+    async def close(self) -> None:
+        """Stop to watch the objects that pods refer to."""
+        tasks = [task for _, task in self._watches.values()]
+        self._watches.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _event_handler(
         self, resource: Resource
     ) -> Callable[[MetadataOnly | None, MetadataOnly | None], None]:
         def on_event(old: MetadataOnly | None, new: MetadataOnly | None) -> None:
-            if new is not None:  # pods keep the files of deleted objects
-                for references in tuple(
-                    self._pods_by_key.get((resource, new.metadata.key), {}).values()
-                ):
+            if new is None:  # pods keep the files of deleted objects
+                return
+            key, version = (resource, new.metadata.key), new.metadata.resource_version
+            for references in tuple(self._pods_by_key.get(key, {}).values()):
+                if references.versions.get(key) != version:
                     references.on_change()
 
         return on_event
 
-    @property
-    def pvc_informer(self) -> Informer[MetadataOnly]:
-        """Informer of all claims."""
-        return self._informers[PERSISTENTVOLUMECLAIMS]
+    def _watch(self, key: _Key) -> None:
+        resource, (namespace, _, name) = key[0], key[1].partition("/")
+        informer = Informer(
+            self._client,
+            resource,
+            MetadataOnly,
+            namespace=namespace,
+            field_selector=f"metadata.name={name}",
+        )
+        informer.add_event_handler(self._event_handler(resource))
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        work = supervise(f"watch of {resource.plural}", informer.run, timing=timing)
+        self._watches[key] = informer, asyncio.get_running_loop().create_task(work)
 
     def is_referenced(self, resource: Resource, key: str) -> bool:
         """Return whether a registered pod refers to the object ``namespace/name``."""
@@ -120,6 +148,8 @@ class SourceManager:
         references = self._pods[meta.uid] = _PodReferences(keys, on_change)
         for key in keys:
             self._pods_by_key.setdefault(key, {})[meta.uid] = references
+            if key[0] in _VIEWS and key not in self._watches:
+                self._watch(key)
 
     def unregister_pod(self, uid: str) -> None:
         """Stop watching the objects that the pod reads."""
@@ -131,6 +161,8 @@ class SourceManager:
                 del self._pods_by_key[key]
                 self._fetched.pop(key, None)
                 self._locks.pop(key, None)
+                if (watch := self._watches.pop(key, None)) is not None:
+                    watch[1].cancel()
 
     async def get(self, pod: Pod, *, force: bool = True) -> ResolvedSources:
         """Return the objects that *pod* reads; without *force*, from the cache if it is current.
@@ -140,7 +172,7 @@ class SourceManager:
         Raises:
             ApiError, ConnectionLostError: a request failed.
         """
-        references = references_of(pod)
+        references, registered = references_of(pod), self._pods[pod.metadata.uid]
         contents: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
         claims: dict[str, ClaimVolume | None] = {}
         for resource, key in sorted(
@@ -148,14 +180,15 @@ class SourceManager:
         ):
             name = key.partition("/")[2]
             if resource is PERSISTENTVOLUMECLAIMS:
-                known = self._pods[pod.metadata.uid].claim_volumes
+                known = registered.claim_volumes
                 before = known.get(name)
                 if before is None or before.error:  # a bound claim stays resolved
                     known[name] = await self._resolve_claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
-                content = await (self._fetch if force else self._get_cached)((resource, key))
-                contents[resource][name] = content
+                found = await (self._fetch if force else self._get_cached)((resource, key))
+                registered.versions[resource, key] = found.version
+                contents[resource][name] = found.data
         return ResolvedSources(
             config_maps=contents[CONFIGMAPS],
             secrets=contents[SECRETS],
@@ -188,7 +221,7 @@ class SourceManager:
             return ClaimVolume(error=f'persistentvolume "{volume_name}" not found')
         return claim_volume(found.metadata.uid, volume)
 
-    async def _fetch(self, key: _Key) -> dict[str, bytes] | None:
+    async def _fetch(self, key: _Key) -> _Content:
         resource, object_key = key
         namespace, _, name = object_key.partition("/")
         try:
@@ -196,20 +229,21 @@ class SourceManager:
                 resource, name, namespace=namespace, view=_VIEWS[resource]
             )
         except NotFoundError:
-            return None
-        return found.content()
+            return _Content("", None)
+        return _Content(found.metadata.resource_version, found.content())
 
-    async def _get_cached(self, key: _Key) -> dict[str, bytes] | None:
+    async def _get_cached(self, key: _Key) -> _Content:
         """Return the content, fetched by the first caller after a change."""
         async with self._locks.setdefault(key, asyncio.Lock()):
-            current = self._informers[key[0]].get(key[1])
+            watch = self._watches.get(key)
+            current = watch[0].get(key[1]) if watch is not None else None
             version = current.metadata.resource_version if current else ""
             known = self._fetched.get(key)
-            if known is not None and version and known[0] == version:
-                return known[1]
+            if known is not None and known.version == version:
+                return known
             content = await self._fetch(key)
-            if content is not None and key in self._pods_by_key:
-                self._fetched[key] = (version, content)
+            if content.data is not None and key in self._pods_by_key:
+                self._fetched[key] = content
             return content
 
     async def _tokens(self, pod: Pod, references: PodReferences) -> dict[str, bytes]:

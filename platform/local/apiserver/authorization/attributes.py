@@ -15,6 +15,8 @@ _VERBS = {
     "DELETE": "delete",
 }
 
+_SELECTING_VERBS = ("list", "watch", "deletecollection")
+
 
 def request_attributes(
     method: str, path: str, query: Mapping[str, str], info: RequestInfo | None
@@ -32,8 +34,9 @@ def request_attributes(
         verb = "list" if watch is None or watch.lower() in ("false", "0") else "watch"
     elif not name and verb == "delete":
         verb = "deletecollection"
-    if not name and verb in ("list", "watch"):
-        name = _selected_name(query.get("fieldSelector", ""))
+    field_selector = query.get("fieldSelector", "") if verb in _SELECTING_VERBS else ""
+    if not name and verb != "deletecollection":
+        name = _selected_name(field_selector)
     # As kube-apiserver: the namespace of a Namespace is itself.
     of_itself = info.plural == "namespaces" and not target.namespace
     return Attributes(
@@ -43,19 +46,29 @@ def request_attributes(
         target.subresource,
         name,
         target.name if of_itself else target.namespace,
+        node=selected_node(field_selector),
     )
+
+
+def selected_node(field_selector: str) -> str:
+    """Return the one node that a selector allows, if there is such."""
+    return _selected("spec.nodeName", field_selector)
 
 
 def _selected_name(field_selector: str) -> str:
     """Return the one name that a selector allows, if there is such."""
-    if "metadata.name" not in field_selector:
+    name = _selected("metadata.name", field_selector)
+    return "" if name in (".", "..") or "/" in name or "%" in name else name
+
+
+def _selected(path: str, field_selector: str) -> str:
+    if path not in field_selector:
         return ""
     try:
         requirements = parse_field_selector(field_selector)
     except SelectorError:
         return ""
     for requirement in requirements:
-        if requirement.path == "metadata.name" and requirement.operator == "=":
-            value = requirement.value
-            return "" if value in (".", "..") or "/" in value or "%" in value else value
+        if requirement.path == path and requirement.operator == "=":
+            return requirement.value
     return ""

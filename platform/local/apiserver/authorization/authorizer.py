@@ -1,4 +1,4 @@
-"""The RBAC authorizer: decides from the stored roles and bindings.
+"""The authorizer: kubelets by what their pods need, and all users by the stored roles and bindings.
 
 It observes the committed changes of the store, and keeps for each user and namespace the rules that
 apply and their decisions, until a role or binding changes there.
@@ -13,7 +13,8 @@ from ..http.auth import MASTERS_GROUP, User
 from ..kinds.groups import RBAC
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
-from .rules import Attributes, PolicyRule
+from .node_authorizer import NodeAuthorizer, node_of
+from .rules import Attributes, Decision, PolicyRule
 
 Json = dict[str, Any]
 
@@ -24,13 +25,6 @@ _CACHED_DECISIONS = 1_000
 """Decisions that are kept for each pair."""
 
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
-
-
-class Decision(NamedTuple):
-    """Whether a request is allowed, and why, as SubjectAccessReviews show it."""
-
-    allowed: bool
-    reason: str = ""
 
 
 class Binding(NamedTuple):
@@ -72,7 +66,9 @@ class Authorizer:
         role_bindings: ResourceStore,
         cluster_roles: ResourceStore,
         cluster_role_bindings: ResourceStore,
+        nodes: NodeAuthorizer,
     ) -> None:
+        self._nodes = nodes
         self._role_stores = {id(roles): "Role", id(cluster_roles): "ClusterRole"}
         self._binding_stores = {
             id(role_bindings): "RoleBinding",
@@ -112,8 +108,21 @@ class Authorizer:
         """Return whether *user* may do what *attributes* describe."""
         if MASTERS_GROUP in user.groups:
             return Decision(True)
+        node = node_of(user)
+        if node is None:
+            return self._authorize_by_roles(user, attributes)
+        decision = self._nodes.authorize(node, attributes)
+        if decision.allowed:
+            return decision
+        by_roles = self._authorize_by_roles(user, attributes)
+        if by_roles.allowed:
+            return by_roles
+        reasons = filter(None, (decision.reason, by_roles.reason))
+        return Decision(False, "\n".join(reasons))
+
+    def _authorize_by_roles(self, user: User, attributes: Attributes) -> Decision:
         grants = self._grants_of(user, attributes.namespace)
-        verb, group, resource, subresource, name, _, path = attributes
+        verb, group, resource, subresource, name, _, path, _ = attributes
         key = verb, group, resource, subresource, path
         found = grants.decisions.get(key)
         if found is None:

@@ -1,6 +1,7 @@
 """Roles and bindings that exist from the start: those of Kubernetes, and our components'.
 
-``make api-types`` writes those of Kubernetes, which it reads from a real API server.
+``make api-types`` writes both files: that of Kubernetes it reads from a real API server, that of
+the components from the manifests.
 """
 
 import importlib.resources
@@ -10,15 +11,17 @@ from typing import Any
 import msgspec
 
 from ....model.names import Resource
-from ..http.auth import COMPONENTS_GROUP
 from ..kinds.groups import RBAC
 from .rules import PolicyRule, missing_rules
 
 Json = dict[str, Any]
 
 FILE = "bootstrap-policy.json"
+COMPONENTS_FILE = "component-roles.json"
+_CLUSTER = "cluster"
+"""Key of the rules of all namespaces."""
+
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
-_REST_API_ROLE = "batholith:rest-api"
 
 RESOURCES = (
     Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
@@ -27,18 +30,12 @@ RESOURCES = (
     Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
 )
 
-_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_COMPONENT_RULES = (
-    PolicyRule(_VERBS, ("*",), ("*",)),
-    PolicyRule(("get",), non_resource_urls=("*",)),
+OBSOLETE = tuple(
+    (resource, name)
+    for name in ("batholith:components", "batholith:rest-api")
+    for resource in RESOURCES[:2]
 )
-"""Objects of all kinds. Not the verbs ``impersonate``, ``bind`` and ``escalate``: no component
-creates a role with more rights than these."""
-
-_IMPERSONATION_RULES = (
-    PolicyRule(("impersonate",), ("",), ("users", "groups", "serviceaccounts")),
-    PolicyRule(("impersonate",), ("authentication.k8s.io",), ("uids", "userextras/*")),
-)
+"""Roles that all components shared once, and their bindings: deleted at start."""
 
 _WORKLOADS = "workloads"
 """User that runs the controllers of workloads; it writes as their service accounts only."""
@@ -89,46 +86,101 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
 patch what kube-controller-manager replaces, and read the pod of a creation without a response."""
 
 _PROXY = "proxy"
+_LEASES = "coordination.k8s.io"
+_EMBEDDED_RULES = {
+    ("controllers", ""): (
+        PolicyRule(_READ, ("batch",), ("cronjobs",)),
+        PolicyRule(_PATCH, ("batch",), ("cronjobs/status",)),
+        PolicyRule(("create", "delete"), ("batch",), ("jobs",)),
+    ),
+    ("controllers", "kube-system"): (
+        PolicyRule(_GET, (_LEASES,), ("leases",), ("kube-controller-manager",)),
+    ),
+    ("scheduler", ""): (PolicyRule(("list",), ("metrics.k8s.io",), ("nodes",)),),
+}
+"""What components need here in addition to the manifests, by namespace: elsewhere,
+kube-controller-manager runs CronJobs and deletes expired Jobs, and the chart adds the right to read
+metrics if the plugin ``usage`` is configured."""
+
+_OWN_RULES = {
+    "agent": (
+        PolicyRule(("create", "get", "list", "patch", "watch"), ("",), ("nodes",)),
+        PolicyRule(_PATCH, ("",), ("nodes/status", "pods/status")),
+        PolicyRule(("delete", "get", "list", "watch"), ("",), ("pods",)),
+        PolicyRule(("create", "patch"), (_LEASES,), ("leases",)),
+    ),
+    "volumes": (
+        PolicyRule(("get", "list", "watch"), ("",), ("persistentvolumeclaims",)),
+        PolicyRule(_GET, ("",), ("persistentvolumes",)),
+    ),
+}
+"""Rights of the agent if it simulates nodes, and of its part that removes the directories of
+deleted claims. The agent of a real node has the rights of a kubelet."""
 
 
 def objects() -> Iterator[tuple[Resource, Json]]:
     """Yield the roles, then the bindings, each a new object."""
-    content = importlib.resources.files(__package__).joinpath("data", FILE).read_bytes()
-    packaged: dict[str, list[Json]] = msgspec.json.decode(content)
+    packaged = _packaged(FILE)
     for resource in RESOURCES:
         for obj in packaged[resource.plural]:
             yield resource, obj
-    roles, bindings = RESOURCES[:2]
-    own = (
-        (COMPONENTS_GROUP, _COMPONENT_RULES, {"kind": "Group", "name": COMPONENTS_GROUP}),
-        (_REST_API_ROLE, _IMPERSONATION_RULES, {"kind": "User", "name": "api"}),
-    )
-    for name, rules, subject in own:
-        yield roles, _role(name, rules)
-        yield bindings, _binding(name, "ClusterRole", name, {"apiGroup": RBAC, **subject})
+    granted = {
+        (component, "" if scope == _CLUSTER else scope): map(PolicyRule.from_json, rules)
+        for component, by_scope in _packaged(COMPONENTS_FILE).items()
+        for scope, rules in by_scope.items()
+    }
+    for user, namespace in dict.fromkeys((*granted, *_EMBEDDED_RULES)):
+        key = user, namespace
+        rules = (*granted.get(key, ()), *_EMBEDDED_RULES.get(key, ()))
+        yield from _granted(user, rules, namespace=namespace)
     yield from _workload_objects()
+    for user, rules in _OWN_RULES.items():
+        yield from _granted(user, rules)
+    binding = _binding(f"batholith:{_PROXY}", "ClusterRole", "system:node-proxier", _user(_PROXY))
+    yield RESOURCES[1], binding
+
+
+def packaged_role(name: str) -> tuple[PolicyRule, ...]:
+    """Return the rules of a ClusterRole of Kubernetes."""
+    (role,) = (each for each in _packaged(FILE)["clusterroles"] if each["metadata"]["name"] == name)
+    return tuple(map(PolicyRule.from_json, role["rules"]))
+
+
+def _packaged(file: str) -> dict[str, Any]:
+    content = importlib.resources.files(__package__).joinpath("data", file).read_bytes()
+    packaged: dict[str, Any] = msgspec.json.decode(content)
+    return packaged
+
+
+def _granted(
+    user: str, rules: Iterable[PolicyRule], *, namespace: str = ""
+) -> Iterator[tuple[Resource, Json]]:
+    """Yield the role of a component and its binding."""
+    cluster_roles, cluster_bindings, roles, bindings = RESOURCES
+    name = f"batholith:{user}"
+    kind = "Role" if namespace else "ClusterRole"
+    yield roles if namespace else cluster_roles, _role(name, rules, namespace=namespace)
+    binding = _binding(name, kind, name, _user(user), namespace=namespace)
+    yield bindings if namespace else cluster_bindings, binding
+
+
+def _user(name: str) -> Json:
+    return {"apiGroup": RBAC, "kind": "User", "name": name}
 
 
 def _workload_objects() -> Iterator[tuple[Resource, Json]]:
-    """Yield the rights of the controllers of workloads and of the service proxy."""
-    cluster_roles, cluster_bindings, roles, bindings = RESOURCES
-    user = {"apiGroup": RBAC, "kind": "User", "name": _WORKLOADS}
-    name = f"batholith:{_WORKLOADS}"
-    yield cluster_roles, _role(name, _WORKLOADS_RULES)
-    yield cluster_bindings, _binding(name, "ClusterRole", name, user)
+    """Yield the rights of the controllers of workloads, and of the accounts that they write as."""
+    cluster_roles, cluster_bindings = RESOURCES[:2]
+    yield from _granted(_WORKLOADS, _WORKLOADS_RULES)
     accounts = tuple(_CONTROLLER_RULES)
     impersonate = PolicyRule(("impersonate",), ("",), ("serviceaccounts",), accounts)
     system = "kube-system"
-    yield roles, _role(name, (impersonate,), namespace=system)
-    yield bindings, _binding(name, "Role", name, user, namespace=system)
+    yield from _granted(_WORKLOADS, (impersonate,), namespace=system)
     for account, rules in _CONTROLLER_RULES.items():
         subject = {"kind": "ServiceAccount", "name": account, "namespace": system}
         name = f"batholith:controller:{account}"
         yield cluster_roles, _role(name, rules)
         yield cluster_bindings, _binding(name, "ClusterRole", name, subject)
-    proxy = {"apiGroup": RBAC, "kind": "User", "name": _PROXY}
-    name = f"batholith:{_PROXY}"
-    yield cluster_bindings, _binding(name, "ClusterRole", "system:node-proxier", proxy)
 
 
 def _role(name: str, rules: Iterable[PolicyRule], *, namespace: str = "") -> Json:

@@ -8,12 +8,16 @@ from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
 from ..http.auth import AUDIENCE, Authenticator, User
 from ..http.requests import Json
+from .attributes import selected_node
 from .authorizer import Authorizer
+from .node_authorizer import node_of
 from .rules import Attributes, PolicyRule
 
 _ATTRIBUTES_CONFLICT = (
     "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 )
+
+_NODE_RULES = "node authorizer does not support user rule resolution"
 
 
 def review(
@@ -70,8 +74,19 @@ def _reviewed_attributes(spec: Json) -> Attributes:
         *(
             given.get(name) or ""
             for name in ("verb", "group", "resource", "subresource", "name", "namespace")
-        )
+        ),
+        node=_reviewed_node(given.get("fieldSelector") or {}),
     )
+
+
+def _reviewed_node(field_selector: Json) -> str:
+    """Return the node that the field selector of a review allows, if it allows only one."""
+    for requirement in field_selector.get("requirements") or ():
+        key, operator = requirement.get("key"), requirement.get("operator")
+        values = requirement.get("values") or ()
+        if (key, operator, len(values)) == ("spec.nodeName", "In", 1):
+            return str(values[0])
+    return selected_node(field_selector.get("rawSelector") or "")
 
 
 def _review_token(spec: Json, authenticator: Authenticator) -> Json:
@@ -89,6 +104,7 @@ def _rules(spec: Json, user: User, authorizer: Authorizer) -> Json:
     if not spec.get("namespace"):
         raise bad_request("no namespace on request")
     rules = authorizer.rules_of(user, spec["namespace"])
+    is_node = node_of(user) is not None
     return {
         "resourceRules": [
             rule._replace(non_resource_urls=()).to_json() for rule in rules if rule.resources
@@ -98,7 +114,8 @@ def _rules(spec: Json, user: User, authorizer: Authorizer) -> Json:
             for rule in rules
             if rule.non_resource_urls
         ],
-        "incomplete": False,
+        "incomplete": is_node,
+        **({"evaluationError": _NODE_RULES} if is_node else {}),
     }
 
 

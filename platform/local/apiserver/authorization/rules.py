@@ -18,6 +18,15 @@ class Attributes(NamedTuple):
     name: str = ""
     namespace: str = ""
     path: str = ""
+    node: str = ""
+    """The only value of ``spec.nodeName`` that the field selector of a list or watch allows."""
+
+
+class Decision(NamedTuple):
+    """Whether a request is allowed, and why, as SubjectAccessReviews show it."""
+
+    allowed: bool
+    reason: str = ""
 
 
 class PolicyRule(NamedTuple):

@@ -23,7 +23,7 @@ MASTERS_GROUP = "system:masters"
 """Members may do everything, independently of the roles."""
 
 COMPONENTS_GROUP = "batholith:components"
-"""Group of the embedded cluster's components."""
+"""Group of the embedded cluster's components; it has no rights, each component has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

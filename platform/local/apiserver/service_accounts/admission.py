@@ -6,6 +6,7 @@ from typing import Any
 
 from ....model import names
 from ....model.names import Resource
+from ..authorization.pod_references import MIRROR_POD, projects_token, refers_to_secrets
 from ..errors.status import forbidden
 from ..http.requests import Json
 from .tokens import POD_SECONDS
@@ -27,9 +28,13 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     pods, which are most, get a token only if they or the account ask for it.
 
     Raises:
-        StatusError: 403, there is no such account.
+        StatusError: 403, there is no such account, or a mirror pod refers to one or to Secrets.
     """
     spec = pod["spec"]
+    if MIRROR_POD in (pod["metadata"].get("annotations") or {}):
+        if why := _mirror_pod_error(spec):
+            raise forbidden(names.PODS, name, why)
+        return
     account_name = spec.get("serviceAccountName") or DEFAULT
     spec["serviceAccountName"] = spec["serviceAccount"] = account_name
     account = lookup(names.SERVICEACCOUNTS, namespace, account_name)
@@ -41,6 +46,17 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
         raise forbidden(names.PODS, name, why)
     if _mounts_token(spec, account):
         _mount_token(spec)
+
+
+def _mirror_pod_error(spec: Json) -> str:
+    """Return why a mirror pod is forbidden, which gets nothing of a service account."""
+    if spec.get("serviceAccountName"):
+        return "a mirror pod may not reference service accounts"
+    if refers_to_secrets(spec):
+        return "a mirror pod may not reference secrets"
+    if projects_token(spec):
+        return "a mirror pod may not use ServiceAccountToken volume projections"
+    return ""
 
 
 def _mounts_token(spec: Json, account: Json | None) -> bool:

@@ -16,6 +16,7 @@ from ..admission import pod_security
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
+from ..admission.node_restriction import NodeRestriction
 from ..admission.quotas import Quotas
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
@@ -123,6 +124,7 @@ class Admission:
     ) -> None:
         self.dynamic = dynamic
         self._quotas = quotas
+        self.node_restriction = NodeRestriction(authorizer, lookup.get)
         self._lookup = lookup
         self._authorizer = authorizer
         self._webhooks: dict[tuple[str, str, str], list[Webhook]] = {}
@@ -148,6 +150,7 @@ class Admission:
             WebhookNeededError: a webhook must be called first.
         """
         obj = self._mutate_by_plugins(attributes, obj)
+        self.node_restriction.check(attributes, obj)
         obj = self.dynamic.mutate(
             attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
         )
@@ -192,6 +195,8 @@ class Admission:
             StatusError: 403, a webhook denies the write, or it has no effect.
             WebhookNeededError: webhooks must be called first.
         """
+        if attributes.operation == "DELETE":
+            self.node_restriction.check(attributes, obj)
         if (
             attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
             and obj

@@ -62,6 +62,7 @@ class PodSubresources:
             raise StatusError(500, "", f"target.kind: Unsupported value: {target_kind!r}")
         if not node:
             raise StatusError(500, "", "target.name: Required value")
+        self._writer.admission.node_restriction.check_binding(write_request.user, name)
         target = ObjectPath(
             namespace=write_request.object_path.namespace, name=name, subresource="binding"
         )
@@ -90,6 +91,9 @@ class PodSubresources:
             raise bad_request("name in URL does not match name in Eviction object")
         options = parse_delete_options(get_object(eviction, "deleteOptions"))
         _, entry = self._writer.get_latest(write_request)
+        self._writer.admission.node_restriction.check_eviction(
+            write_request.user, entry.name, entry.node
+        )
         consume_disruption(
             self._writer, self._kinds.budgets, entry, dry_run=write_request.options.dry_run
         )

@@ -68,7 +68,11 @@ class TokenRequests:
                 text = f"must match the service account {field} if specified"
                 error = invalid_field(f"metadata.{field}", metadata[field], text)
                 raise invalid(_KIND, path.name, [error])
-        spec = _decode(get_object(body, "spec"))
+        given_spec = get_object(body, "spec")
+        self._writer.admission.node_restriction.check_token(
+            write_request.user, path.namespace, path.name, given_spec
+        )
+        spec = _decode(given_spec)
         audiences = spec.audiences or [AUDIENCE]
         seconds = _DEFAULT_SECONDS if spec.expiration_seconds is None else spec.expiration_seconds
         if errors := _check(seconds):

@@ -15,6 +15,7 @@ import msgspec
 from ....model import names, times
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
+from ..authorization.node_authorizer import node_of
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
@@ -487,6 +488,9 @@ class Writer:
         kind, of_status = write_request.kind, write_request.object_path.subresource == "status"
         dynamic = self.admission.dynamic
         attributes = None
+        if node_of(write_request.user) is not None:
+            changed = self._admission_attributes(write_request, "UPDATE", obj, old)
+            self.admission.node_restriction.check(changed, obj)
         if of_status and dynamic.is_configured:
             attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
             mutated = dynamic.mutate(attributes, obj, lambda changed: changed)
