@@ -87,11 +87,12 @@ class HistoryFlags:
             record=self.record_history,
             retention=retention,
             metrics=metrics,
-            notifications=self._notifications(),
+            notifications=self._notifications(registry),
         )
 
-    def _notifications(self) -> "NotificationSettings | None":
+    def _notifications(self, registry: "CollectorRegistry") -> "NotificationSettings | None":
         from ..api.history.destinations import Destinations
+        from ..api.history.metrics import NotificationMetrics
         from ..api.history.notifications import NotificationSettings
 
         if self.notify_key_file is None:
@@ -104,7 +105,11 @@ class HistoryFlags:
             destinations = Destinations.parse(self.notify_allow or ())
         except ValueError as error:
             raise FlagError(f"--notify-allow: {error}") from None
-        found = NotificationSettings(key_file=self.notify_key_file, destinations=destinations)
+        found = NotificationSettings(
+            key_file=self.notify_key_file,
+            destinations=destinations,
+            metrics=NotificationMetrics(registry),
+        )
         found.key()
         return found
 

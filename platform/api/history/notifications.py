@@ -22,11 +22,14 @@ from ...store.database import Database, StoreUnavailableError
 from ...store.notifications import MAX_AGE, Notification, NotificationStore
 from ...store.records import from_micros
 from .destinations import Address, DestinationError, Destinations, resolve
+from .metrics import NotificationMetrics, NotificationOutcome
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two looks for notifications that are due."""
+COUNT_INTERVAL = 15.0
+"""Seconds between two counts of the notifications that are not delivered."""
 MAX_HOSTS = 16
 """Hosts that are sent to at a time."""
 PER_HOST = 20
@@ -57,6 +60,7 @@ class NotificationSettings:
     key_file: Path
     """Read for each attempt, so that a new key takes effect."""
     destinations: Destinations = field(default_factory=Destinations)
+    metrics: NotificationMetrics = field(default_factory=NotificationMetrics)
 
     def key(self) -> bytes:
         """Return the key.
@@ -88,6 +92,7 @@ class NotificationSender:
         """Send by *post*, by default over HTTP."""
         self._store = NotificationStore(database)
         self._settings = settings
+        self._metrics = settings.metrics
         self._clock = clock
         self._post = post or post_to_address
         self._resolve = resolve_host
@@ -96,12 +101,26 @@ class NotificationSender:
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._count_pending())
             while True:
                 try:
                     await self._start_due(tasks)
                 except StoreUnavailableError as error:
                     log.debug("cannot read notifications", extra={"error": str(error)})
                 await self._clock.sleep(INTERVAL)
+
+    async def _count_pending(self) -> None:
+        """Export how many are not delivered, until cancelled: then another replica does."""
+        pending = self._metrics.pending
+        try:
+            while True:
+                try:
+                    pending.set(await self._store.count_pending(self._clock.now()))
+                except StoreUnavailableError as error:
+                    log.debug("cannot count notifications", extra={"error": str(error)})
+                await self._clock.sleep(COUNT_INTERVAL)
+        finally:
+            pending.set(0)
 
     async def send_due(self) -> None:
         """Send what is due now to each host, and wait until it is sent."""
@@ -175,12 +194,12 @@ class NotificationSender:
             headers = signed_headers(self._settings.key(), each.id, at, body)
             return await self._post(each.url, addresses, body, headers)
 
-    async def _finish(self, each: Notification, outcome: str, detail: str) -> None:
+    async def _finish(self, each: Notification, outcome: NotificationOutcome, detail: str) -> None:
         self._audit(each, outcome, detail)
         await self._store.remove(each.id)
 
-    def _audit(self, each: Notification, outcome: str, detail: str) -> None:
-        """Log an attempt. Paths of URLs are left out: they often contain a secret."""
+    def _audit(self, each: Notification, outcome: NotificationOutcome, detail: str) -> None:
+        """Count and log an attempt. Paths of URLs are left out: they often contain a secret."""
         extra = {
             "audit": "notification",
             "notification": each.id,
@@ -191,6 +210,7 @@ class NotificationSender:
             "outcome": outcome,
             "detail": detail,
         }
+        self._metrics.attempted(outcome)
         log.info("notification", extra=extra)
 
 
