@@ -132,7 +132,7 @@ def apiserver(
     version: Version = False,
 ) -> None:
     """Run the embedded Kubernetes API server."""
-    from ..admission import installed_crds
+    from ..admission import annotations, installed_crds
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
     from ..job_ctrl.plugins import entry_points
@@ -165,6 +165,7 @@ def apiserver(
             local_listener=local_listener,
             webhooks=(
                 *webhooks(rules),
+                annotations.batch_job_webhook(rules),
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,
