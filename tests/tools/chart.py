@@ -26,6 +26,7 @@ SOURCES = (
     "components/scheduling-gates/scheduling-gates.yaml",
     "components/rest-impersonation/rest-impersonation.yaml",
     "components/history/history.yaml",
+    "components/notifications/notification-events.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
         for subject in (
