@@ -26,7 +26,7 @@ from ..model.names import (
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
 )
-from .notifications import notify_errors
+from .notifications import notify_errors, notify_warnings
 from .settings import AdmissionSettings
 from .time_limits import job_errors
 
@@ -114,15 +114,18 @@ def validate_other_kind(
         raise DeniedError(message)
 
 
-def other_kind_warnings(request: AdmissionRequest, kind: str) -> list[str]:
+def other_kind_warnings(
+    request: AdmissionRequest, kind: str, settings: AdmissionSettings
+) -> list[str]:
     """Return which annotations that a write adds have no effect on jobs of *kind*."""
     new, old = _annotations(request.object or {}), _annotations(request.old_object or {})
     names = (name for rule in RULES if rule.volcano_only for name in rule.names)
-    return [
+    ignored = [
         f"metadata.annotations[{name}]: has no effect on {kind}, only on Jobs of batch.volcano.sh"
         for name in names
         if name in new and new[name] != old.get(name)
     ]
+    return [*ignored, *notify_warnings(request, settings.notifications)]
 
 
 def batch_job_webhook(settings: AdmissionSettings) -> Webhook:
@@ -142,7 +145,7 @@ def batch_job_webhook(settings: AdmissionSettings) -> Webhook:
         validate_other_kind(request, reader, queue)
 
     def warn(request: AdmissionRequest, _: ObjectReader) -> list[str]:
-        return other_kind_warnings(request, "Jobs of batch/v1")
+        return other_kind_warnings(request, "Jobs of batch/v1", settings)
 
     return Webhook(
         name="validatebatchjob.batholith.io",

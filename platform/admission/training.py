@@ -38,7 +38,7 @@ def _webhook(framework: FrameworkApi[Any], settings: AdmissionSettings) -> Webho
         resource=framework.kind.resource,
         operations=frozenset(("CREATE", "UPDATE")),
         validate=partial(_validate, framework, settings),
-        warn=partial(_warn, framework),
+        warn=partial(_warn, framework, settings),
     )
 
 
@@ -64,9 +64,12 @@ def _validate(
 
 
 def _warn(
-    framework: FrameworkApi[Any], request: AdmissionRequest, reader: ObjectReader
+    framework: FrameworkApi[Any],
+    settings: AdmissionSettings,
+    request: AdmissionRequest,
+    reader: ObjectReader,
 ) -> list[str]:
-    ignored = other_kind_warnings(request, f"a {framework.kind.resource.kind}")
+    ignored = other_kind_warnings(request, f"a {framework.kind.resource.kind}", settings)
     return [*framework.warnings(_decode(framework, request.object or {})), *ignored]
 
 

@@ -20,8 +20,8 @@ from support.history_world import FaultyDatabase
 from support.polling import wait_until_true
 from support.recorded_jobs import create, job, set_phase
 from support.rest import rest_at, running_api, sqlite
+from support.running_controller import FakeRecorder
 
-from batholith.api.history.destinations import Address, Destinations
 from batholith.api.history.metrics import NotificationMetrics
 from batholith.api.history.notifications import (
     COUNT_INTERVAL,
@@ -37,6 +37,7 @@ from batholith.api.history.tasks import HistorySettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, times
 from batholith.model.names import QUEUES
+from batholith.model.notification_destinations import Address, Destinations
 from batholith.model.notifications import NotifyEvent, Subscription
 from batholith.store.database import Database
 from batholith.store.notifications import MAX_AGE, NotificationStore
@@ -63,6 +64,7 @@ class World:
         self.statuses: dict[str, int | OSError] = {}
         self.registry = CollectorRegistry()
         self.metrics = NotificationMetrics(self.registry)
+        self.recorder = FakeRecorder()
         self.addresses: dict[str, Sequence[Address]] = {}
         self.version = 0
         self.phases: tuple[PhaseEntry, ...] = ()
@@ -81,6 +83,7 @@ class World:
             cast(Database, self.database),
             settings,
             clock=self.clock,
+            recorder=self.recorder,
             post=self._post,
             resolve_host=self._resolve,
         )
@@ -310,6 +313,24 @@ async def test_a_notification_is_given_up_after_a_day(
     assert world.sent == []
     assert await world.stored() == []
     assert caplog.records[-1].__dict__["outcome"] == "given up"
+
+
+async def test_the_job_gets_an_event_of_what_is_not_sent(world: World) -> None:
+    await world.enter("Completed", url="https://127.0.0.1/secret-path")
+    await world.sender().send_due()
+    world.phases = ()
+    world.statuses[URL] = 503
+    await world.enter("Failed", uid="late")
+    await world.sender().send_due()
+    await world.clock.advance(MAX_AGE.total_seconds() + 1)
+    await world.sender().send_due()
+    assert world.recorder.events == [
+        ("Job", "train", "Warning", "NotificationRefused",
+         "127.0.0.1 is not notified of event end: 127.0.0.1 is not a public address, and not"
+         " permitted"),
+        ("Job", "train", "Warning", "NotificationGivenUp",
+         "example.org is not notified of event failure: not delivered within 1 day, 0:00:00"),
+    ]  # fmt: skip
 
 
 async def test_attempts_are_counted_by_their_outcome(world: World) -> None:
