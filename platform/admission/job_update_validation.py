@@ -6,24 +6,11 @@ from typing import Any
 from ..model import quantity
 from ..model.admission import DeniedError, Json, ObjectReader, nested_list, nested_object
 from ..model.arrays import array_errors
-from ..model.dependencies import dependency_errors
 from ..model.job import Job
-from ..model.lost_pods import replace_nodes_error
-from ..model.names import (
-    BEGIN,
-    DEPENDS_ON,
-    MAX_PARALLEL,
-    NOTIFY,
-    NOTIFY_EVENTS,
-    REPLACE_NODES,
-    RUNNING_ESTIMATE,
-    TIME_LIMIT,
-    TIME_LIMIT_WARNING,
-)
+from ..model.names import MAX_PARALLEL
 from ..model.quantity import QuantityError
-from .notifications import notify_errors
+from .annotations import AnnotatedJob, annotation_errors
 from .task_validation import negative_errors, partition_errors, size_error, topology_error
-from .time_limits import job_errors
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))
 _MUTABLE_IN_TASK = frozenset(("replicas", "minAvailable"))
@@ -49,7 +36,7 @@ def validate_job_update(
     Raises:
         DeniedError: with the first error.
     """
-    for error in _annotation_errors(job, new, old, reader):
+    for error in _annotation_errors(job, old, reader):
         raise DeniedError(error)
     is_same_spec = nested_object(new, "spec") == nested_object(old, "spec")
     if not is_same_spec or _annotation(new, MAX_PARALLEL) != _annotation(old, MAX_PARALLEL):
@@ -63,30 +50,20 @@ def validate_job_update(
         raise DeniedError(error)
 
 
-def _annotation_errors(job: Job, new: Json, old: Json, reader: ObjectReader) -> Iterator[str]:
+def _annotation_errors(job: Job, old: Json, reader: ObjectReader) -> Iterator[str]:
     """Yield what is wrong with the annotations that the update changes."""
-
-    def are_changed(*names: str) -> bool:
-        return any(_annotation(new, each) != _annotation(old, each) for each in names)
-
-    annotations = job.metadata.annotations
-    if _of_run_time(new) != _of_run_time(old):
-        removed = TIME_LIMIT not in annotations
-        yield from job_errors(annotations, job.spec.queue, reader, removed=removed)
-    if are_changed(DEPENDS_ON, BEGIN):
-        yield from dependency_errors(job.metadata.name, annotations)
-    if are_changed(NOTIFY, NOTIFY_EVENTS):
-        yield from notify_errors(annotations)
-    if are_changed(REPLACE_NODES) and (error := replace_nodes_error(annotations)):
-        yield error
+    annotated = AnnotatedJob(
+        name=job.metadata.name,
+        annotations=job.metadata.annotations,
+        queue=job.spec.queue,
+        is_update=True,
+    )
+    before = nested_object(nested_object(old, "metadata"), "annotations")
+    return annotation_errors(annotated, before, reader, volcano=True)
 
 
 def _annotation(job: Json, name: str) -> object:
     return nested_object(nested_object(job, "metadata"), "annotations").get(name)
-
-
-def _of_run_time(job: Json) -> list[object]:
-    return [_annotation(job, each) for each in (TIME_LIMIT, TIME_LIMIT_WARNING, RUNNING_ESTIMATE)]
 
 
 def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:

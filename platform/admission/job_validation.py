@@ -9,15 +9,13 @@ import msgspec
 from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader, nested_object
 from ..model.arrays import array_errors
-from ..model.dependencies import dependency_errors
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
-from ..model.lost_pods import replace_nodes_error
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
 from . import policy_validation
-from .notifications import notify_errors
+from .annotations import AnnotatedJob, annotation_errors
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings
@@ -28,7 +26,6 @@ from .task_validation import (
     size_error,
     topology_error,
 )
-from .time_limits import job_errors
 
 MAX_CACHED_TEMPLATE = 16 * 1024
 """Maximum size in bytes of a template whose errors are cached."""
@@ -46,6 +43,9 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         raise DeniedError(error)
     if error := _mpi_error(job):  # C2
         raise DeniedError(error)
+    annotated = AnnotatedJob(
+        name=job.metadata.name, annotations=job.metadata.annotations, queue=job.spec.queue
+    )
     errors = [
         topology_error(job.spec.network_topology),  # C3
         *negative_errors(job),
@@ -58,11 +58,8 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         volume_error(job.spec.volumes),  # C15
         *_queue_errors(job.spec.queue, reader),  # C16 to C19
         dependency_error(job.spec.tasks),  # C20
-        *job_errors(job.metadata.annotations, job.spec.queue, reader),
-        *notify_errors(job.metadata.annotations),
+        *annotation_errors(annotated, None, reader, volcano=True),
         *array_errors(job),
-        replace_nodes_error(job.metadata.annotations),
-        *dependency_errors(job.metadata.name, job.metadata.annotations),
     ]
     if message := join_errors(errors):
         raise DeniedError(message)

@@ -1,10 +1,11 @@
 """Settings of the admission rules."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.job_size import MAX_PODS
+from ..model.notification_destinations import NotificationRules
 from ..model.training.framework_api import FrameworkApi
 from .resource_groups import ResourceGroup
 
@@ -38,6 +39,11 @@ class AdmissionSettings:
 
     job_plugins: frozenset[str] = JOB_PLUGINS
     """Available job plugins; the CLI adds those of entry points."""
+
+    notifications: NotificationRules = field(
+        default_factory=lambda: NotificationRules(is_known=False)
+    )
+    """Whether notifications are sent, and where to: others cause a warning."""
 
     queue_gates: bool = False
     """Whether to add the queue's scheduling gate to new pods that request it."""

@@ -18,8 +18,10 @@ from ..model.admission import (
 )
 from ..model.field_errors import aggregate_errors
 from ..model.job_size import too_many_pods_error, training_pods
+from ..model.names import DEFAULT_QUEUE
 from ..model.training.framework_api import FrameworkApi
 from ..model.training.types import TrainingJob
+from .annotations import other_kind_warnings, validate_other_kind
 from .decoding import decode
 from .settings import AdmissionSettings
 
@@ -36,7 +38,7 @@ def _webhook(framework: FrameworkApi[Any], settings: AdmissionSettings) -> Webho
         resource=framework.kind.resource,
         operations=frozenset(("CREATE", "UPDATE")),
         validate=partial(_validate, framework, settings),
-        warn=partial(_warn, framework),
+        warn=partial(_warn, framework, settings),
     )
 
 
@@ -46,6 +48,7 @@ def _validate(
     request: AdmissionRequest,
     reader: ObjectReader,
 ) -> None:
+    validate_other_kind(request, reader, _queue)
     obj, old = request.object or {}, request.old_object
     if old is not None and nested_object(obj, "spec") == nested_object(old, "spec"):
         return
@@ -61,9 +64,18 @@ def _validate(
 
 
 def _warn(
-    framework: FrameworkApi[Any], request: AdmissionRequest, reader: ObjectReader
+    framework: FrameworkApi[Any],
+    settings: AdmissionSettings,
+    request: AdmissionRequest,
+    reader: ObjectReader,
 ) -> list[str]:
-    return framework.warnings(_decode(framework, request.object or {}))
+    ignored = other_kind_warnings(request, f"a {framework.kind.resource.kind}", settings)
+    return [*framework.warnings(_decode(framework, request.object or {})), *ignored]
+
+
+def _queue(job: Json) -> str:
+    policy = nested_object(nested_object(job, "spec"), "runPolicy")
+    return str(nested_object(policy, "schedulingPolicy").get("queue") or DEFAULT_QUEUE)
 
 
 def _decode(framework: FrameworkApi[Any], obj: Json) -> TrainingJob[Any]:

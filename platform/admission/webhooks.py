@@ -23,6 +23,7 @@ from . import (
 from .decoding import decode
 from .job_update_validation import validate_job_update
 from .job_validation import validate_job_create
+from .notifications import notify_warnings
 from .settings import AdmissionSettings
 
 Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
@@ -79,6 +80,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def warn_cronjob(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
         return cronjobs.warnings(request, settings)
 
+    warn_queue = _with_notifications(queue_warnings.queue_warnings, settings)
     return (
         # Volcano sets defaults of a Job on create only; then a manifest that omits a default
         # cannot be applied again. Defaulting on update, too, avoids that.
@@ -87,14 +89,23 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBFLOWS, _WRITE, jobflows.validate, jobflows.warnings),
-        _validating(JOBS, _WRITE, validate_job, _warn_job),
-        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue, queue_warnings.queue_warnings),
+        _validating(JOBS, _WRITE, validate_job, _with_notifications(_warn_job, settings)),
+        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue, warn_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate, _warn_podgroup),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
         _validating(HYPERNODES, _WRITE, hypernodes.validate, hypernodes.warnings),
         *training.webhooks(settings),
     )
+
+
+def _with_notifications(warn: Warn, settings: AdmissionSettings) -> Warn:
+    """Return *warn* with warnings of a URL that would not be notified."""
+
+    def warn_of_both(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
+        return [*warn(request, reader), *notify_warnings(request, settings.notifications)]
+
+    return warn_of_both
 
 
 def _warn_job(request: AdmissionRequest, reader: ObjectReader) -> list[str]:

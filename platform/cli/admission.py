@@ -25,6 +25,9 @@ from .flag_groups import (
     HttpLimits,
     LogFlags,
     MaxPodsPerJob,
+    Notifications,
+    NotifyAllow,
+    notification_rules,
 )
 from .go_flags import command_from_groups
 from .leader_election import ElectionFlags, election_client
@@ -186,12 +189,18 @@ class AdmissionFlags:
         Path | None,
         typer.Option(help="File with resourceGroups for /pods/mutate; reloaded when it changes."),
     ] = None
+    notifications: Notifications = None
+    notify_allow: NotifyAllow = None
     feature_gates: Annotated[
         str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
 
     def settings(self) -> "AdmissionSettings":
-        """Return the settings of the rules."""
+        """Return the settings of the rules.
+
+        Raises:
+            FlagError: flags of notifications contradict each other.
+        """
         from ..admission.settings import JOB_PLUGINS, AdmissionSettings
         from ..job_ctrl.plugins import entry_points
         from ..training_ctrl.frameworks import FRAMEWORKS
@@ -204,6 +213,7 @@ class AdmissionFlags:
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
             job_plugins=JOB_PLUGINS | entry_points.names(),
+            notifications=notification_rules(self.notifications, self.notify_allow),
             queue_gates=featuregate.is_enabled(self.feature_gates, featuregate.QUEUE_GATES),
         )
 

@@ -29,7 +29,14 @@ from ..local.supervisor.supervisor import (
 )
 from ..model.job_size import MAX_PODS
 from . import controller_selection, logs
-from .flag_groups import LOOPBACK, HttpLimits, MaxPodsPerJob, PodsOption, RegistryOption
+from .flag_groups import (
+    LOOPBACK,
+    HttpLimits,
+    MaxPodsPerJob,
+    NotifyAllow,
+    PodsOption,
+    RegistryOption,
+)
 from .manager import exit_on_error, parse_http_limits
 
 if TYPE_CHECKING:
@@ -38,14 +45,6 @@ if TYPE_CHECKING:
 DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Data directory of the cluster.", show_default="$XDG_DATA_HOME/batholith"),
-]
-NotifyAllow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOST|NETWORK",
-        help="Host or network that jobs may notify although it is not public, and without TLS, such"
-        " as localhost; repeatable.",
-    ),
 ]
 MountOption = Annotated[
     list[str] | None,
@@ -156,7 +155,7 @@ def up(
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
-    notify_allow: NotifyAllow = None,
+    notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -190,7 +189,7 @@ def _checked_destinations(texts: list[str]) -> tuple[str, ...]:
     Raises:
         ValueError: one is neither a host nor a network.
     """
-    from ..api.history.destinations import Destinations
+    from ..model.notification_destinations import Destinations
 
     Destinations.parse(texts)
     return tuple(texts)

@@ -24,9 +24,12 @@ from .flag_groups import (
     LogFormat,
     LogLevel,
     MaxPodsPerJob,
+    Notifications,
+    NotifyAllow,
     PodsOption,
     RegistryOption,
     Version,
+    notification_rules,
 )
 from .go_flags import command_from_groups
 from .history_flags import HistoryElectionFlags, HistoryFlags
@@ -133,13 +136,15 @@ def apiserver(
     ] = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
+    notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
+    notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
     """Run the embedded Kubernetes API server."""
-    from ..admission import installed_crds
+    from ..admission import annotations, installed_crds
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
     from ..job_ctrl.plugins import entry_points
@@ -150,6 +155,7 @@ def apiserver(
     logs.configure(log_format=log_format, level=log_level)
     with exit_on_error(ValueError):
         limits = parse_http_limits(http_limits)
+        notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
@@ -160,6 +166,7 @@ def apiserver(
             max_pods_per_job=max_pods_per_job,
             job_plugins=JOB_PLUGINS | entry_points.names(),
             queue_gates=True,
+            notifications=notified,
             frameworks=() if other_training_operator else FRAMEWORKS,
         )
         own, training = crds.load(), crds.load_training()
@@ -172,6 +179,7 @@ def apiserver(
             local_listener=local_listener,
             webhooks=(
                 *webhooks(rules),
+                annotations.batch_job_webhook(rules),
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,

@@ -11,6 +11,7 @@ from .controller_flags import (
     BatchFlags,
     ControllerFlags,
     TrainingFlags,
+    parse_groupers,
     reconcile_timeout,
     training_settings,
 )
@@ -259,6 +260,7 @@ class Builder:
             reconcile_timeout=self._timeout,
             scheduler_names=tuple(self.flags.scheduler_name),
             inherit_owner_annotations=self.flags.inherit_owner_annotations,
+            groupers=parse_groupers(self.flags.groupers),
             work_metrics=self.metrics.work,
         )
         return PodGroupController(

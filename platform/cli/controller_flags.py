@@ -1,7 +1,7 @@
 """Flags of ``batholith controllers``, and their validation."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -76,6 +76,14 @@ class ControllerFlags:
         bool,
         typer.Option(help="Inherit minMember and annotations of PodGroups from the pods' owners."),
     ] = True
+    groupers: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated kinds whose pods are gangs as their owner says: annotation, "
+            "jobset, leaderworkerset, ray, spark, mpijob, argo, or * for all. Each needs the right "
+            "to read its kind."
+        ),
+    ] = "annotation"
     ttl_waits_for_history: Annotated[
         bool,
         typer.Option(
@@ -197,6 +205,7 @@ def validate(flags: ControllerFlags, batch: BatchFlags, training: TrainingFlags)
     """
     enabled = controller_selection.select(flags.selection)
     reconcile_timeout(flags)
+    parse_groupers(flags.groupers)
     _reject_flags_of_disabled_controllers(enabled, batch, training)
     if controller_selection.TRAINING in enabled:
         training_settings(training)
@@ -228,6 +237,21 @@ def _reject_flags_of_disabled_controllers(
         if given != defaults[name] and owner not in enabled:
             flag = f"--{name.replace('_', '-')}"
             raise FlagError(f"{flag} has no effect without --controllers=*,{owner}")
+
+
+def parse_groupers(text: str) -> Sequence[str]:
+    """Return the groupers that ``--groupers`` names.
+
+    Raises:
+        FlagError: one is unknown.
+    """
+    from ..podgroup_ctrl.groupers.registry import GROUPERS
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in (*GROUPERS, "*")]
+    if unknown:
+        raise FlagError(f"--groupers: {unknown[0]!r} is none of {', '.join(GROUPERS)}, *")
+    return [*GROUPERS] if "*" in names else names
 
 
 def training_settings(flags: TrainingFlags) -> "TrainingSettings":

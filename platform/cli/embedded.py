@@ -264,13 +264,14 @@ class EmbeddedCluster:
         store = f"sqlite:///{self._data.api_db}"
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         notify = ["--notify-key-file", str(self._data.notify_key)]
-        notify += [f"--notify-allow={each}" for each in options.notify_allow]
+        allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
         if not options.simulate:
             server += ["--node", node_name()]
+        server += ["--notifications", *allowed]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         listeners = [api]
@@ -314,7 +315,7 @@ class EmbeddedCluster:
                 name="api",
                 arguments=self._client_arguments(
                     *("api", "--store", store, "--listen-fd", str(rest)),
-                    *(*API_FLAGS, *pages, *notify, *limits),
+                    *(*API_FLAGS, *pages, *notify, *allowed, *limits),
                 ),
                 descriptors=[rest],
                 environment=environment,
@@ -354,7 +355,8 @@ class EmbeddedCluster:
         needed = [
             flag for name, flags in CONTROLLERS_FLAGS.items() if name in enabled for flag in flags
         ]
-        return [f"--controllers={','.join(enabled)}", "--ttl-waits-for-history", *needed]
+        given = [f"--controllers={','.join(enabled)}", "--groupers=*", "--ttl-waits-for-history"]
+        return [*given, *needed]
 
     def _tls_environment(self) -> dict[str, str]:
         """Return variables that restrict TLS to the cluster's CA.

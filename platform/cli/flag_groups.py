@@ -12,6 +12,7 @@ from . import logs
 from .go_flags import IgnoredFlag
 
 if TYPE_CHECKING:
+    from ..model.notification_destinations import NotificationRules
     from .deployment_check import OtherComponent
 
 LOOPBACK = "127.0.0.1"
@@ -75,6 +76,23 @@ RegistryOption = Annotated[
         metavar="HOST[=URL]",
         help="Registry from which images are pulled when a pod needs them, and the URL of a mirror "
         "to try first; repeatable. With --pods=images all registries are used.",
+    ),
+]
+NotifyAllow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST|NETWORK",
+        help="Host or network that jobs may notify although it is not public, and without TLS, such"
+        " as localhost; repeatable.",
+    ),
+]
+Notifications = Annotated[
+    bool | None,
+    typer.Option(
+        "--notifications/--no-notifications",
+        help="Whether the REST API sends notifications of jobs: what it would not send causes a "
+        "warning.",
+        show_default="unknown, without warnings",
     ),
 ]
 MaxPodsPerJob = Annotated[
@@ -243,3 +261,20 @@ def _endpoint_address(enabled: bool | None, address: str | None, port: int) -> s
         return address
     # In a pod, the kubelet and Prometheus connect from outside.
     return f":{port}" if "KUBERNETES_SERVICE_HOST" in os.environ else f"{LOOPBACK}:{port}"
+
+
+def notification_rules(is_enabled: bool | None, allowed: list[str] | None) -> "NotificationRules":
+    """Return which notifications are sent.
+
+    Raises:
+        FlagError: flags contradict each other, or one is neither a host nor a network.
+    """
+    from ..model.notification_destinations import Destinations, NotificationRules
+
+    if allowed and not is_enabled:
+        raise FlagError("--notify-allow requires --notifications")
+    try:
+        destinations = Destinations.parse(allowed or ()) if is_enabled else None
+    except ValueError as error:
+        raise FlagError(f"--notify-allow: {error}") from None
+    return NotificationRules(destinations=destinations, is_known=is_enabled is not None)

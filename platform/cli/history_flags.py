@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .flag_groups import FlagError
+from .flag_groups import FlagError, NotifyAllow
 from .leader_election import ElectionFlags
 
 if TYPE_CHECKING:
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 
     from ..api.history.notifications import NotificationSettings
     from ..api.history.tasks import HistorySettings
-
-NotifyAllow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOST|NETWORK",
-        help="Host or network that jobs may notify although it is not public, and without TLS, such"
-        " as localhost; repeatable.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +78,13 @@ class HistoryFlags:
             record=self.record_history,
             retention=retention,
             metrics=metrics,
-            notifications=self._notifications(),
+            notifications=self._notifications(registry),
         )
 
-    def _notifications(self) -> "NotificationSettings | None":
-        from ..api.history.destinations import Destinations
+    def _notifications(self, registry: "CollectorRegistry") -> "NotificationSettings | None":
+        from ..api.history.metrics import NotificationMetrics
         from ..api.history.notifications import NotificationSettings
+        from ..model.notification_destinations import Destinations
 
         if self.notify_key_file is None:
             if self.notify_allow:
@@ -104,7 +96,11 @@ class HistoryFlags:
             destinations = Destinations.parse(self.notify_allow or ())
         except ValueError as error:
             raise FlagError(f"--notify-allow: {error}") from None
-        found = NotificationSettings(key_file=self.notify_key_file, destinations=destinations)
+        found = NotificationSettings(
+            key_file=self.notify_key_file,
+            destinations=destinations,
+            metrics=NotificationMetrics(registry),
+        )
         found.key()
         return found
 

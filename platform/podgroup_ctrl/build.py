@@ -5,12 +5,20 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ..model.job import NetworkTopology
-from ..model.meta import ObjectMeta, OwnerReference
-from ..model.names import DEFAULT_QUEUE, PODGROUP_MIN_MEMBER, PODGROUP_QUEUE, PODS
-from ..model.pod_resources import quota_usage
-from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus, min_member
+from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
+from ..model.names import DEFAULT_QUEUE, GANG, PODGROUP_MIN_MEMBER, PODGROUP_QUEUE, PODS
+from ..model.pod_resources import Amounts, add, quota_usage
+from ..model.podgroup import (
+    PodGroup,
+    PodGroupPhase,
+    PodGroupSpec,
+    PodGroupStatus,
+    SubGroupPolicy,
+    min_member,
+)
 from ..model.run_times import OF_RUN_TIME
 from .core_types import Pod
+from .groupers.base import Gang
 
 _INHERITED = "volcano.sh/"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
@@ -28,17 +36,24 @@ def merge_owners(owners: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return merged
 
 
-def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
+def build(
+    pod: Pod, inherited: Mapping[str, str], *, name: str = "", gang: Gang | None = None
+) -> PodGroup:
     """Return the PodGroup for *pod*, whose owners have the annotations *inherited*.
+
+    *name* is that of the PodGroup, by default after the pod's controller. With *gang*, the owner
+    of the pod's controller says how many pods are in it.
 
     Raises:
         QuantityError: a resource request of the pod is malformed.
     """
     meta = pod.metadata
+    if gang is not None:
+        return _of_gang(pod, inherited, name, gang)
     size = min_member(inherited)
     return PodGroup(
         metadata=ObjectMeta(
-            name=pod.generated_podgroup_name,
+            name=name or pod.generated_podgroup_name,
             namespace=meta.namespace,
             owner_references=_owners(pod),
             annotations=_annotations(meta.annotations, inherited),
@@ -55,6 +70,74 @@ def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
     )
 
 
+def _of_gang(pod: Pod, inherited: Mapping[str, str], name: str, gang: Gang) -> PodGroup:
+    own = pod.metadata.annotations
+    annotations = _annotations(own, inherited)
+    if GANG in own and gang.owner is None:
+        annotations[GANG] = own[GANG]
+    queue = gang.annotations.get(PODGROUP_QUEUE) or gang.queue or own.get(PODGROUP_QUEUE, "")
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=pod.metadata.namespace,
+            owner_references=() if gang.owner is None else (gang.owner,),
+            annotations=annotations,
+            labels={key: pod.metadata.labels[key] for key in _LABELS if key in pod.metadata.labels},
+        ),
+        spec=PodGroupSpec(
+            min_member=gang.size,
+            min_resources=_resources_of_gang(pod, gang),
+            priority_class_name=gang.priority_class_name or pod.spec.priority_class_name,
+            queue=queue,
+            network_topology=_topology({**inherited, **own}),
+            sub_group_policy=_sub_groups(gang),
+        ),
+        status=PodGroupStatus(phase=PodGroupPhase.PENDING),
+    )
+
+
+def _resources_of_gang(pod: Pod, gang: Gang) -> dict[str, str | int | float]:
+    """Return what the pods that must run together request: those of the first roles first."""
+    if not gang.roles:
+        return _min_resources(pod, gang.size)
+    left = gang.total if gang.reserves_all else gang.size
+    amounts: Amounts = {}
+    for role in gang.roles:
+        count = min(role.count, left)
+        left -= count
+        if count:
+            usage = quota_usage(role.spec)
+            add(amounts, {name: amount * count for name, amount in usage.items()})
+    return {name: str(amount) for name, amount in amounts.items()}
+
+
+def _sub_groups(gang: Gang) -> tuple[SubGroupPolicy, ...]:
+    """Return the roles as gangs within the gang, if all of their pods must run."""
+    roles = [role for role in gang.roles if role.count and role.labels]
+    has_units = any(0 < role.unit < role.count for role in roles)
+    if gang.size != gang.total or (len(roles) < 2 and not has_units):
+        return ()
+    return tuple(
+        SubGroupPolicy(
+            name=role.name,
+            sub_group_size=role.unit or role.count,
+            min_sub_groups=role.count // (role.unit or role.count),
+            label_selector=LabelSelector(match_labels=dict(role.labels)),
+            match_label_keys=role.unit_labels,
+        )
+        for role in roles
+    )
+
+
+def gang_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
+    """Return the merge patch of what the owner of a gang has changed; empty if nothing.
+
+    What depends on the pod from which *desired* was built stays: pods of other roles have others.
+    """
+    fields = ("minMember", "minResources", "subGroupPolicy")
+    return _patch_of(current, desired, fields)
+
+
 def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
     """Return the merge patch that updates a PodGroup of the same owner; empty if none is needed.
 
@@ -66,18 +149,26 @@ def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, obj
         differing = {key: value for key, value in new.items() if old.get(key) != value}
         if differing:
             metadata[field] = differing
+    fields = ("minMember", "minResources", "priorityClassName", "networkTopology")
+    spec = _patch_of(current, desired, fields).get("spec", {})
+    if desired.spec.queue and desired.spec.queue != current.spec.queue:
+        spec["queue"] = desired.spec.queue
+    return {"metadata": metadata, "spec": spec} if metadata or spec else {}
+
+
+def _patch_of(
+    current: PodGroup, desired: PodGroup, fields: Iterable[str]
+) -> dict[str, dict[str, object]]:
     current_spec, desired_spec = (
         msgspec.to_builtins(current.spec),
         msgspec.to_builtins(desired.spec),
     )
     spec = {
         field: _merge_patch_value(current_spec.get(field), desired_spec.get(field))
-        for field in ("minMember", "minResources", "priorityClassName", "networkTopology")
+        for field in fields
         if current_spec.get(field) != desired_spec.get(field)
     }
-    if desired.spec.queue and desired.spec.queue != current.spec.queue:
-        spec["queue"] = desired.spec.queue
-    return {"metadata": metadata, "spec": spec} if metadata or spec else {}
+    return {"spec": spec} if spec else {}
 
 
 def _merge_patch_value(old: object, new: object) -> object:

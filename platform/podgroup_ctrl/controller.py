@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client.client import Client
-from ..kube.errors import ForbiddenError, NotFoundError
+from ..kube.errors import DecodeError, ForbiddenError, NotFoundError
 from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..machinery.clock import Clock
@@ -23,14 +23,27 @@ from ..machinery.reconcile.events import Events
 from ..machinery.shards import WHOLE, Shard
 from ..model.meta import OwnerReference
 from ..model.names import PODGROUPS, PODS, QUEUES, SCHEDULER_NAME, TASK_INDEX, Resource
+from ..model.pod_resources import quota_usage
 from ..model.podgroup import PodGroup
+from ..model.quantity import QuantityError
 from ..model.queue import Queue, QueueState
 from ..model.run_times import deadline_annotation
 from ..model.validation import dns1123_subdomain_error
 from . import build
-from .core_types import Owner, Pod, index_by_podgroup
-from .decide import Effect, PodGroupView, decide, has_scalable_owner, is_scalable, template_of
+from .core_types import Owner, Pod
+from .decide import (
+    Effect,
+    PodGroupView,
+    decide,
+    has_scalable_owner,
+    is_scalable,
+    may_be_left,
+    template_of,
+)
 from .executor import PodGroupExecutor
+from .groupers import annotation
+from .groupers.base import Described, Grouper
+from .groupers.registry import DEFAULT, Grouping
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +67,9 @@ class PodGroupSettings(ControllerSettings):
     inherit_owner_annotations: bool = True
     """Whether a PodGroup inherits size and ``volcano.sh/`` annotations from the pod's owners."""
 
+    groupers: Sequence[str] = DEFAULT
+    """Names of the groupers that are enabled, see :data:`.groupers.registry.GROUPERS`."""
+
 
 class PodGroupController(Controller[PodGroupView, Effect]):
     """Controller of PodGroups for plain pods; see :meth:`run`."""
@@ -76,6 +92,7 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         self._settings = settings = settings or PodGroupSettings()
         super().__init__("podgroup", settings, clock=clock, shard=shard)
         self._client = client
+        self._grouping = grouping = Grouping(settings.groupers)
         factory = informers or NewInformers(client)
         if podgroups is None:
             podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=_own_key)
@@ -84,7 +101,7 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         )
         self._pods = {
             name: WriteThroughCache(
-                client, PODS, Pod, _pod_informer(factory, name), clock=self.clock
+                client, PODS, Pod, _pod_informer(factory, name, grouping), clock=self.clock
             )
             for name in settings.scheduler_names
         }
@@ -107,15 +124,15 @@ class PodGroupController(Controller[PodGroupView, Effect]):
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         either = new or old
-        if either is None or not either.is_managed:
+        if either is None or not self._grouping.is_managed(either):
             return
         if old is None or new is None or old.podgroup_name != new.podgroup_name:
-            self.queue.add(either.generated_podgroup_key)
+            self.queue.add(self._grouping.key_of(either))
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
             self.queue.add(old.metadata.key)
-        elif old is None and new is not None and has_scalable_owner(new):
+        elif old is None and new is not None and may_be_left(new):
             self.queue.add(new.metadata.key)  # perhaps scaled to zero before this start
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
@@ -141,11 +158,17 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         ]
         group = self._podgroups.get(key)
         view = PodGroupView(
-            key=key, podgroup=group, pods=tuple(pod for pod in pods if not pod.is_finished)
+            key=key,
+            podgroup=group,
+            pods=tuple(pod for pod in pods if not pod.is_finished),
+            has_finished=any(pod.is_finished for pod in pods),
         )
         if view.pods:
+            view = await self._with_gang(view)
             inherited = await self._inherited(view)
             return msgspec.structs.replace(view, inherited=inherited)
+        if group is not None and annotation.is_of_pods(group):
+            return view
         controller = group.metadata.controller if group is not None else None
         if group is not None and controller is not None and has_scalable_owner(group):
             owner = await self._owner(controller, group.metadata.namespace)
@@ -156,15 +179,43 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         """Return the merged annotations of the pods' owners, if the PodGroup depends on them."""
         pod = template_of(view)
         is_read = view.podgroup is None or (view.unannotated and is_scalable(pod))
+        root = () if view.gang is None else (view.gang.annotations,)
         if not self._settings.inherit_owner_annotations or not is_read:
-            return {}
-        annotations = []
+            return build.merge_owners(root)
+        annotations = [*root]
         for owner in pod.metadata.owner_references:
             found = await self._owner(owner, pod.metadata.namespace)
             if found is not None:
                 deadline = deadline_annotation(found.spec.active_deadline_seconds)
                 annotations.append({**found.metadata.annotations, **deadline})
         return build.merge_owners(annotations)
+
+    async def _with_gang(self, view: PodGroupView) -> PodGroupView:
+        """Return *view* with what a grouper says, if the PodGroup depends on it."""
+        found = self._grouping.of(template_of(view))
+        if found is None or not (view.podgroup is None or view.unannotated):
+            return view
+        grouper, membership = found
+        owner: Described | None = None
+        if grouper.resource is not None:
+            namespace = view.pods[0].metadata.namespace
+            try:
+                owner = await self._client.get(
+                    grouper.resource, membership.owner, namespace=namespace, view=grouper.view
+                )
+            except (NotFoundError, ForbiddenError, DecodeError) as error:
+                return msgspec.structs.replace(view, unreadable=_unreadable(grouper, error))
+            if membership.owner_uid not in ("", owner.metadata.uid):
+                return msgspec.structs.replace(
+                    view, unreadable=_unreadable(grouper, "it was created again")
+                )
+        gang = grouper.gang(owner, view.pods)
+        try:
+            for role in gang.roles:
+                quota_usage(role.spec)
+        except QuantityError as error:
+            return msgspec.structs.replace(view, unreadable=_unreadable(grouper, error))
+        return msgspec.structs.replace(view, gang=gang)
 
     async def _owner(self, owner: OwnerReference, namespace: str) -> Owner | None:
         """Get an owner; None if it is of another kind, not found, or forbidden."""
@@ -196,11 +247,12 @@ def _own_key(podgroup: PodGroup) -> str:
     return podgroup.metadata.key
 
 
-def _podgroup_of(pod: Pod) -> str:
-    return pod.generated_podgroup_key
+def _unreadable(grouper: Grouper, error: object) -> str:
+    kind = grouper.name if grouper.resource is None else grouper.resource.kind
+    return f"each pod is scheduled alone: cannot read the {kind} that describes its gang: {error}"
 
 
-def _pod_informer(factory: InformerFactory, scheduler: str) -> Informer[Pod]:
+def _pod_informer(factory: InformerFactory, scheduler: str, grouping: Grouping) -> Informer[Pod]:
     """Return the informer of the pods of *scheduler* that are not part of a Volcano job.
 
     Pods of jobs are recognised by the task index label: users set the job name label on other
@@ -209,8 +261,8 @@ def _pod_informer(factory: InformerFactory, scheduler: str) -> Informer[Pod]:
     return factory.informer(
         PODS,
         Pod,
-        owner_key=_podgroup_of,
+        owner_key=grouping.key_of,
         field_selector=f"spec.schedulerName={scheduler}",
         label_selector=f"!{TASK_INDEX}",
-        indexes={_PODGROUP_INDEX: index_by_podgroup},
+        indexes={_PODGROUP_INDEX: grouping.index},
     )

@@ -1,7 +1,5 @@
 """Fields of pods and their owners that the PodGroup controller reads."""
 
-from collections.abc import Iterable
-
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
@@ -35,19 +33,10 @@ class Pod(ApiStruct, frozen=True):
 
     @property
     def generated_podgroup_name(self) -> str:
-        """Name of the PodGroup generated for the pod, after its controller or the pod itself."""
+        """Name of the PodGroup generated for the pod, after its controller or the pod itself; a
+        grouper may name another one."""
         controller = self.metadata.controller
         return f"podgroup-{controller.uid if controller else self.metadata.uid}"
-
-    @property
-    def generated_podgroup_key(self) -> str:
-        """Key of the generated PodGroup."""
-        return f"{self.metadata.namespace}/{self.generated_podgroup_name}"
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether the pod has no PodGroup yet, or the generated one."""
-        return self.podgroup_name in ("", self.generated_podgroup_name)
 
 
 class OwnerSpec(ApiStruct, frozen=True):
@@ -62,8 +51,3 @@ class Owner(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: OwnerSpec = OwnerSpec()
-
-
-def index_by_podgroup(pod: Pod) -> Iterable[str]:
-    """Index of pods by their generated PodGroup."""
-    return (pod.generated_podgroup_key,) if pod.is_managed else ()

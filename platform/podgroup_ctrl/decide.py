@@ -12,6 +12,8 @@ from ..model.names import PODGROUP_MIN_MEMBER, PODGROUP_QUEUE
 from ..model.podgroup import PodGroup
 from . import build
 from .core_types import Owner, Pod
+from .groupers import annotation
+from .groupers.base import Gang
 
 _SCALABLE_KINDS = ("ReplicaSet", "StatefulSet")
 """Owners that may be scaled to zero, when their PodGroup is deleted."""
@@ -24,10 +26,21 @@ class PodGroupView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     podgroup: PodGroup | None
     pods: tuple[Pod, ...]
     """Those that have not finished."""
+    has_finished: bool = False
+    """Whether it has pods that have finished."""
     inherited: Mapping[str, str] = {}
     """Annotations of the pods' owners, where the PodGroup depends on them."""
+    gang: Gang | None = None
+    """What a grouper says about the pods, where the PodGroup depends on it."""
+    unreadable: str = ""
+    """Why the object that describes the gang cannot be read; empty if it can."""
     owner: Owner | None = None
     """Owner of a PodGroup without pods, if that may be scaled to zero."""
+
+    @property
+    def name(self) -> str:
+        """Name of the PodGroup."""
+        return self.key.rpartition("/")[2]
 
     @cached_property
     def unannotated(self) -> tuple[Pod, ...]:
@@ -62,6 +75,7 @@ class AnnotatePods:
     """Write the name of the PodGroup into the annotation of pods."""
 
     pods: tuple[Pod, ...]
+    podgroup: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +97,38 @@ def decide(view: PodGroupView) -> list[Effect]:
     """
     podgroup = view.podgroup
     if not view.pods:
-        if podgroup is not None and _is_scaled_down(podgroup, view.owner):
+        if podgroup is not None and _is_left(view, podgroup):
             return [DeletePodGroup(podgroup)]
         return []
     effects: list[Effect] = []
     pod = template_of(view)
     if podgroup is None:
-        desired = build.build(pod, view.inherited)
+        desired = build.build(pod, view.inherited, name=view.name, gang=view.gang)
         effects.append(CreatePodGroup(desired))
-        effects += _warnings(pod, desired.spec.min_member, view.inherited)
-    elif view.unannotated and is_scalable(pod):
-        patch = build.merge_patch(podgroup, build.build(pod, view.inherited))
-        if patch:
-            effects.append(UpdatePodGroup(podgroup, patch))
+        effects += _warnings(pod, desired.spec.min_member, view)
+    elif view.unannotated and (patch := _patch(view, podgroup, pod)):
+        effects.append(UpdatePodGroup(podgroup, patch))
     if view.unannotated:
-        effects.append(AnnotatePods(view.unannotated))
+        effects.append(AnnotatePods(view.unannotated, view.name))
     return effects
+
+
+def _patch(view: PodGroupView, podgroup: PodGroup, pod: Pod) -> Mapping[str, Any]:
+    """Return the merge patch of a PodGroup that has got new pods; empty if none is needed."""
+    if view.gang is not None:
+        desired = build.build(pod, view.inherited, name=view.name, gang=view.gang)
+        return build.gang_patch(podgroup, desired)
+    if view.unreadable or not is_scalable(pod):
+        return {}
+    return build.merge_patch(podgroup, build.build(pod, view.inherited))
+
+
+def _is_left(view: PodGroupView, podgroup: PodGroup) -> bool:
+    """Whether a PodGroup without unfinished pods is not needed any more, and would not be deleted
+    with its owner."""
+    if annotation.is_of_pods(podgroup):
+        return not view.has_finished
+    return _is_scaled_down(podgroup, view.owner)
 
 
 def template_of(view: PodGroupView) -> Pod:
@@ -112,6 +142,11 @@ def is_scalable(pod: Pod) -> bool:
     """Whether the pod's controller may be scaled, and its pod template changed."""
     controller = pod.metadata.controller
     return controller is not None and controller.kind in _SCALABLE_KINDS
+
+
+def may_be_left(podgroup: PodGroup) -> bool:
+    """Whether a PodGroup may have to be deleted without an event of a pod."""
+    return annotation.is_of_pods(podgroup) or has_scalable_owner(podgroup)
 
 
 def has_scalable_owner(podgroup: PodGroup) -> bool:
@@ -132,15 +167,19 @@ def _is_scaled_down(podgroup: PodGroup, owner: Owner | None) -> bool:
     )
 
 
-def _warnings(pod: Pod, size: int, inherited: Mapping[str, str]) -> Iterator[RecordEvent]:
+def _warnings(pod: Pod, size: int, view: PodGroupView) -> Iterator[RecordEvent]:
     """Yield events on annotations that have no effect."""
+    if view.unreadable:
+        yield RecordEvent(pod, Event("GangUnknown", view.unreadable, warning=True))
     if value := build.ineffective_size(pod, size):
         text = (
             f"annotation {PODGROUP_MIN_MEMBER}={value} has no effect on a pod; "
             "put it on the pod's owner"
         )
         yield RecordEvent(pod, Event("GroupMinMemberIgnored", text, warning=True))
-    if value := build.ineffective_queue(pod, inherited):
+    if view.gang is not None:
+        return
+    if value := build.ineffective_queue(pod, view.inherited):
         text = (
             f"annotation {PODGROUP_QUEUE}={value} has no effect on the pod's owner; "
             "put it into the pod template"

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from ..kube.client.client import PatchType
@@ -52,8 +53,9 @@ class PodGroupExecutor:
                 await self.podgroups.patch(podgroup.metadata, patch)
             case DeletePodGroup(podgroup):
                 await self.podgroups.delete(podgroup.metadata, unmodified=True)
-            case AnnotatePods(pods):
-                result = await run_concurrently(pods, self._annotate)
+            case AnnotatePods(pods, podgroup_name):
+                annotate = partial(self._annotate, podgroup_name)
+                result = await run_concurrently(pods, annotate)
                 if result.first_error is not None:
                     raise result.first_error
             case RecordEvent(pod, event):
@@ -73,9 +75,9 @@ class PodGroupExecutor:
             raise
         log.info("podgroup created", extra={"podgroup": view.key})
 
-    async def _annotate(self, pod: Pod) -> None:
+    async def _annotate(self, podgroup_name: str, pod: Pod) -> None:
         """Write the annotation if the pod is unmodified."""
-        annotations = {GROUP_NAME: pod.generated_podgroup_name}
+        annotations = {GROUP_NAME: podgroup_name}
         await self.pods[pod.spec.scheduler_name].patch(
             pod.metadata, {"metadata": {"annotations": annotations}}, kind=PatchType.STRATEGIC
         )

@@ -83,6 +83,13 @@ class NotificationStore:
         rows = await self._database.read(lambda db: db.execute(query).mappings().all())
         return [Notification(**row) for row in rows]
 
+    async def count_pending(self, now: datetime) -> int:
+        """Return how many notifications of events before *now* are stored, also those that wait
+        for their next attempt."""
+        query = sa.select(sa.func.count()).select_from(NOTIFICATIONS)
+        query = query.where(NOTIFICATIONS.c.created_at <= to_micros(now))
+        return await self._database.read(lambda db: db.execute(query).scalar_one())
+
     async def remove(self, id_: str) -> None:
         """Delete a notification that is delivered or given up."""
         query = sa.delete(NOTIFICATIONS).where(NOTIFICATIONS.c.id == id_)

@@ -2,22 +2,30 @@
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from support.embedded_apiserver import embedded_server
+from support.polling import wait_until_true
 from support.shell import Shell
 from typer.testing import CliRunner, Result
 
+from batholith.cli.jobs import kubernetes as in_process
+from batholith.cli.jobs.kubernetes import BUFFERED, InProcessTransport
 from batholith.cli.main import app
 from batholith.client import Job
+from batholith.httpserver.asgi import AsgiApp, Receive, Scope, Send
+from batholith.kube.client.config import Credentials
 from batholith.local.supervisor import kubeconfig
 from batholith.local.supervisor.kubeconfig import ClusterAccess
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS
+from batholith.model.names import CONFIGMAPS, JOBS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -83,6 +91,9 @@ async def test_the_working_directory_travels_and_is_owned_by_the_job(
     (owner,) = found["metadata"]["ownerReferences"]
     job = json.loads(await shell.out("job", name, "-o", "json"))
     assert (owner["kind"], owner["uid"]) == ("Job", job["uid"])
+    assert "batholith.io/submission" not in job["labels"]
+    assert not job["suspend"]
+    assert await kubernetes.out("wait", name, "--for", "Running") == f"jobs/{name}: Running\n"
     packed = base64.b64decode(found["binaryData"]["chunk"])
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
         assert "train.py" in archive.getnames()
@@ -92,6 +103,77 @@ async def test_the_working_directory_travels_and_is_owned_by_the_job(
     assert "initContainers" not in plain
     refused = await kubernetes.run("submit", "--workdir-rw", "--image", "x", "--", "true")
     assert (refused.exit_code, "the job has a copy" in refused.stderr) == (2, True)
+
+
+async def test_a_response_that_is_not_read_is_not_produced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    produced = 0
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal produced
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"line\n", "more_body": True})
+            produced += 1
+
+    @contextlib.asynccontextmanager
+    async def application(*_: object, **__: object) -> AsyncIterator[AsgiApp]:
+        yield endless
+
+    credentials = Credentials(server="http://127.0.0.1:1")
+    monkeypatch.setattr(in_process, "load_credentials", lambda *_, **__: credentials)
+    monkeypatch.setattr(in_process, "application", application)
+    transport = InProcessTransport(None, None, "")
+    try:
+        request = httpx.Request("GET", "http://app/logs")
+        response = await asyncio.to_thread(transport.handle_request, request)
+        body = iter(response.stream)  # type: ignore[arg-type]
+        for count in (BUFFERED, BUFFERED + 1, BUFFERED + 2):
+            await wait_until_true(lambda count=count: _equal(produced, count))  # type: ignore[misc]
+            await asyncio.sleep(0)
+            assert produced == count
+            assert await asyncio.to_thread(next, body) == b"line\n"
+        response.close()
+    finally:
+        transport.close()
+
+
+async def _equal(first: int, second: int) -> bool:
+    return first == second
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("step", ["create_configmaps", "complete_submission"])
+async def test_a_submission_that_is_killed_leaves_no_pods_that_wait_for_configmaps(
+    shell: Shell,
+    kubernetes: KubernetesShell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with monkeypatch.context() as patched:
+        patched.setattr(InProcessTransport, step, kill)
+        options = kubernetes.options
+        given = ["submit", *options, "--image", "busybox", "--", "sleep", "600"]
+        with pytest.raises(KilledError):
+            await asyncio.to_thread(CliRunner().invoke, app, given, catch_exceptions=False)
+    (left,) = json.loads(await kubernetes.out("jobs", "-o", "json"))
+    name = left["name"]
+    await shell.rest.cluster.wait_for_phase(JOBS, name, "Aborted", namespace=shell.namespace)
+    assert shell.rest.cluster.pods_of(name, namespace=shell.namespace) == []
+    explained = json.loads(await kubernetes.out("why", name, "-o", "json"))
+    assert "submission is not complete" in explained["cause"]
+    assert "cancel --delete" in explained["next_step"]
+    assert await kubernetes.out("cancel", "--delete", name)
 
 
 async def test_what_only_the_rest_api_stores_is_refused_by_name(

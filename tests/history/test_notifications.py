@@ -14,14 +14,17 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 from support.embedded_apiserver import embedded_server
 from support.history_world import FaultyDatabase
 from support.polling import wait_until_true
 from support.recorded_jobs import create, job, set_phase
 from support.rest import rest_at, running_api, sqlite
+from support.running_controller import FakeRecorder
 
-from batholith.api.history.destinations import Address, Destinations
+from batholith.api.history.metrics import NotificationMetrics
 from batholith.api.history.notifications import (
+    COUNT_INTERVAL,
     INITIAL_BACKOFF,
     KeyFileError,
     NotificationSender,
@@ -34,6 +37,7 @@ from batholith.api.history.tasks import HistorySettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, times
 from batholith.model.names import QUEUES
+from batholith.model.notification_destinations import Address, Destinations
 from batholith.model.notifications import NotifyEvent, Subscription
 from batholith.store.database import Database
 from batholith.store.notifications import MAX_AGE, NotificationStore
@@ -58,6 +62,9 @@ class World:
         self.key_file.write_bytes(KEY + b"\n")
         self.sent: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self.statuses: dict[str, int | OSError] = {}
+        self.registry = CollectorRegistry()
+        self.metrics = NotificationMetrics(self.registry)
+        self.recorder = FakeRecorder()
         self.addresses: dict[str, Sequence[Address]] = {}
         self.version = 0
         self.phases: tuple[PhaseEntry, ...] = ()
@@ -68,12 +75,15 @@ class World:
 
     def sender(self, *allowed: str) -> NotificationSender:
         settings = NotificationSettings(
-            key_file=self.key_file, destinations=Destinations.parse(allowed)
+            key_file=self.key_file,
+            destinations=Destinations.parse(allowed),
+            metrics=self.metrics,
         )
         return NotificationSender(
             cast(Database, self.database),
             settings,
             clock=self.clock,
+            recorder=self.recorder,
             post=self._post,
             resolve_host=self._resolve,
         )
@@ -89,6 +99,15 @@ class World:
         if isinstance(status, OSError):
             raise status
         return status
+
+    def attempts(self) -> dict[str, float]:
+        """Counted attempts by outcome."""
+        name = "batholith_notification_attempts_total"
+        samples = (each for family in self.registry.collect() for each in family.samples)
+        return {each.labels["outcome"]: each.value for each in samples if each.name == name}
+
+    def pending(self) -> float | None:
+        return self.registry.get_sample_value("batholith_notifications_pending")
 
     def events(self) -> list[str]:
         return [body["event"] for _, body, _ in self.sent]
@@ -294,6 +313,63 @@ async def test_a_notification_is_given_up_after_a_day(
     assert world.sent == []
     assert await world.stored() == []
     assert caplog.records[-1].__dict__["outcome"] == "given up"
+
+
+async def test_the_job_gets_an_event_of_what_is_not_sent(world: World) -> None:
+    await world.enter("Completed", url="https://127.0.0.1/secret-path")
+    await world.sender().send_due()
+    world.phases = ()
+    world.statuses[URL] = 503
+    await world.enter("Failed", uid="late")
+    await world.sender().send_due()
+    await world.clock.advance(MAX_AGE.total_seconds() + 1)
+    await world.sender().send_due()
+    assert world.recorder.events == [
+        ("Job", "train", "Warning", "NotificationRefused",
+         "127.0.0.1 is not notified of event end: 127.0.0.1 is not a public address, and not"
+         " permitted"),
+        ("Job", "train", "Warning", "NotificationGivenUp",
+         "example.org is not notified of event failure: not delivered within 1 day, 0:00:00"),
+    ]  # fmt: skip
+
+
+async def test_attempts_are_counted_by_their_outcome(world: World) -> None:
+    assert world.attempts() == dict.fromkeys(("delivered", "failed", "refused", "given_up"), 0)
+    other = "https://other.example/x"
+    world.statuses = {URL: 503}
+    for uid, url in (("a", URL), ("b", other), ("c", "https://127.0.0.1/")):
+        world.phases = ()
+        await world.enter("Completed", uid=uid, url=url)
+    await world.sender().send_due()
+    await world.clock.advance(INITIAL_BACKOFF)
+    await world.sender().send_due()
+    assert world.attempts() == {"delivered": 1, "failed": 2, "refused": 1, "given_up": 0}
+    await world.clock.advance(MAX_AGE.total_seconds())
+    await world.sender().send_due()
+    assert world.attempts()["given_up"] == 1
+
+
+async def test_notifications_that_are_not_delivered_are_counted(world: World) -> None:
+    world.statuses[URL] = 503
+    for uid in ("a", "b"):
+        world.phases = ()
+        await world.enter("Completed", uid=uid)
+    world.phases = ()
+    await world.enter("Running", NotifyEvent.TIME_LIMIT, uid="c", warn_after=1e6)  # of the future
+    running = asyncio.create_task(world.sender().run())
+    await world.clock.advance(COUNT_INTERVAL)
+    assert world.pending() == 2
+    world.statuses.clear()
+    await world.clock.advance(10 * COUNT_INTERVAL)
+    assert world.pending() == 0
+    world.phases = ()
+    world.statuses[URL] = 503
+    await world.enter("Failed", uid="d")
+    await world.clock.advance(COUNT_INTERVAL)
+    assert world.pending() == 1
+    running.cancel()
+    await asyncio.wait([running])
+    assert world.pending() == 0  # another replica counts it
 
 
 async def test_each_attempt_is_in_the_audit_log_without_the_path(

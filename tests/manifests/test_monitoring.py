@@ -16,7 +16,7 @@ from support.manifests import MANIFESTS, chart, of_kind
 
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import InformerReader
-from batholith.api.history.metrics import RecorderMetrics
+from batholith.api.history.metrics import NotificationMetrics, RecorderMetrics
 from batholith.api.http.metrics import ApiMetrics
 from batholith.api.streams.metrics import StreamMetrics
 from batholith.batch_ctrl.metrics import BatchJobMetrics
@@ -106,6 +106,7 @@ def exported_metrics() -> set[str]:
         FlowMetrics,
         JobMetrics,
         LeaderElectionMetrics,
+        NotificationMetrics,
         QueueMetrics,
         RecorderMetrics,
         ShardMetrics,

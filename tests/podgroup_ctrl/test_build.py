@@ -15,7 +15,8 @@ from batholith.podgroup_ctrl.build import (
     merge_owners,
     merge_patch,
 )
-from batholith.podgroup_ctrl.core_types import Pod, index_by_podgroup
+from batholith.podgroup_ctrl.core_types import Pod
+from batholith.podgroup_ctrl.groupers.registry import Grouping
 
 REQUESTS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
@@ -223,11 +224,11 @@ def test_network_topology_is_parsed(annotations: dict[str, str], topology: dict[
 
 def test_pod_is_indexed_until_it_has_another_podgroup() -> None:
     group = "scheduling.k8s.io/group-name"
-    assert index_by_podgroup(pod()) == ("d/podgroup-u1",)
-    assert index_by_podgroup(pod(metadata={"annotations": {group: "podgroup-u1"}})) == (
+    assert Grouping().index(pod()) == ("d/podgroup-u1",)
+    assert Grouping().index(pod(metadata={"annotations": {group: "podgroup-u1"}})) == (
         "d/podgroup-u1",
     )
-    assert index_by_podgroup(pod(metadata={"annotations": {group: "mine"}})) == ()
+    assert Grouping().index(pod(metadata={"annotations": {group: "mine"}})) == ()
 
 
 def usage(**spec: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.admission import admit, job, queue, task
+from support.admission import ObjectReaderStub, admit, job, queue, task
 from support.api_servers import (
     EmbeddedServerFactory,
     RealServerFactory,
@@ -16,7 +16,7 @@ from support.api_servers import (
     merge_patch,
     real_servers,
 )
-from support.cel_policies import RESOURCES, install, path_of, policies
+from support.cel_policies import RESOURCES, batch_job, install, path_of, policies
 from support.denial_phrases import CASES, filled
 from support.denials_on_servers import create_queues, denials
 from support.embedded_apiserver import RawResponse, Server
@@ -24,10 +24,11 @@ from support.polling import wait_until_true
 from support.realkube import RealKube
 from support.webhooks import serve_webhooks
 
-from batholith.admission import WEBHOOKS
+from batholith.admission import WEBHOOKS, AdmissionSettings
+from batholith.admission.annotations import batch_job_webhook
 from batholith.model import crds as definitions
-from batholith.model.admission import DeniedError, Webhook
-from batholith.model.names import JOBS, QUEUES
+from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
+from batholith.model.names import BATCH_JOBS, JOBS, QUEUES
 
 Json = dict[str, Any]
 
@@ -490,6 +491,45 @@ async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -
     assert text in await denial_message(server, body)
     with pytest.raises(DeniedError):
         admit(body)
+
+
+MALFORMED = (
+    ({"time-limit": "soon"}, "a time limit or estimate is no duration"),
+    ({"running-estimate": "-1h"}, "a time limit or estimate is no duration"),
+    ({"time-limit": "1h", "time-limit-warning": "2h"}, "must be less than batholith.io/time-limit"),
+    ({"notify": "ftp://x/"}, "batholith.io/notify]: must be a URL"),
+    ({"notify-events": "end"}, "batholith.io/notify-events]: must be some of"),
+)
+"""Annotations of a Job of batch/v1, and why they are denied."""
+WELL_FORMED = (
+    {"time-limit": "1h30m", "time-limit-warning": "90s", "running-estimate": "10m"},
+    {"notify": "https://x.example/", "notify-events": "end,failure"},
+    {"notify": "none", "begin": "whenever"},
+)
+
+
+async def test_annotations_of_jobs_of_batch_are_refused_without_webhooks(server: Server) -> None:
+    path = f"{BATCH_JOBS.path('default')}?dryRun=All"
+    for annotations, text in MALFORMED:
+        body = batch_job({f"batholith.io/{name}": value for name, value in annotations.items()})
+        response = await server.request("POST", path, body)
+        assert (response.status, text in str(response.body)) == (422, True), response.body
+        with pytest.raises(DeniedError, match=r"metadata\.annotations"):
+            admit_batch_job(body)
+    for annotations in WELL_FORMED:
+        body = batch_job({f"batholith.io/{name}": value for name, value in annotations.items()})
+        response = await server.request("POST", path, body)
+        assert response.status == 201, response.body
+        admit_batch_job(body)
+
+
+def admit_batch_job(body: Json) -> None:
+    validate = batch_job_webhook(AdmissionSettings()).validate
+    assert validate is not None
+    request = AdmissionRequest(
+        operation="CREATE", namespace="default", name="probe", object=body, old_object=None
+    )
+    validate(request, ObjectReaderStub())
 
 
 ACCEPTED: dict[str, Json] = {

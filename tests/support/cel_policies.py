@@ -8,6 +8,7 @@ from support.manifests import MANIFESTS
 from support.realkube import RealKube
 
 from batholith.model.names import (
+    BATCH_JOBS,
     CRONJOBS,
     HYPERNODES,
     JOBFLOWS,
@@ -76,10 +77,19 @@ def _probes() -> Iterator[tuple[Resource, Json]]:
     yield JOBFLOWS, _object(JOBFLOWS, {"flows": [undefined]})
     yield HYPERNODES, _object(HYPERNODES, {"tier": 1})
     yield JOBS, _object(JOBS, {})
+    yield BATCH_JOBS, batch_job({"batholith.io/notify": "x"})
     yield QUEUES, _object(QUEUES, {"parent": "probe"})
     yield PODGROUPS, _object(PODGROUPS, {"networkTopology": both})
     pod = _object(PODS, {"schedulerName": "volcano", "containers": [container]})
     yield PODS, pod | {"metadata": {"name": "probe", "annotations": annotations}}
+
+
+def batch_job(annotations: Json, **spec: Any) -> Json:
+    """A Job of batch/v1 that is valid but for its annotations."""
+    container = {"name": "main", "image": "busybox"}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    body = _object(BATCH_JOBS, {"template": template, **spec})
+    return body | {"metadata": {"name": "probe", "annotations": annotations}}
 
 
 def _object(resource: Resource, spec: Json) -> Json:

@@ -18,6 +18,7 @@ SOURCES = (
     *(f"base/{name}.yaml" for name in ("controllers", "scheduler", "admission", "webhooks")),
     *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
     "components/batch-jobs/batch-jobs.yaml",
+    "components/groupers/groupers.yaml",
     "components/training-jobs/training-jobs.yaml",
     "components/sharded-controllers/sharded-controllers.yaml",
     *(f"components/monitoring/{name}.yaml" for name in ("monitoring", "alerts", "dashboards")),
@@ -25,9 +26,11 @@ SOURCES = (
     "components/scheduling-gates/scheduling-gates.yaml",
     "components/rest-impersonation/rest-impersonation.yaml",
     "components/history/history.yaml",
+    "components/notifications/notification-events.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
         for subject in (
+            "annotation",
             "cronjob",
             "hypernode",
             "job",

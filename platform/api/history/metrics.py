@@ -1,6 +1,12 @@
-"""Metrics of the recorder of the history."""
+"""Metrics of the recorder of the history, and of the notifications that it sends."""
+
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+NotificationOutcome = Literal["delivered", "failed", "refused", "given up"]
+"""Of an attempt; ``failed`` is tried again."""
+_OUTCOMES: tuple[NotificationOutcome, ...] = ("delivered", "failed", "refused", "given up")
 
 
 class RecorderMetrics:
@@ -47,3 +53,30 @@ class RecorderMetrics:
         """Count *count* changes that were recorded at *now*."""
         self.records.labels(resource).inc(count)
         self.recorded_at.labels(resource).set(now)
+
+
+class NotificationMetrics:
+    """Counters of the notifications of one process; one per registry."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.attempts = Counter(
+            "batholith_notification_attempts",
+            "Attempts to send a notification, by what became of them.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in _OUTCOMES:
+            self.attempts.labels(_label(outcome))
+        self.pending = Gauge(
+            "batholith_notifications_pending",
+            "Notifications of past events that are not delivered yet.",
+            registry=registry,
+        )
+
+    def attempted(self, outcome: NotificationOutcome) -> None:
+        """Count an attempt."""
+        self.attempts.labels(_label(outcome)).inc()
+
+
+def _label(outcome: NotificationOutcome) -> str:
+    return outcome.replace(" ", "_")

@@ -18,15 +18,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...machinery.clock import Clock
+from ...machinery.event_recorder import Recorder, object_reference
+from ...model.meta import ObjectMeta
+from ...model.notification_destinations import Address, Destinations
 from ...store.database import Database, StoreUnavailableError
 from ...store.notifications import MAX_AGE, Notification, NotificationStore
 from ...store.records import from_micros
-from .destinations import Address, DestinationError, Destinations, resolve
+from ...wire.jobs import JobKindName
+from ..jobs.kinds import KINDS
+from .destinations import DestinationError, resolve
+from .metrics import NotificationMetrics, NotificationOutcome
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two looks for notifications that are due."""
+COUNT_INTERVAL = 15.0
+"""Seconds between two counts of the notifications that are not delivered."""
 MAX_HOSTS = 16
 """Hosts that are sent to at a time."""
 PER_HOST = 20
@@ -57,6 +65,7 @@ class NotificationSettings:
     key_file: Path
     """Read for each attempt, so that a new key takes effect."""
     destinations: Destinations = field(default_factory=Destinations)
+    metrics: NotificationMetrics = field(default_factory=NotificationMetrics)
 
     def key(self) -> bytes:
         """Return the key.
@@ -82,13 +91,16 @@ class NotificationSender:
         settings: NotificationSettings,
         *,
         clock: Clock,
+        recorder: Recorder | None = None,
         post: Post | None = None,
         resolve_host: Callable[[str, int], Awaitable[Sequence[Address]]] = resolve,
     ) -> None:
-        """Send by *post*, by default over HTTP."""
+        """Send by *post*, by default over HTTP. *recorder* gets events of what is not sent."""
         self._store = NotificationStore(database)
         self._settings = settings
+        self._metrics = settings.metrics
         self._clock = clock
+        self._recorder = recorder
         self._post = post or post_to_address
         self._resolve = resolve_host
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -96,12 +108,26 @@ class NotificationSender:
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._count_pending())
             while True:
                 try:
                     await self._start_due(tasks)
                 except StoreUnavailableError as error:
                     log.debug("cannot read notifications", extra={"error": str(error)})
                 await self._clock.sleep(INTERVAL)
+
+    async def _count_pending(self) -> None:
+        """Export how many are not delivered, until cancelled: then another replica does."""
+        pending = self._metrics.pending
+        try:
+            while True:
+                try:
+                    pending.set(await self._store.count_pending(self._clock.now()))
+                except StoreUnavailableError as error:
+                    log.debug("cannot count notifications", extra={"error": str(error)})
+                await self._clock.sleep(COUNT_INTERVAL)
+        finally:
+            pending.set(0)
 
     async def send_due(self) -> None:
         """Send what is due now to each host, and wait until it is sent."""
@@ -133,11 +159,13 @@ class NotificationSender:
         """Send one notification; return whether the host can be sent others."""
         now = self._clock.now()
         if now - from_micros(each.created_at) > MAX_AGE:
+            self._record(each, "NotificationGivenUp", f"not delivered within {MAX_AGE}")
             await self._finish(each, "given up", f"not delivered within {MAX_AGE}")
             return True
         try:
             status = await self._attempt(each)
         except DestinationError as error:
+            self._record(each, "NotificationRefused", str(error))
             await self._finish(each, "refused", str(error))
             return True
         except (OSError, KeyFileError, TimeoutError) as error:
@@ -175,12 +203,24 @@ class NotificationSender:
             headers = signed_headers(self._settings.key(), each.id, at, body)
             return await self._post(each.url, addresses, body, headers)
 
-    async def _finish(self, each: Notification, outcome: str, detail: str) -> None:
+    async def _finish(self, each: Notification, outcome: NotificationOutcome, detail: str) -> None:
         self._audit(each, outcome, detail)
         await self._store.remove(each.id)
 
-    def _audit(self, each: Notification, outcome: str, detail: str) -> None:
-        """Log an attempt. Paths of URLs are left out: they often contain a secret."""
+    def _record(self, each: Notification, reason: str, detail: str) -> None:
+        """Record an event of the job: nothing else tells its owner."""
+        if self._recorder is None:
+            return
+        kind, namespace, name = each.job.split("/")
+        resource = KINDS[JobKindName(kind)].resource
+        meta = ObjectMeta(namespace=namespace, name=name, uid=each.job_uid)
+        text = f"{each.host} is not notified of event {each.event}: {detail}"
+        self._recorder.record(
+            object_reference(resource, meta), type="Warning", reason=reason, message=text
+        )
+
+    def _audit(self, each: Notification, outcome: NotificationOutcome, detail: str) -> None:
+        """Count and log an attempt. Paths of URLs are left out: they often contain a secret."""
         extra = {
             "audit": "notification",
             "notification": each.id,
@@ -191,6 +231,7 @@ class NotificationSender:
             "outcome": outcome,
             "detail": detail,
         }
+        self._metrics.attempted(outcome)
         log.info("notification", extra=extra)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...kube.client.client import Client
+from ...kube.client.events import EventRecorder
 from ...kube.informer.informer import Informer
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
@@ -66,19 +67,28 @@ async def run_history(
         work = partial(run_retention, retention, clock, settings.metrics)
         tasks.create_task(supervise("history retention", work))
         if settings.record:
+            events = EventRecorder(client, component="batholith-api")
+            notifications = _notifications(settings, database, queues, clock=clock, events=events)
+            if notifications is not None:
+                tasks.create_task(events.run())
             recorder = HistoryRecorder(
                 client,
                 database,
                 clock=clock,
                 metrics=settings.metrics,
                 new_elector=settings.new_elector,
-                notifications=_notifications(settings, database, queues, clock),
+                notifications=notifications,
             )
             tasks.create_task(supervise("history election", recorder.run))
 
 
 def _notifications(
-    settings: HistorySettings, database: Database, queues: Informer[Queue], clock: Clock
+    settings: HistorySettings,
+    database: Database,
+    queues: Informer[Queue],
+    *,
+    clock: Clock,
+    events: EventRecorder,
 ) -> Notifications | None:
     if settings.notifications is None:
         return None
@@ -90,7 +100,7 @@ def _notifications(
     return Notifications(
         queues=annotations,
         wait_queues=queues.wait_synced,
-        sender=NotificationSender(database, settings.notifications, clock=clock),
+        sender=NotificationSender(database, settings.notifications, clock=clock, recorder=events),
     )
 
 

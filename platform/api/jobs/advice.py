@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...model.job_reasons import Reason
+from ...model.names import SUBMISSION
 from ...model.quantity import QuantityError, parse
 from ...wire.jobs import Explanation, JobSummary, Phase, WaitReason
 from .pod_views import JobPod
@@ -53,11 +54,14 @@ def advise(seen: Observed) -> Advice:
         return _of_pods(seen)
     if seen.reason is WaitReason.BLOCKED:
         return Advice(seen.summary, _unblock(seen.job.reason, seen.summary))
+    if seen.reason is WaitReason.SUSPENDED and SUBMISSION in seen.job.labels:
+        return Advice(seen.summary, f"if `batholith submit` was ended: {_SUBMIT_AGAIN}")
     if seen.reason in _UNRESPONSIVE and (advice := _unresponsive(seen)) is not None:
         return advice
     return Advice(seen.summary, _STEPS.get(seen.reason, ""))
 
 
+_SUBMIT_AGAIN = "use `batholith cancel --delete`, and submit it again"
 _OTHER_QUEUE = "submit it to another queue; `batholith queues` lists them"
 _STEPS: Mapping[WaitReason, str] = {
     WaitReason.SUSPENDED: "set spec.suspend to false",

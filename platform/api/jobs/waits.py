@@ -13,7 +13,7 @@ import msgspec
 from ...model import times
 from ...model.described_podgroup import podgroup_of
 from ...model.job_reasons import Reason
-from ...model.names import SCHEDULER_NAME, WHY
+from ...model.names import SCHEDULER_NAME, SUBMISSION, WHY
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue, QueueState
 from ...wire.jobs import Explanation, JobSummary, Phase, WaitReason
@@ -154,6 +154,9 @@ def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str]
     if job.phase in _STOPPING:
         text = f"the job is {job.phase}: {job.terminating} of its pods are being terminated"
         return False, WaitReason.STOPPING, text
+    if job.suspend and SUBMISSION in job.labels:
+        text = "its submission is not complete: its working directory is not stored yet"
+        return True, WaitReason.SUSPENDED, text
     if job.suspend:
         text = "the job is suspended by its spec; it starts once suspend is false"
         return True, WaitReason.SUSPENDED, text

@@ -8,6 +8,7 @@ from fastapi import Depends, Header, Path, Request
 
 from ...kube.client.client import Client
 from ...machinery.clock import Clock
+from ...model.notification_destinations import NotificationRules
 from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ...store.commands import CommandStore
 from ...store.history import HistoryStore
@@ -17,7 +18,6 @@ from ..caches import Caches
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
-from ..history.destinations import NotificationRules
 from ..http.idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from ..http.metrics import ApiMetrics
 from ..identity.audit import note_operation

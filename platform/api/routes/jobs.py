@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
 from ...model.names import NOTIFY, NOTIFY_EVENTS
+from ...model.notification_destinations import NotificationRules
 from ...model.notifications import NONE as NO_NOTIFICATIONS
 from ...model.notifications import errors_of
 from ...wire.jobs import JobSummary, Phase
-from ..history.destinations import NotificationRules
 from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
 from ..http.query_values import WHOLE_NUMBER, QueryFlag, QueryTime

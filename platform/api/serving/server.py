@@ -19,6 +19,7 @@ from ...machinery.clock import Clock
 from ...machinery.file_watcher import FileWatcher
 from ...machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ...model.names import SYSTEM_NAMESPACE
+from ...model.notification_destinations import NotificationRules
 from ...store.commands import CommandStore
 from ...store.database import Database, SchemaTooNewError, StoreError
 from ...store.history import HistoryStore
@@ -30,7 +31,6 @@ from ..caches import EVERYTHING, Caches, CacheScope
 from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
-from ..history.destinations import NotificationRules
 from ..history.tasks import HistorySettings, run_history
 from ..http.idempotency import IdempotencyService
 from ..http.metrics import ApiMetrics

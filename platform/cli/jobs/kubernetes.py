@@ -11,7 +11,7 @@ import queue
 import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,38 @@ from ...kube.client.client import Client as ApiClient
 from ...kube.client.config import load_credentials
 from ...kube.errors import ApiError, ConnectionLostError, NotSentError
 from ...machinery.clock import SystemClock
-from ...model.names import CONFIGMAPS, JOBS
+from ...model.names import CONFIGMAPS, JOBS, SUBMISSION, SUBMISSION_INCOMPLETE
 from ..submit.manifest import CHUNK_KEY, configmap_names
 from ..submit.packing import chunks
 from .shared import IN_PROCESS, CommandFailedError, key
+
+BUFFERED = 64
+"""Parts of a response that the application may produce before the first of them is read."""
+
+
+class _Messages:
+    """What the application has sent of a response; it waits while the command does not read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._slots = asyncio.Semaphore(BUFFERED)
+        self._queue: queue.SimpleQueue[Message | BaseException | None] = queue.SimpleQueue()
+
+    async def send(self, message: Message) -> None:
+        """Add a message; called in the loop of the application."""
+        await self._slots.acquire()
+        self._queue.put(message)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Add the end, with the error that has caused it."""
+        self._queue.put(error)
+
+    def get(self) -> Message | BaseException | None:
+        """Return the next message, an error, or ``None`` at the end; called in another thread."""
+        message = self._queue.get()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._slots.release)
+        return message
 
 
 class InProcessTransport(httpx.BaseTransport):
@@ -82,7 +110,7 @@ class InProcessTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Return the response of the application; its body is read as it is produced."""
-        messages: queue.SimpleQueue[Message | BaseException | None] = queue.SimpleQueue()
+        messages = _Messages(self._loop)
         body = request.read()
         task = asyncio.run_coroutine_threadsafe(self._call(request, body, messages), self._loop)
         start = messages.get()
@@ -96,12 +124,7 @@ class InProcessTransport(httpx.BaseTransport):
             stream=_Body(messages, task),
         )
 
-    async def _call(
-        self,
-        request: httpx.Request,
-        body: bytes,
-        messages: "queue.SimpleQueue[Message | BaseException | None]",
-    ) -> None:
+    async def _call(self, request: httpx.Request, body: bytes, messages: _Messages) -> None:
         sent = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -109,15 +132,12 @@ class InProcessTransport(httpx.BaseTransport):
                 return sent.pop()
             return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
-        async def send(message: Message) -> None:
-            messages.put(message)
-
         try:
-            await self._app(_scope_of(request), receive, send)
+            await self._app(_scope_of(request), receive, messages.send)
         except Exception as error:
-            messages.put(error)
+            messages.end(error)
         finally:
-            messages.put(None)
+            messages.end()
 
     def create_configmaps(self, namespace: str, bodies: Sequence[dict[str, Any]]) -> None:
         """Create ConfigMaps with the rights of the user.
@@ -128,11 +148,29 @@ class InProcessTransport(httpx.BaseTransport):
         """
 
         async def create() -> None:
-            assert self._client is not None  # noqa: S101
             for body in bodies:
-                await self._client.create(CONFIGMAPS, body, namespace=namespace)
+                await self._started_client.create(CONFIGMAPS, body, namespace=namespace)
 
         asyncio.run_coroutine_threadsafe(create(), self._loop).result()
+
+    def complete_submission(self, job: JobHandle) -> None:
+        """Let a job begin that was created suspended.
+
+        Raises:
+            ApiError: the API server rejects it.
+            ConnectionLostError, NotSentError: it does not respond.
+        """
+        patch = {
+            "metadata": {"uid": job.uid, "labels": {SUBMISSION: None}},
+            "spec": {"suspend": None},
+        }
+        write = self._started_client.patch(JOBS, job.name, patch, namespace=job.namespace)
+        asyncio.run_coroutine_threadsafe(write, self._loop).result()
+
+    @property
+    def _started_client(self) -> ApiClient:
+        assert self._client is not None  # noqa: S101
+        return self._client
 
     def close(self) -> None:
         """Stop the application."""
@@ -155,13 +193,38 @@ class KubernetesClient(Client):
         self.transport = transport
 
 
-def store_working_directory(client: Client, job: JobHandle, archive: bytes) -> None:
-    """Create the ConfigMaps with the working directory of a new job, owned by it.
+def submit_packed(client: Client, manifest: Mapping[str, Any], archive: bytes) -> JobHandle:
+    """Create a job, and then the ConfigMaps with its working directory, which it owns.
+
+    Until all of them exist it is suspended: if this process is killed in between, no pods wait for
+    ConfigMaps that nothing creates.
 
     Raises:
         CommandFailedError: they cannot be created; the job is deleted again.
     """
     assert isinstance(client, KubernetesClient)  # noqa: S101 - others pack nothing
+    job = client.jobs.submit(_suspended(manifest))
+    try:
+        client.transport.create_configmaps(job.namespace, _configmaps(job, archive))
+        client.transport.complete_submission(job)
+    except (ApiError, ConnectionLostError, NotSentError) as error:
+        text = f"the working directory cannot be stored: {error}; use --no-workdir"
+        try:
+            job.delete()
+        except ClientError as failure:
+            raise CommandFailedError(f"{text}; delete {key(job)}: {failure}") from None
+        raise CommandFailedError(f"{text}; {key(job)} is deleted again") from None
+    return job
+
+
+def _suspended(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = manifest["metadata"]
+    labels = {**metadata.get("labels", {}), SUBMISSION: SUBMISSION_INCOMPLETE}
+    spec = {**manifest["spec"], "suspend": True}
+    return {**manifest, "metadata": {**metadata, "labels": labels}, "spec": spec}
+
+
+def _configmaps(job: JobHandle, archive: bytes) -> list[dict[str, Any]]:
     owner = {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -171,7 +234,7 @@ def store_working_directory(client: Client, job: JobHandle, archive: bytes) -> N
         "blockOwnerDeletion": False,
     }
     names = configmap_names(job.name, archive)
-    bodies = [
+    return [
         {
             "metadata": {"name": name, "ownerReferences": [owner]},
             "immutable": True,
@@ -179,25 +242,12 @@ def store_working_directory(client: Client, job: JobHandle, archive: bytes) -> N
         }
         for name, chunk in zip(names, chunks(archive), strict=True)
     ]
-    try:
-        client.transport.create_configmaps(job.namespace, bodies)
-    except (ApiError, ConnectionLostError, NotSentError) as error:
-        text = f"the working directory cannot be stored: {error}; use --no-workdir"
-        try:
-            job.delete()
-        except ClientError as failure:
-            raise CommandFailedError(f"{text}; delete {key(job)}: {failure}") from None
-        raise CommandFailedError(f"{text}; {key(job)} is deleted again") from None
 
 
 class _Body(httpx.SyncByteStream):
     """The body of a response; closing it cancels the request."""
 
-    def __init__(
-        self,
-        messages: "queue.SimpleQueue[Message | BaseException | None]",
-        task: "Future[None]",
-    ) -> None:
+    def __init__(self, messages: _Messages, task: "Future[None]") -> None:
         self._messages = messages
         self._task = task
 

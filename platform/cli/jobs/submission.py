@@ -313,17 +313,16 @@ def create(
 
 
 def _submitted(client: "Client", submission: Submission) -> "JobHandle":
-    """Create a job, and then the ConfigMaps that its pods wait for: they are owned by it.
+    """Create a job, and what its pods need.
 
     Raises:
-        CommandFailedError: the ConfigMaps cannot be created; the job is deleted again.
+        CommandFailedError: the working directory cannot be stored; the job is deleted again.
     """
-    job = client.jobs.submit(submission.manifest)
-    if submission.archive:
-        from .kubernetes import store_working_directory
+    if not submission.archive:
+        return client.jobs.submit(submission.manifest)
+    from .kubernetes import submit_packed
 
-        store_working_directory(client, job, submission.archive)
-    return job
+    return submit_packed(client, submission.manifest, submission.archive)
 
 
 def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:

@@ -207,6 +207,16 @@ class Admission:
             self._check_limits(attributes, obj)
         if obj is not None:
             self._check_pod_security(attributes, obj)
+        self._call_validators(attributes, obj)
+        self.dynamic.validate(attributes, obj)
+        if obj is not None and attributes.warnings is not None:
+            attributes.warnings.extend(
+                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
+            )
+        if obj is not None:
+            self._check_quotas(attributes, obj)
+
+    def _call_validators(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -216,13 +226,6 @@ class Admission:
             if webhook.warn is not None and attributes.warnings is not None:
                 request = _admission_request(attributes, obj)
                 attributes.warnings.extend(webhook.warn(request, self._lookup))
-        self.dynamic.validate(attributes, obj)
-        if obj is not None and attributes.warnings is not None:
-            attributes.warnings.extend(
-                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
-            )
-        if obj is not None:
-            self._check_quotas(attributes, obj)
 
     def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a pod that violates the level of its namespace; warn of templates that do."""
