@@ -206,6 +206,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "v1/replicationcontrollers", "apps/v1/deployments", "apps/v1/replicasets",
         "apps/v1/statefulsets",
     )},
+    "certificates.k8s.io/v1/certificatesigningrequests/approval": _STATUS,
     "v1/namespaces/finalize": {"update"},
     "v1/pods/attach": {"create", "get"},
     "v1/pods/binding": {"create"},

@@ -8,6 +8,7 @@ from ..kinds.groups import (
     ADMISSION,
     AUTHENTICATION,
     AUTHORIZATION,
+    CERTIFICATES,
     NETWORKING,
     RBAC,
     RESOURCE,
@@ -15,7 +16,7 @@ from ..kinds.groups import (
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import event_conversion
-from .strategies import BuiltInStrategy
+from .strategies import APPROVAL, BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
@@ -76,6 +77,7 @@ _NEW_EVENT_LABELS = {f"regarding.{name}": f"involvedObject.{name}" for name in _
     "type": "type",
     "reportingController": "reportingComponent",
 }
+_CSRS = _cluster(CERTIFICATES, "certificatesigningrequests", "CertificateSigningRequest")
 _ALL = ("all",)
 _EXTENSIONS = ("api-extensions",)
 _SELECTED_BY_REPLICAS = _label("status.replicas", missing="0")
@@ -245,9 +247,18 @@ _ACCESS = (
     ),
     _kind(_cluster(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"), verbs=_CREATE),
     _kind(
-        _cluster("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest"),
+        _CSRS,
         short_names=("csr",),
-        subresources=("status",),
+        subresources=(
+            Subresource(
+                "approval",
+                _CSRS.kind,
+                ("get", "patch", "update"),
+                CERTIFICATES,
+                status_strategy=BuiltInStrategy(_CSRS, APPROVAL),
+            ),
+            "status",
+        ),
         field_labels=_label("spec.signerName"),
     ),
     _kind(_cluster(RBAC, "clusterrolebindings", "ClusterRoleBinding")),

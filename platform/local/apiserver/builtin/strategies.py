@@ -8,11 +8,12 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, RBAC
+from ..kinds.groups import ADMISSION, CERTIFICATES, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
     batch_jobs,
+    certificate_requests,
     core_objects,
     cron_jobs,
     event_conversion,
@@ -166,6 +167,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate_status=job_status.validate_job_status,
         warnings=batch_jobs.job_warnings,
     ),
+    (CERTIFICATES, "CertificateSigningRequest"): StrategyHooks(
+        prepare_for_update=certificate_requests.prepare_for_update,
+        validate=certificate_requests.validate,
+        validate_status=certificate_requests.validate_status,
+        name_rule=certificate_requests.any_name,
+    ),
     ("coordination.k8s.io", "Lease"): StrategyHooks(
         default=stored_defaults.default_lease, validate=core_objects.validate_lease
     ),
@@ -195,6 +202,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
 }
 
 
+APPROVAL = StrategyHooks(
+    prepare_for_update=certificate_requests.prepare_for_approval,
+    validate_status=certificate_requests.validate_approval,
+    name_rule=certificate_requests.any_name,
+)
+"""Writes of the approval of a certificate request."""
+
+
 def finalizers_of(obj: Json) -> list[str]:
     """Its default finalizers."""
     return obj["metadata"].get("finalizers") or []
@@ -203,9 +218,9 @@ def finalizers_of(obj: Json) -> list[str]:
 class BuiltInStrategy:
     """Prunes, defaults and validates the objects of one built-in kind."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, hooks: StrategyHooks | None = None) -> None:
         self._resource = resource
-        self._hooks = _HOOKS.get((resource.group, resource.kind), _PLAIN)
+        self._hooks = hooks or _HOOKS.get((resource.group, resource.kind), _PLAIN)
         self.default = self._hooks.default
         self.prepare_for_update = self._hooks.prepare_for_update
         self.warnings = self._hooks.warnings

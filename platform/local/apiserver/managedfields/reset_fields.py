@@ -32,6 +32,8 @@ def reset_fields(kind: KindInfo, subresource: str) -> FieldSet:
     key = resource.group, resource.plural
     if subresource == "status":
         return _METADATA_AND_SPEC if kind.custom else _OF_STATUS.get(key, _SPEC)
+    if subresource == "approval":
+        return {"f:spec": {}, "f:status": {"f:certificate": {}}}
     if subresource == "finalize" and resource == names.NAMESPACES:
         return _STATUS
     if subresource or not kind.has_status:

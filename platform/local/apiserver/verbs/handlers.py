@@ -56,7 +56,6 @@ _UNSUPPORTED_SUBRESOURCES = {
     "pods": frozenset({"ephemeralcontainers", "proxy", "resize"}),
     "nodes": frozenset({"proxy"}),
     "services": frozenset({"proxy"}),
-    "certificatesigningrequests": frozenset({"approval"}),
 }
 """Subresources of Kubernetes that are not supported, by plural."""
 
@@ -271,7 +270,7 @@ class Handlers:
                 if kind.custom
                 else path_not_found()
             )
-        if subresource == "status":
+        if kind.writes_status(subresource):
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:
                 raise method_not_allowed(kind.resource)
