@@ -1,6 +1,7 @@
 """As test_conformance.py: conversations about single kinds."""
 
 import base64
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def register_conversation(conversation: Conversation) -> Conversation:
     return conversation
 
 
+@cache  # signatures are random
 def _signing_request(*organizations: str) -> str:
     key = ec.derive_private_key(7, ec.SECP256R1())
     names = [x509.NameAttribute(x509.NameOID.COMMON_NAME, "someone")]

@@ -214,13 +214,15 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
     "v1/pods/portforward": {"create", "get"},
+    **{f"v1/{plural}/proxy": {"create", "delete", "get", "patch", "update"} for plural in (
+        "nodes", "pods", "services",
+    )},
     "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/ephemeralcontainers",
-    "pods/p/proxy", "pods/p/resize", "services/s/proxy",
+    "pods/p/ephemeralcontainers", "pods/p/resize",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
 

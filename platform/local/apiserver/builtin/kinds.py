@@ -22,6 +22,7 @@ __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
 _CONNECT = ("create", "get")
 _CREATE = ("create",)
+_PROXY = ("create", "delete", "get", "patch", "update")
 
 _EVENTS_GROUP = "events.k8s.io"
 
@@ -98,7 +99,7 @@ _CORE = (
     _kind(
         names.NODES,
         short_names=("no",),
-        subresources=("status",),
+        subresources=("status", Subresource("proxy", "NodeProxyOptions", _PROXY, connects=True)),
         field_labels=_label("spec.unschedulable", missing="false"),
         status_on_create=True,
     ),
@@ -126,6 +127,7 @@ _CORE = (
             Subresource("attach", "PodAttachOptions", _CONNECT, connects=True),
             Subresource("exec", "PodExecOptions", _CONNECT, connects=True),
             Subresource("portforward", "PodPortForwardOptions", _CONNECT, connects=True),
+            Subresource("proxy", "PodProxyOptions", _PROXY, connects=True),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},
@@ -162,7 +164,7 @@ _CORE = (
         names.SERVICES,
         short_names=("svc",),
         categories=_ALL,
-        subresources=("status",),
+        subresources=("status", Subresource("proxy", "ServiceProxyOptions", _PROXY, connects=True)),
         field_labels=_label("spec.clusterIP", "spec.type"),
         delete_returns_object=True,
     ),

@@ -24,6 +24,7 @@ from . import (
     policy_validation,
     stored_defaults,
     webhook_validation,
+    workload_validation,
     workloads,
 )
 
@@ -66,7 +67,18 @@ def _prepare_crd_for_create(crd: Json) -> None:
 
 
 _PLAIN = StrategyHooks()
-_REPLICAS = StrategyHooks(default=workloads.default_replicas, validate=workloads.validate_workload)
+_REPLICA_COUNTS = (
+    "replicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas",
+)  # fmt: skip
+_REPLICA_STATUS = workload_validation.status_validator(
+    (*_REPLICA_COUNTS, "fullyLabeledReplicas"),
+    at_most_replicas=("fullyLabeledReplicas", "readyReplicas", "availableReplicas"),
+)
+_REPLICA_SET = StrategyHooks(
+    default=workloads.default_replicas,
+    validate=workload_validation.validate_replica_set,
+    validate_status=_REPLICA_STATUS,
+)
 _ROLE = StrategyHooks(name_rule=validation.path_segment_error)
 _BINDING = StrategyHooks(
     default=core_objects.default_binding,
@@ -112,7 +124,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("", "PodTemplate"): StrategyHooks(default=stored_defaults.default_pod_template),
     ("", "ReplicationController"): StrategyHooks(
-        default=workloads.default_replication_controller, validate=workloads.validate_workload
+        default=workloads.default_replication_controller,
+        validate=workload_validation.validate_replication_controller,
+        validate_status=_REPLICA_STATUS,
     ),
     ("", "Secret"): StrategyHooks(
         default=core_objects.default_secret, validate=core_objects.validate_secret
@@ -140,15 +154,48 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=_prepare_crd_for_create,
         validate=crds.validate_crd,
     ),
+    ("apps", "ControllerRevision"): StrategyHooks(
+        validate=workload_validation.validate_controller_revision
+    ),
     ("apps", "DaemonSet"): StrategyHooks(
-        default=workloads.default_daemon_set, validate=workloads.validate_workload
+        default=workloads.default_daemon_set,
+        validate=workload_validation.validate_daemon_set,
+        validate_status=workload_validation.status_validator(
+            (
+                "currentNumberScheduled",
+                "numberMisscheduled",
+                "desiredNumberScheduled",
+                "numberReady",
+                "observedGeneration",
+                "updatedNumberScheduled",
+                "numberAvailable",
+                "numberUnavailable",
+                "collisionCount",
+            )
+        ),
     ),
     ("apps", "Deployment"): StrategyHooks(
-        default=workloads.default_deployment, validate=workloads.validate_workload
+        default=workloads.default_deployment,
+        validate=workload_validation.validate_deployment,
+        validate_status=workload_validation.status_validator(
+            (*_REPLICA_COUNTS, "updatedReplicas", "unavailableReplicas", "collisionCount"),
+            at_most_replicas=("updatedReplicas", "readyReplicas", "availableReplicas"),
+        ),
     ),
-    ("apps", "ReplicaSet"): _REPLICAS,
+    ("apps", "ReplicaSet"): _REPLICA_SET,
     ("apps", "StatefulSet"): StrategyHooks(
-        default=workloads.default_stateful_set, validate=workloads.validate_workload
+        default=workloads.default_stateful_set,
+        validate=workload_validation.validate_stateful_set,
+        validate_status=workload_validation.status_validator(
+            (*_REPLICA_COUNTS, "currentReplicas", "updatedReplicas", "collisionCount"),
+            at_most_replicas=(
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "availableReplicas",
+            ),
+        ),
+        name_rule=validation.dns1123_label_error,
     ),
     ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
         default=core_objects.default_autoscaler
