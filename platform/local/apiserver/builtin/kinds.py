@@ -9,6 +9,7 @@ from ..kinds.groups import (
     AUTHENTICATION,
     AUTHORIZATION,
     CERTIFICATES,
+    FLOW_CONTROL,
     NETWORKING,
     RBAC,
     RESOURCE,
@@ -338,6 +339,16 @@ _OTHERS = (
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
     _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
+    _kind(
+        _cluster(FLOW_CONTROL, "flowschemas", "FlowSchema"),
+        subresources=("status",),
+        generation="spec",
+    ),
+    _kind(
+        _cluster(FLOW_CONTROL, "prioritylevelconfigurations", "PriorityLevelConfiguration"),
+        subresources=("status",),
+        generation="spec",
+    ),
     _kind(
         _cluster(RESOURCE, "deviceclasses", "DeviceClass"),
         delete_returns_object=True,

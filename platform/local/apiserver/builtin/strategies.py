@@ -8,7 +8,7 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, CERTIFICATES, RBAC
+from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
@@ -16,12 +16,15 @@ from . import (
     certificate_requests,
     core_objects,
     cron_jobs,
+    endpoint_validation,
     event_conversion,
+    flow_control,
     job_status,
     limit_range_validation,
     pod_defaults,
     pod_strategy,
     policy_validation,
+    service_validation,
     stored_defaults,
     webhook_validation,
     workload_validation,
@@ -91,7 +94,9 @@ _WEBHOOKS = StrategyHooks(
 
 _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "ConfigMap"): StrategyHooks(validate=core_objects.validate_config_map),
-    ("", "Endpoints"): StrategyHooks(default=core_objects.default_endpoints),
+    ("", "Endpoints"): StrategyHooks(
+        default=core_objects.default_endpoints, validate=endpoint_validation.validate_endpoints
+    ),
     ("", "Event"): StrategyHooks(validate=core_objects.validate_event),
     ("", "LimitRange"): StrategyHooks(
         default=stored_defaults.default_limit_range,
@@ -135,7 +140,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_service,
         prepare_for_create=core_objects.prepare_service_for_create,
         prepare_for_update=core_objects.prepare_service_for_update,
-        validate=core_objects.validate_service,
+        validate=service_validation.validate_service,
         name_rule=validation.dns1035_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
@@ -223,8 +228,22 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("coordination.k8s.io", "Lease"): StrategyHooks(
         default=stored_defaults.default_lease, validate=core_objects.validate_lease
     ),
-    ("discovery.k8s.io", "EndpointSlice"): StrategyHooks(default=core_objects.default_endpoints),
+    ("discovery.k8s.io", "EndpointSlice"): StrategyHooks(
+        default=core_objects.default_endpoints,
+        validate=endpoint_validation.validate_endpoint_slice,
+        warnings=endpoint_validation.endpoint_slice_warnings,
+    ),
     ("events.k8s.io", "Event"): StrategyHooks(validate=event_conversion.validate_event),
+    (FLOW_CONTROL, "FlowSchema"): StrategyHooks(
+        default=flow_control.default_flow_schema,
+        validate=flow_control.validate_flow_schema,
+        validate_status=flow_control.validate_conditions,
+    ),
+    (FLOW_CONTROL, "PriorityLevelConfiguration"): StrategyHooks(
+        default=flow_control.default_priority_level,
+        validate=flow_control.validate_priority_level,
+        validate_status=flow_control.validate_conditions,
+    ),
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
         default=stored_defaults.default_ingress_class
     ),

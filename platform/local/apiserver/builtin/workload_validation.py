@@ -45,7 +45,7 @@ def validate_deployment(obj: Json, old: Json | None) -> list[FieldError]:
     errors = _validate_counts(
         spec, ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
     )
-    errors += _validate_selector(spec, "deployment") + _validate_template(obj, old)
+    errors += _validate_selected_template(obj, old, "deployment")
     strategy = spec.get("strategy", {})
     rolling, path = strategy.get("rollingUpdate"), "spec.strategy.rollingUpdate"
     if strategy.get("type") == "Recreate" and rolling is not None:
@@ -71,7 +71,7 @@ def validate_replica_set(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a ReplicaSet."""
     spec = obj.get("spec", {})
     errors = _validate_counts(spec, ("replicas", "minReadySeconds"))
-    errors += _validate_selector(spec, "deployment") + _validate_template(obj, old)
+    errors += _validate_selected_template(obj, old, "deployment")
     return errors + _validate_same_selector(spec, old)
 
 
@@ -101,7 +101,7 @@ def validate_stateful_set(obj: Json, old: Json | None) -> list[FieldError]:
     service = spec.get("serviceName", "")
     if old is None and service and (problem := validation.dns1123_label_error(service)):
         errors.append(invalid("spec.serviceName", service, problem))
-    errors += _validate_selector(spec, "statefulset") + _validate_template(obj, old)
+    errors += _validate_selected_template(obj, old, "statefulset")
     if old is not None:
         before = old.get("spec", {})
         changed = {key for key in spec.keys() | before.keys() if spec.get(key) != before.get(key)}
@@ -140,8 +140,7 @@ def validate_daemon_set(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a DaemonSet."""
     spec = obj.get("spec", {})
     errors = _validate_counts(spec, ("minReadySeconds", "revisionHistoryLimit"))
-    errors += _validate_selector(spec, "daemonset", is_required=False)
-    errors += _validate_template(obj, old)
+    errors += _validate_selected_template(obj, old, "daemonset")
     strategy = spec.get("updateStrategy", {})
     if strategy.get("type") == "RollingUpdate":
         rolling, path = strategy.get("rollingUpdate", {}), "spec.updateStrategy.rollingUpdate"
@@ -213,26 +212,30 @@ def _validate_counts(spec: Json, names: Iterable[str]) -> list[FieldError]:
     ]
 
 
-def _validate_selector(spec: Json, kind: str, *, is_required: bool = True) -> list[FieldError]:
-    """Validate the selector, which must select the labels of the template."""
-    errors: list[FieldError] = []
+def _validate_selected_template(obj: Json, old: Json | None, kind: str) -> list[FieldError]:
+    """Validate the selector, and the template, whose labels it must select."""
+    spec = obj.get("spec", {})
     selector = spec.get("selector")
-    if selector is None and is_required:
-        errors.append(required("spec.selector"))
-    elif selector is not None:
+    errors: list[FieldError] = []
+    if selector is not None:
         validate_selector(selector, "spec.selector", errors)
-        if not (selector.get("matchLabels") or selector.get("matchExpressions")):
-            text = f"empty selector is invalid for {kind}"
-            return [*errors, invalid("spec.selector", selector, text)]
+    elif kind != "daemonset":
+        errors.append(required("spec.selector"))
     labels = spec.get("template", {}).get("metadata", {}).get("labels", {})
     try:
         converted = msgspec.convert(selector, LabelSelector) if selector is not None else None
         matches = selectors.from_label_selector(converted).matches(labels)
     except (selectors.SelectorError, msgspec.ValidationError):
-        if is_required:
-            errors.append(invalid("spec.selector", selector, "invalid label selector"))
-        return errors
-    return errors if matches else [*errors, _not_selected(labels)]
+        if kind == "daemonset":
+            return errors + _validate_template(obj, old)
+        errors.append(invalid("spec.selector", selector, "invalid label selector"))
+        # As kube-apiserver: what is not selected is not looked at.
+        return errors + (_restart_errors(obj) if kind == "statefulset" else [])
+    if selector is not None and not any(selector.values()):
+        errors.append(invalid("spec.selector", selector, f"empty selector is invalid for {kind}"))
+    elif not matches:
+        errors.append(_not_selected(labels))
+    return errors + _validate_template(obj, old)
 
 
 def _not_selected(labels: Json) -> FieldError:
@@ -251,8 +254,12 @@ def _validate_template(obj: Json, old: Json | None) -> list[FieldError]:
     template = obj.get("spec", {}).get("template", {})
     if old is not None and template == old.get("spec", {}).get("template"):
         return []
-    errors = validate_template(template, "spec.template")
-    spec = template.get("spec", {})
+    return validate_template(template, "spec.template") + _restart_errors(obj)
+
+
+def _restart_errors(obj: Json) -> list[FieldError]:
+    """Return the errors of a template whose pods would end."""
+    spec, errors = obj.get("spec", {}).get("template", {}).get("spec", {}), []
     policy = spec.get("restartPolicy", "Always")
     if policy != "Always":
         errors.append(not_supported("spec.template.spec.restartPolicy", policy, ("Always",)))
@@ -275,7 +282,7 @@ def _validate_amount(value: Any, path: str, *, limited: bool = True) -> list[Fie
 
 
 def _amount(value: Any) -> int:
-    """Return a number, or that of a percentage; 0 for other texts."""
+    """Return a number, or that of a text, with or without a percent sign; 0 for other texts."""
     if isinstance(value, int):
         return value
-    return int(value.rstrip("%")) if _PERCENT.fullmatch(value) else 0
+    return int(value.rstrip("%")) if re.fullmatch(r"[0-9]+%?", value) else 0

@@ -19,6 +19,8 @@ _OF_STATUS: dict[tuple[str, str], FieldSet] = {
     },
     ("apps", "deployments"): {"f:spec": {}, "f:metadata": {"f:labels": {}}},
     _CSR: {"f:spec": {}, "f:status": {"f:conditions": {}}},
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"): _METADATA_AND_SPEC,
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"): _METADATA_AND_SPEC,
     ("storage.k8s.io", "volumeattachments"): _METADATA_AND_SPEC,
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _METADATA_AND_SPEC,
     ("resource.k8s.io", "resourceclaims"): _METADATA_AND_SPEC,
