@@ -44,6 +44,10 @@ async def _answer(request: web.Request) -> web.StreamResponse:
     )
 
 
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """Port of a program of a pod."""
@@ -157,7 +161,7 @@ async def test_of_nodes_only_the_agents_are_reached(server: EmbeddedServer, port
     context.load_cert_chain(server.pki.agent.certificate, server.pki.agent.key)
     context.verify_mode = ssl.CERT_REQUIRED
     application = web.Application()
-    application.router.add_get("/healthz", lambda _: _text("ok"))
+    application.router.add_get("/healthz", _healthz)
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
@@ -173,10 +177,6 @@ async def test_of_nodes_only_the_agents_are_reached(server: EmbeddedServer, port
         assert response.status == 400
     finally:
         await stop_server(runner)
-
-
-async def _text(text: str) -> web.Response:
-    return web.Response(text=text)
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ class Handlers:
 
     def _review(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         renderer = _renderer(request, kind)
-        if renderer.output_format.as_kind:
+        if renderer.output_format.as_kind == "Table":
             raise not_acceptable(ACCEPTED)
         call = self._write_request(request, kind, request_info, CREATE)
         obj = decode_body(request, kind=kind)
