@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi changelog requirements
+.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi changelog requirements conformance
 
 # The tests compile as much as they run without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,6 +62,11 @@ bench-realkube: venv
 chart: venv
 	@echo "==> generating the chart's templates from manifests/base and manifests/components"
 	@$(PY) tests/tools/chart.py
+
+# FOCUS is a regular expression of cases: FOCUS='\[sig-apps\].*\[Conformance\]'
+conformance: venv
+	@echo "==> running Kubernetes' conformance cases on an embedded cluster (needs Go; hours)"
+	@PYTHONPATH=tests $(PY) -m conformance.run $(if $(FOCUS),--focus '$(FOCUS)')
 
 crds: venv
 	@echo "==> generating the custom resource definitions (needs tests/realkube/build)"

@@ -1,31 +1,15 @@
 """The same requests to the embedded and to a real API server get the same responses.
 
-A conversation is a series of requests. Wording, times, versions, uids and `managedFields` may
-differ.
+Further conversations are in test_conformance_of_kinds.py.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.api_servers import RealServerFactory
-from support.embedded_apiserver import (
-    MAPS,
-    MERGE,
-    PODS,
-    RawResponse,
-    Server,
-    config_map,
-    embedded_server,
-    pod,
-)
-from support.polling import wait_until_true
-from support.response_comparison import ResponseComparison
-
-from batholith.model import crds
+from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.embedded_apiserver import MAPS, MERGE, PODS, config_map, pod
 
 Json = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -52,44 +36,6 @@ EXPECTED_DIFFERENCES = {
 """By conversation: substrings of accepted differences, and why; see docs/differences.md."""
 
 
-class RecordedConversation:
-    """Sends requests to one server and records the responses."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.responses: list[tuple[str, RawResponse]] = []
-
-    async def __call__(
-        self, method: str, path: str, body: object = None, kind: str = "application/json"
-    ) -> Any:
-        """Send a request; return the body of the response."""
-        response = await self._server.request(method, path, body, content_type=kind)
-        self.responses.append((f"{method} {path} {body}"[:300], response))
-        return response.body
-
-    async def wait_status(self, status: int, *request: Any) -> None:
-        """Wait, without recording it, until a request gets *status*."""
-
-        async def has_status() -> bool:
-            return (await self._server.request(*request)).status == status
-
-        await wait_until_true(has_status)
-
-    async def record_watches(
-        self, paths: Sequence[str], write: Callable[[], Awaitable[Any]]
-    ) -> None:
-        """Record what watches of *paths* send up to the object that *write* writes."""
-        async with AsyncExitStack() as stack:
-            watching = [await stack.enter_async_context(self._server.watch(path)) for path in paths]
-            last = (await write())["metadata"]["resourceVersion"]
-            for path, lines in zip(paths, watching, strict=True):
-                events = [await lines.next()]
-                while _is_bookmark(events[-1]) or _version(events[-1]) != last:
-                    events.append(await lines.next())
-                self.responses.append((f"GET {path}", RawResponse(lines.status, events)))
-
-
-Conversation = Callable[[RecordedConversation], Awaitable[None]]
 CONVERSATIONS: dict[str, Conversation] = {}
 
 
@@ -542,66 +488,9 @@ async def other_kinds(send: RecordedConversation) -> None:
     await send("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
 
 
-def normalised(value: Any) -> Any:
-    """*value* without fields that may differ.
-
-    These are managed fields, objects that the server creates, bookmarks without content, kinds of
-    list items, and the order of kinds.
-    """
-    if isinstance(value, list):
-        return [normalised(each) for each in value if not _is_noise(each)]
-    if not isinstance(value, dict):
-        return value
-    kept = {key: normalised(each) for key, each in value.items() if key != "managedFields"}
-    if isinstance(items := kept.get("items"), list):
-        kept["items"] = [
-            {key: each for key, each in item.items() if key not in ("kind", "apiVersion")}
-            for item in items
-        ]
-    if kept.get("kind") == "APIResourceList":
-        kept["resources"].sort(key=lambda each: str(each["name"]))
-    return kept
-
-
-def _is_noise(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    metadata = (value.get("object") or value).get("metadata") or {}
-    if _is_bookmark(value):
-        return "annotations" not in metadata
-    return metadata.get("name") == "kube-root-ca.crt"
-
-
-def _is_bookmark(value: Json) -> bool:
-    return bool(value.get("type") == "BOOKMARK")
-
-
-def _version(event: Json) -> str:
-    version: str = event["object"]["metadata"]["resourceVersion"]
-    return version
-
-
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
 async def test_both_servers_return_the_same(
     conversation: Conversation, real: RealServerFactory, tmp_path: Path
 ) -> None:
-    async with real.start(tmp_path) as one, embedded_server(tmp_path, crds=crds.load()) as other:
-        theirs, ours = RecordedConversation(one), RecordedConversation(other)
-        await asyncio.gather(conversation(theirs), conversation(ours))
-    comparison = ResponseComparison()
-    found = []
-    for (request, wanted), (_, got) in zip(theirs.responses, ours.responses, strict=True):
-        differs = (
-            comparison.differences(normalised(wanted.body), normalised(got.body))
-            if wanted.status == got.status
-            else [f"status {got.status} instead of {wanted.status}: {got.body} {wanted.body}"]
-        )
-        if ("Warning" in wanted.headers) != ("Warning" in got.headers):
-            differs.append(f"warning {got.headers.get('Warning')}")
-        found += [f"{request}: {each}" for each in differs]
     known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
-    unexpected = [each for each in found if not any(difference in each for difference in known)]
-    assert not unexpected, "\n".join(unexpected)
-    assert [
-        difference for difference in known if not any(difference in each for each in found)
-    ] == []
+    await assert_same_responses(conversation, real, tmp_path, known)

@@ -34,12 +34,6 @@ EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
     "Service": {".spec.clusterIP": "addresses of another network"},
     "DaemonSet": {".metadata.annotations": "the generation of an API that was removed"},
     "Job": {"controller-uid": "not the same Job"},
-    "CertificateSigningRequest": {
-        ".spec.extra": "requests are only stored, without the user that created them",
-        ".spec.groups": "likewise",
-        ".spec.uid": "likewise",
-        ".spec.username": "likewise",
-    },
     "VolumeAttributesClass": {".metadata.finalizers": "nothing uses such a class"},
 }
 """By kind: substrings of accepted differences, and why; see docs/differences.md."""

@@ -59,7 +59,7 @@ async def test_a_directive_of_the_wrong_type_is_rejected(server: EmbeddedServer)
     assert (response.status, response.body["reason"]) == (400, "BadRequest")
 
 
-@pytest.mark.parametrize("subresource", ["proxy", "resize"])
+@pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
 async def test_unsupported_subresources_of_pods_are_reported(
     server: EmbeddedServer, subresource: str
 ) -> None:

@@ -139,6 +139,21 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     assert (await server.request("GET", f"{SECRETS}/child")).status == 404
 
 
+async def test_objects_that_own_each_other_in_a_circle_are_deleted_in_the_foreground(
+    server: Server,
+) -> None:
+    created = [await server.create(SECRETS, owned(f"s{number}")) for number in range(3)]
+    for index, obj in enumerate(created):
+        child = owned("", created[index - 1], kind="Secret", blockOwnerDeletion=True)
+        body = {"metadata": {"ownerReferences": child["metadata"]["ownerReferences"]}}
+        path = f"{SECRETS}/{obj['metadata']['name']}"
+        assert (await server.request("PATCH", path, body, content_type=MERGE)).status == 200
+    await wait_secrets_observed(server)
+    await server.request("DELETE", f"{SECRETS}/s0?propagationPolicy=Foreground")
+    for number in range(3):
+        await wait_deleted(server, SECRETS, f"s{number}")
+
+
 async def test_orphaned_dependents_are_kept(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
@@ -206,6 +221,36 @@ async def test_a_namespace_gets_default_objects_and_its_content_is_deleted_with_
     await server.request("PATCH", f"{inside}/a", body, content_type=MERGE)
     await wait_deleted(server, NAMESPACES_PATH, "space")
     assert (await server.get(inside))["items"] == []
+
+
+async def test_the_pods_of_a_namespace_are_deleted_before_everything_else(server: Server) -> None:
+    await server.create(NAMESPACES_PATH, {"metadata": {"name": "space"}})
+    space = f"{NAMESPACES_PATH}/space"
+
+    async def account_exists() -> bool:
+        return (await server.request("GET", f"{space}/serviceaccounts/default")).status == 200
+
+    await wait_until_true(account_exists)
+    held = pod("p")
+    held["metadata"]["finalizers"] = ["ex.io/hold"]
+    await server.create(f"{space}/pods", held)
+    await server.create(f"{space}/configmaps", config_map("a"))
+    await server.request("DELETE", space)
+    async with server.watch(f"{space}/pods?watch=1") as lines:
+        event = await lines.next()
+        while "deletionTimestamp" not in event["object"]["metadata"]:
+            event = await lines.next()
+    async with server.watch(
+        f"{NAMESPACES_PATH}?watch=1&fieldSelector=metadata.name%3Dspace"
+    ) as lines:
+        event = await lines.next()
+        while "conditions" not in event["object"]["status"]:
+            event = await lines.next()
+    remaining = await server.get(f"{space}/configmaps/a")
+    assert "deletionTimestamp" not in remaining["metadata"]
+    body = {"metadata": {"finalizers": None}}
+    await server.request("PATCH", f"{space}/pods/p", body, content_type=MERGE)
+    await wait_deleted(server, NAMESPACES_PATH, "space")
 
 
 async def test_system_namespaces_cannot_be_deleted(server: Server) -> None:

@@ -31,6 +31,7 @@ from support.enforcement_rows import (
     warned,
 )
 from support.kubectl import Kubectl, needs_kubectl
+from support.samples import MINIMAL_FIELDS
 
 from batholith.local.apiserver.builtin.unenforced import UNENFORCED_KINDS
 from batholith.model import crds, names
@@ -54,7 +55,6 @@ _DEVICE = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName":
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 _SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 _BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
-_SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
 _RULE = {"apiGroups": ["a.b"], "apiVersions": ["*"], "resources": ["c"], "operations": ["*"]}
 _POLICY_SPEC = {
     "matchConstraints": {"resourceRules": [_RULE]}, "validations": [{"expression": "true"}],
@@ -92,7 +92,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": enforced(f"{SERVER}/service_accounts/admission.py"),
     "v1/services": enforced("local/proxy/service_proxy.py", {"spec": {"ports": [{"port": 80}]}}),
-    "apps/v1/controllerrevisions": data({"revision": 1}),
+    "apps/v1/controllerrevisions": data({"revision": 1, "data": {}}),
     "apps/v1/daemonsets": enforced("local/workloads/daemon_sets.py", {"spec": _WORKLOAD}),
     "apps/v1/deployments": enforced("local/workloads/deployments.py", {"spec": _WORKLOAD}),
     "apps/v1/replicasets": enforced("local/workloads/replica_sets.py", {"spec": _WORKLOAD}),
@@ -114,7 +114,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "authorization.k8s.io/v1/selfsubjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/selfsubjectrulesreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/subjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
-    "certificates.k8s.io/v1/certificatesigningrequests": warned({"spec": _SIGNED}),
+    "certificates.k8s.io/v1/certificatesigningrequests": warned(
+        MINIMAL_FIELDS["CertificateSigningRequest"]
+    ),
     "rbac.authorization.k8s.io/v1/clusterrolebindings": enforced(_AUTHORIZER, _BINDING),
     "rbac.authorization.k8s.io/v1/clusterroles": enforced(_AUTHORIZER),
     "rbac.authorization.k8s.io/v1/rolebindings": enforced(_AUTHORIZER, _BINDING),
@@ -153,6 +155,12 @@ ROWS: Mapping[str, EnforcementRow] = {
         f"{SCHEDULER}/plugins/priority.py", {"value": 1}
     ),
     "coordination.k8s.io/v1/leases": data({"spec": {}}),
+    "flowcontrol.apiserver.k8s.io/v1/flowschemas": warned(
+        {"spec": {"priorityLevelConfiguration": {"name": "p"}}}
+    ),
+    "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations": warned(
+        {"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}}
+    ),
     "node.k8s.io/v1/runtimeclasses": warned({"handler": "h"}),
     "discovery.k8s.io/v1/endpointslices": enforced(
         "local/proxy/backends.py", {"addressType": "IPv4", "endpoints": []}
@@ -201,6 +209,8 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
         "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",
+        "flowcontrol.apiserver.k8s.io/v1/flowschemas",
+        "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
         "flow.volcano.sh/v1alpha1/jobflows", "flow.volcano.sh/v1alpha1/jobtemplates",
         "scheduling.volcano.sh/v1beta1/queues", "topology.volcano.sh/v1alpha1/hypernodes",
     )},
@@ -208,6 +218,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "v1/replicationcontrollers", "apps/v1/deployments", "apps/v1/replicasets",
         "apps/v1/statefulsets",
     )},
+    "certificates.k8s.io/v1/certificatesigningrequests/approval": _STATUS,
     "v1/namespaces/finalize": {"update"},
     "v1/pods/attach": {"create", "get"},
     "v1/pods/binding": {"create"},
@@ -215,13 +226,15 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
     "v1/pods/portforward": {"create", "get"},
+    **{f"v1/{plural}/proxy": {"create", "delete", "get", "patch", "update"} for plural in (
+        "nodes", "pods", "services",
+    )},
     "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/ephemeralcontainers",
-    "pods/p/proxy", "pods/p/resize", "services/s/proxy",
+    "pods/p/ephemeralcontainers", "pods/p/resize",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
 

@@ -132,3 +132,34 @@ async def test_responses_to_command_line_clients_are_indented(server: Server) ->
             assert lines[asked].count("\n") > 3, path
             assert json.loads(lines[asked]) == json.loads(plain)
             assert lines[asked].rstrip("\n") == indented.rstrip("\n"), path
+
+
+async def test_unknown_and_duplicate_fields_are_reported_in_the_order_of_the_body(
+    server: Server,
+) -> None:
+    body = (
+        b'{"metadata":{"name":"d","unknownMeta":1},"spec":{"unknownField":"foo","replicas":2,'
+        b'"replicas":3,"selector":{"matchLabels":{"app":"a"}},"template":{"metadata":{"labels":'
+        b'{"app":"a","app":"a"}},"spec":{"containers":[{"name":"c","image":"i","odd":1}]}}}}'
+    )
+    path = "/apis/apps/v1/namespaces/default/deployments?fieldValidation=Strict"
+    response = await server.request("POST", path, body)
+    assert response.status == 400
+    _, _, found = response.body["message"].partition("strict decoding error: ")
+    assert found == (
+        'unknown field "metadata.unknownMeta", unknown field "spec.unknownField", '
+        'duplicate field "spec.replicas", duplicate field "spec.template.metadata.labels.app", '
+        'unknown field "spec.template.spec.containers[0].odd"'
+    )
+
+
+async def test_reviews_are_no_tables(server: Server) -> None:
+    body = {"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    path = f"{AUTHORIZATION}/selfsubjectaccessreviews"
+    response = await server.request("POST", path, body, headers=accept)
+    assert (response.status, response.body["reason"]) == (406, "NotAcceptable")
+    accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
+    response = await server.request("POST", path, body, headers=accept)
+    assert (response.status, response.body["kind"]) == (201, "PartialObjectMetadata")
+    assert (await server.request("POST", path, body)).status == 201

@@ -92,6 +92,23 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
             "usages": ["client auth"],
         }
     },
+    "FlowSchema": {
+        "spec": {
+            "priorityLevelConfiguration": {"name": "p"},
+            "rules": [
+                {
+                    "subjects": [{"kind": "User", "user": {"name": "u"}}],
+                    "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/a/*"]}],
+                }
+            ],
+        }
+    },
+    "PriorityLevelConfiguration": {
+        "spec": {
+            "type": "Limited",
+            "limited": {"limitResponse": {"type": "Queue", "queuing": {}}},
+        }
+    },
     "ClusterRoleBinding": {"roleRef": _REFERENCE},
     "RoleBinding": {"roleRef": _REFERENCE},
     "Ingress": {

@@ -28,7 +28,12 @@ from .errors.status import (
 )
 from .http.auth import ANONYMOUS, COMPONENTS_GROUP, MASTERS_GROUP, Authenticator, User
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
-from .http.negotiation import DISCOVERY_VERSIONS, aggregated_version, wants_pretty
+from .http.negotiation import (
+    DISCOVERY_VERSIONS,
+    aggregated_version,
+    negotiate,
+    wants_pretty,
+)
 from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
 from .media_types import JSON, TEXT
@@ -179,7 +184,7 @@ class App:
             return self._health(request, path)
         if path == "/metrics":
             return Response(body=self.metrics.render(), content_type=CONTENT_TYPE)
-        if path.startswith(("/api", "/openapi/v3")):
+        if path.startswith(("/api", "/openapi/v")):
             return self._document(request, path)
         return _NOT_FOUND
 
@@ -197,6 +202,8 @@ class App:
         aggregated = ""
         if path in ("/api", "/apis"):
             aggregated = aggregated_version(request.headers.get("accept", ""))
+        elif path == "/openapi/v2":
+            negotiate(request.headers.get("accept", ""))
         found = self.catalog.document(path, aggregated=aggregated, address=self.address)
         if found is None:
             return _NOT_FOUND

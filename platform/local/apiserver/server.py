@@ -56,6 +56,7 @@ from .storage.stored_objects import StoredObject
 from .verbs.admission import Admission, LatestReader
 from .verbs.deletes import Deleter
 from .verbs.handlers import Handlers
+from .verbs.http_proxy import HttpProxy, ProxyKinds
 from .verbs.log_proxy import LogProxy
 from .verbs.pod_subresources import PodKinds, PodSubresources
 from .verbs.reads import Reader
@@ -161,6 +162,9 @@ class _ServerCore:
         self._deleter = deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
         self._log_proxy, streams = LogProxy(tls), StreamProxy(tls)
+        self._http_proxy = HttpProxy(
+            self._store, _proxy_kinds(self._catalog), self._dynamic.services, tls
+        )
         context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
         self._kubernetes_service = KubernetesServiceController(
             context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
@@ -189,6 +193,7 @@ class _ServerCore:
             pods=PodSubresources(
                 self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy, streams
             ),
+            proxy=self._http_proxy,
             token_requests=TokenRequests(self._writer, tokens, self._latest),
             authenticator=authenticator,
             authorizer=self._authorizer,
@@ -262,6 +267,7 @@ class _ServerCore:
             await committing
             await store.close()
             await self._log_proxy.close()
+            await self._http_proxy.close()
             await self._dynamic.close()
 
     async def _bootstrap(self) -> None:
@@ -322,6 +328,14 @@ def _pod_kinds(catalog: Catalog) -> PodKinds:
         pods=catalog.require(names.PODS),
         nodes=catalog.require(names.NODES),
         budgets=catalog.require(names.POD_DISRUPTION_BUDGETS),
+    )
+
+
+def _proxy_kinds(catalog: Catalog) -> ProxyKinds:
+    return ProxyKinds(
+        pods=catalog.require(names.PODS),
+        nodes=catalog.require(names.NODES),
+        services=catalog.require(names.SERVICES),
     )
 
 

@@ -54,7 +54,10 @@ class DynamicAdmission:
         )
         readers = Readers(namespace, catalog.kind_named, get, list_all, catalog.equivalents)
         self._policies = Policies(readers, authorizer)
-        self._client = WebhookClient(ServiceResolver(self._committed, self._committed_in))
+        self.services = ServiceResolver(self._committed, self._committed_in)
+        """Finds the endpoints of Services in the committed state."""
+
+        self._client = WebhookClient(self.services)
         self._stores: dict[ResourceStore, str] = {}
 
     def rebuild(self) -> None:

@@ -34,8 +34,8 @@ class ServiceResolver:
         self._get = get
         self._list_in = list_in
 
-    def resolve(self, namespace: str, name: str, port: int) -> Address:
-        """Return an address and port of the Service's *port*, any of several.
+    def resolve(self, namespace: str, name: str, port: int | str) -> Address:
+        """Return an address and port of the Service's *port*, a number or name; any of several.
 
         Raises:
             NoEndpointError: there is none.
@@ -45,7 +45,9 @@ class ServiceResolver:
             raise NoEndpointError(f'service "{name}" not found')
         spec = service.get("spec") or {}
         ports = spec.get("ports") or ()
-        wanted = next((each for each in ports if each.get("port") == port), None)
+        wanted = next(
+            (each for each in ports if port in (each.get("port"), each.get("name", ""))), None
+        )
         if wanted is None:
             raise NoEndpointError(f'no service port {port} found for service "{name}"')
         for source in (self._of_slices, self._of_endpoints, self._of_pods):

@@ -15,7 +15,7 @@ from ..errors.fields import (
     too_long,
 )
 from ..kinds.groups import RBAC
-from .enums import ACCESS_MODES, PROTOCOLS
+from .enums import ACCESS_MODES
 from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
@@ -23,7 +23,6 @@ Json = dict[str, Any]
 DATA_LIMIT = 1024 * 1024
 """Maximum bytes of the data of a ConfigMap or Secret."""
 
-_SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PREEMPTION = ("Never", "PreemptLowerPriority")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
@@ -142,6 +141,8 @@ def default_service(obj: Json) -> None:
     if spec.setdefault("sessionAffinity", "None") == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
         config.setdefault("timeoutSeconds", 10800)
+    elif spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
     for port in spec.get("ports", ()):
         port.setdefault("protocol", "TCP")
         if port.get("targetPort") in (None, 0, ""):
@@ -160,10 +161,19 @@ def prepare_service_for_create(obj: Json) -> None:
     _assign_addresses(obj["spec"])
 
 
+def is_headless_without_selector(spec: Json) -> bool:
+    """Whether a Service has no address, and its endpoints are written by another."""
+    return spec.get("clusterIP") == "None" and not spec.get("selector")
+
+
 def _assign_addresses(spec: Json) -> None:
     """Set the fields of addresses, which no field manager owns: they are no defaults."""
     if spec.get("type") == "ExternalName":
         return
+    if is_headless_without_selector(spec):
+        # Its endpoints are another's matter, and may have addresses of both families.
+        spec.setdefault("ipFamilies", ["IPv4", "IPv6"])
+        spec.setdefault("ipFamilyPolicy", "RequireDualStack")
     spec.setdefault("ipFamilies", ["IPv4"])
     spec.setdefault("ipFamilyPolicy", "SingleStack")
     if address := spec.get("clusterIP"):
@@ -179,66 +189,6 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
         if key not in spec and key in before:
             spec[key] = before[key]
     _assign_addresses(spec)
-
-
-_API_SERVER = ("default", "kubernetes")
-"""The Service whose address is that of the server itself, of either family."""
-
-
-def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a Service."""
-    spec = obj.get("spec", {})
-    kind = spec.get("type", "")
-    errors = []
-    if kind not in _SERVICE_TYPES:
-        errors.append(not_supported("spec.type", kind, _SERVICE_TYPES))
-    if kind == "ExternalName" and not spec.get("externalName"):
-        errors.append(required("spec.externalName"))
-    meta = obj["metadata"]
-    if (meta.get("namespace"), meta.get("name")) != _API_SERVER:
-        errors += _validate_families(spec)
-    ports = spec.get("ports", ())
-    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
-        errors.append(required("spec.ports"))
-    for index, port in enumerate(ports):
-        errors += _validate_service_port(port, f"spec.ports[{index}]", named=len(ports) > 1)
-    if old is not None:
-        before = old.get("spec", {})
-        same_kind = kind == before.get("type")
-        address = before.get("clusterIP")
-        if same_kind and address and spec.get("clusterIP") != address:
-            path = "spec.clusterIPs[0]"
-            errors.append(invalid(path, [spec.get("clusterIP", "")], "may not change once set"))
-    return errors
-
-
-def _validate_families(spec: Json) -> list[FieldError]:
-    """Reject what needs addresses of IPv6, which Services do not have here."""
-    errors = [
-        invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
-        for index, family in enumerate(spec.get("ipFamilies") or ())
-        if family == "IPv6"
-    ]
-    policy = spec.get("ipFamilyPolicy")
-    if policy == "RequireDualStack":
-        text = "this cluster is not configured for dual-stack services"
-        errors.append(invalid("spec.ipFamilyPolicy", policy, text))
-    return errors
-
-
-def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldError]:
-    errors = []
-    if named and not port.get("name"):
-        errors.append(required(f"{path}.name"))
-    number = port.get("port", 0)
-    if not 1 <= number <= 65535:
-        text = "must be between 1 and 65535, inclusive"
-        errors.append(invalid(f"{path}.port", number, text))
-        if port.get("targetPort") == number:  # the default
-            errors.append(invalid(f"{path}.targetPort", number, text))
-    if port.get("protocol") not in PROTOCOLS:
-        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), PROTOCOLS))
-    return errors
 
 
 def default_pvc(obj: Json) -> None:

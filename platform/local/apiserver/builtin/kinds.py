@@ -8,6 +8,8 @@ from ..kinds.groups import (
     ADMISSION,
     AUTHENTICATION,
     AUTHORIZATION,
+    CERTIFICATES,
+    FLOW_CONTROL,
     NETWORKING,
     RBAC,
     RESOURCE,
@@ -15,12 +17,13 @@ from ..kinds.groups import (
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import event_conversion
-from .strategies import BuiltInStrategy
+from .strategies import APPROVAL, BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
 _CONNECT = ("create", "get")
 _CREATE = ("create",)
+_PROXY = ("create", "delete", "get", "patch", "update")
 
 _EVENTS_GROUP = "events.k8s.io"
 
@@ -76,6 +79,7 @@ _NEW_EVENT_LABELS = {f"regarding.{name}": f"involvedObject.{name}" for name in _
     "type": "type",
     "reportingController": "reportingComponent",
 }
+_CSRS = _cluster(CERTIFICATES, "certificatesigningrequests", "CertificateSigningRequest")
 _ALL = ("all",)
 _EXTENSIONS = ("api-extensions",)
 _SELECTED_BY_REPLICAS = _label("status.replicas", missing="0")
@@ -96,7 +100,7 @@ _CORE = (
     _kind(
         names.NODES,
         short_names=("no",),
-        subresources=("status",),
+        subresources=("status", Subresource("proxy", "NodeProxyOptions", _PROXY, connects=True)),
         field_labels=_label("spec.unschedulable", missing="false"),
         status_on_create=True,
     ),
@@ -124,6 +128,7 @@ _CORE = (
             Subresource("attach", "PodAttachOptions", _CONNECT, connects=True),
             Subresource("exec", "PodExecOptions", _CONNECT, connects=True),
             Subresource("portforward", "PodPortForwardOptions", _CONNECT, connects=True),
+            Subresource("proxy", "PodProxyOptions", _PROXY, connects=True),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},
@@ -160,7 +165,7 @@ _CORE = (
         names.SERVICES,
         short_names=("svc",),
         categories=_ALL,
-        subresources=("status",),
+        subresources=("status", Subresource("proxy", "ServiceProxyOptions", _PROXY, connects=True)),
         field_labels=_label("spec.clusterIP", "spec.type"),
         delete_returns_object=True,
     ),
@@ -245,9 +250,18 @@ _ACCESS = (
     ),
     _kind(_cluster(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"), verbs=_CREATE),
     _kind(
-        _cluster("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest"),
+        _CSRS,
         short_names=("csr",),
-        subresources=("status",),
+        subresources=(
+            Subresource(
+                "approval",
+                _CSRS.kind,
+                ("get", "patch", "update"),
+                CERTIFICATES,
+                status_strategy=BuiltInStrategy(_CSRS, APPROVAL),
+            ),
+            "status",
+        ),
         field_labels=_label("spec.signerName"),
     ),
     _kind(_cluster(RBAC, "clusterrolebindings", "ClusterRoleBinding")),
@@ -325,6 +339,16 @@ _OTHERS = (
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
     _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
+    _kind(
+        _cluster(FLOW_CONTROL, "flowschemas", "FlowSchema"),
+        subresources=("status",),
+        generation="spec",
+    ),
+    _kind(
+        _cluster(FLOW_CONTROL, "prioritylevelconfigurations", "PriorityLevelConfiguration"),
+        subresources=("status",),
+        generation="spec",
+    ),
     _kind(
         _cluster(RESOURCE, "deviceclasses", "DeviceClass"),
         delete_returns_object=True,

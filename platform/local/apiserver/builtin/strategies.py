@@ -8,22 +8,27 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, RBAC
+from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
     batch_jobs,
+    certificate_requests,
     core_objects,
     cron_jobs,
+    endpoint_validation,
     event_conversion,
+    flow_control,
     job_status,
     limit_range_validation,
     pod_defaults,
     pod_strategy,
     policy_validation,
     quota_validation,
+    service_validation,
     stored_defaults,
     webhook_validation,
+    workload_validation,
     workloads,
 )
 
@@ -66,7 +71,18 @@ def _prepare_crd_for_create(crd: Json) -> None:
 
 
 _PLAIN = StrategyHooks()
-_REPLICAS = StrategyHooks(default=workloads.default_replicas, validate=workloads.validate_workload)
+_REPLICA_COUNTS = (
+    "replicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas",
+)  # fmt: skip
+_REPLICA_STATUS = workload_validation.status_validator(
+    (*_REPLICA_COUNTS, "fullyLabeledReplicas"),
+    at_most_replicas=("fullyLabeledReplicas", "readyReplicas", "availableReplicas"),
+)
+_REPLICA_SET = StrategyHooks(
+    default=workloads.default_replicas,
+    validate=workload_validation.validate_replica_set,
+    validate_status=_REPLICA_STATUS,
+)
 _ROLE = StrategyHooks(name_rule=validation.path_segment_error)
 _BINDING = StrategyHooks(
     default=core_objects.default_binding,
@@ -79,7 +95,9 @@ _WEBHOOKS = StrategyHooks(
 
 _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "ConfigMap"): StrategyHooks(validate=core_objects.validate_config_map),
-    ("", "Endpoints"): StrategyHooks(default=core_objects.default_endpoints),
+    ("", "Endpoints"): StrategyHooks(
+        default=core_objects.default_endpoints, validate=endpoint_validation.validate_endpoints
+    ),
     ("", "Event"): StrategyHooks(validate=core_objects.validate_event),
     ("", "LimitRange"): StrategyHooks(
         default=stored_defaults.default_limit_range,
@@ -112,7 +130,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("", "PodTemplate"): StrategyHooks(default=stored_defaults.default_pod_template),
     ("", "ReplicationController"): StrategyHooks(
-        default=workloads.default_replication_controller, validate=workloads.validate_workload
+        default=workloads.default_replication_controller,
+        validate=workload_validation.validate_replication_controller,
+        validate_status=_REPLICA_STATUS,
     ),
     ("", "ResourceQuota"): StrategyHooks(
         validate=quota_validation.validate_quota,
@@ -126,7 +146,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_service,
         prepare_for_create=core_objects.prepare_service_for_create,
         prepare_for_update=core_objects.prepare_service_for_update,
-        validate=core_objects.validate_service,
+        validate=service_validation.validate_service,
         name_rule=validation.dns1035_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
@@ -145,15 +165,48 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=_prepare_crd_for_create,
         validate=crds.validate_crd,
     ),
+    ("apps", "ControllerRevision"): StrategyHooks(
+        validate=workload_validation.validate_controller_revision
+    ),
     ("apps", "DaemonSet"): StrategyHooks(
-        default=workloads.default_daemon_set, validate=workloads.validate_workload
+        default=workloads.default_daemon_set,
+        validate=workload_validation.validate_daemon_set,
+        validate_status=workload_validation.status_validator(
+            (
+                "currentNumberScheduled",
+                "numberMisscheduled",
+                "desiredNumberScheduled",
+                "numberReady",
+                "observedGeneration",
+                "updatedNumberScheduled",
+                "numberAvailable",
+                "numberUnavailable",
+                "collisionCount",
+            )
+        ),
     ),
     ("apps", "Deployment"): StrategyHooks(
-        default=workloads.default_deployment, validate=workloads.validate_workload
+        default=workloads.default_deployment,
+        validate=workload_validation.validate_deployment,
+        validate_status=workload_validation.status_validator(
+            (*_REPLICA_COUNTS, "updatedReplicas", "unavailableReplicas", "collisionCount"),
+            at_most_replicas=("updatedReplicas", "readyReplicas", "availableReplicas"),
+        ),
     ),
-    ("apps", "ReplicaSet"): _REPLICAS,
+    ("apps", "ReplicaSet"): _REPLICA_SET,
     ("apps", "StatefulSet"): StrategyHooks(
-        default=workloads.default_stateful_set, validate=workloads.validate_workload
+        default=workloads.default_stateful_set,
+        validate=workload_validation.validate_stateful_set,
+        validate_status=workload_validation.status_validator(
+            (*_REPLICA_COUNTS, "currentReplicas", "updatedReplicas", "collisionCount"),
+            at_most_replicas=(
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "availableReplicas",
+            ),
+        ),
+        name_rule=validation.dns1123_label_error,
     ),
     ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
         default=core_objects.default_autoscaler
@@ -172,11 +225,31 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate_status=job_status.validate_job_status,
         warnings=batch_jobs.job_warnings,
     ),
+    (CERTIFICATES, "CertificateSigningRequest"): StrategyHooks(
+        prepare_for_update=certificate_requests.prepare_for_update,
+        validate=certificate_requests.validate,
+        validate_status=certificate_requests.validate_status,
+        name_rule=certificate_requests.any_name,
+    ),
     ("coordination.k8s.io", "Lease"): StrategyHooks(
         default=stored_defaults.default_lease, validate=core_objects.validate_lease
     ),
-    ("discovery.k8s.io", "EndpointSlice"): StrategyHooks(default=core_objects.default_endpoints),
+    ("discovery.k8s.io", "EndpointSlice"): StrategyHooks(
+        default=core_objects.default_endpoints,
+        validate=endpoint_validation.validate_endpoint_slice,
+        warnings=endpoint_validation.endpoint_slice_warnings,
+    ),
     ("events.k8s.io", "Event"): StrategyHooks(validate=event_conversion.validate_event),
+    (FLOW_CONTROL, "FlowSchema"): StrategyHooks(
+        default=flow_control.default_flow_schema,
+        validate=flow_control.validate_flow_schema,
+        validate_status=flow_control.validate_conditions,
+    ),
+    (FLOW_CONTROL, "PriorityLevelConfiguration"): StrategyHooks(
+        default=flow_control.default_priority_level,
+        validate=flow_control.validate_priority_level,
+        validate_status=flow_control.validate_conditions,
+    ),
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
         default=stored_defaults.default_ingress_class
     ),
@@ -201,6 +274,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
 }
 
 
+APPROVAL = StrategyHooks(
+    prepare_for_update=certificate_requests.prepare_for_approval,
+    validate_status=certificate_requests.validate_approval,
+    name_rule=certificate_requests.any_name,
+)
+"""Writes of the approval of a certificate request."""
+
+
 def finalizers_of(obj: Json) -> list[str]:
     """Its default finalizers."""
     return obj["metadata"].get("finalizers") or []
@@ -209,9 +290,9 @@ def finalizers_of(obj: Json) -> list[str]:
 class BuiltInStrategy:
     """Prunes, defaults and validates the objects of one built-in kind."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, hooks: StrategyHooks | None = None) -> None:
         self._resource = resource
-        self._hooks = _HOOKS.get((resource.group, resource.kind), _PLAIN)
+        self._hooks = hooks or _HOOKS.get((resource.group, resource.kind), _PLAIN)
         self.default = self._hooks.default
         self.prepare_for_update = self._hooks.prepare_for_update
         self.warnings = self._hooks.warnings

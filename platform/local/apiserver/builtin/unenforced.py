@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ....model import unscheduled_fields
 from ....model.names import Resource
 from ....model.service_network import HEADLESS
-from ..kinds.groups import ADMISSION, NETWORKING, RESOURCE, STORAGE
+from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
 
 Json = dict[str, Any]
@@ -30,6 +30,7 @@ _RUN = "run"
 _ENFORCED = "enforced"
 _USED = "used"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
+_NO_QUEUES = "it handles all requests at once, without queues"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
@@ -45,6 +46,8 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
+    (FLOW_CONTROL, "FlowSchema"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
+    (FLOW_CONTROL, "PriorityLevelConfiguration"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
     (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
     (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),

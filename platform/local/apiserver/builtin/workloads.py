@@ -1,15 +1,10 @@
-"""Defaults and validation of the workload kinds of the group apps."""
+"""Defaults of the workload kinds of the group apps; see also :mod:`.workload_validation`."""
 
 from typing import Any
 
-from ..errors.fields import IMMUTABLE, NOT_NEGATIVE, FieldError, invalid, not_supported, required
 from .pod_defaults import default_template
-from .pod_validation import validate_template
-from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
-
-_COUNTS = ("replicas", "minReadySeconds", "revisionHistoryLimit")
 
 
 def default_deployment(obj: Json) -> None:
@@ -48,8 +43,11 @@ def default_stateful_set(obj: Json) -> None:
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
     strategy = spec.setdefault("updateStrategy", {})
-    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+        strategy.setdefault("rollingUpdate", {})
+    if strategy["type"] == "RollingUpdate" and "rollingUpdate" in strategy:
+        strategy["rollingUpdate"].setdefault("partition", 0)
     spec.setdefault("revisionHistoryLimit", 10)
     retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     retention.setdefault("whenDeleted", "Retain")
@@ -70,40 +68,3 @@ def default_daemon_set(obj: Json) -> None:
         rolling.setdefault("maxUnavailable", 1)
         rolling.setdefault("maxSurge", 0)
     spec.setdefault("revisionHistoryLimit", 10)
-
-
-def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a kind that keeps pods of one template running."""
-    spec = obj.get("spec", {})
-    errors = _validate_counts(spec)
-    template = spec.get("template", {})
-    if obj.get("kind") != "ReplicationController":
-        errors += _validate_selector(spec, template)
-        if old is not None and spec.get("selector") != old.get("spec", {}).get("selector"):
-            errors.append(invalid("spec.selector", spec.get("selector"), IMMUTABLE))
-    if old is None or template != old.get("spec", {}).get("template"):
-        errors += validate_template(template, "spec.template")
-        policy = template.get("spec", {}).get("restartPolicy", "Always")
-        if policy != "Always":
-            field_path = "spec.template.spec.restartPolicy"
-            errors.append(not_supported(field_path, policy, ("Always",)))
-    return errors
-
-
-def _validate_counts(spec: Json) -> list[FieldError]:
-    return [
-        invalid(f"spec.{key}", spec[key], NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
-    ]
-
-
-def _validate_selector(spec: Json, template: Json) -> list[FieldError]:
-    selector = spec.get("selector")
-    if not selector:
-        return [required("spec.selector")]
-    errors: list[FieldError] = []
-    validate_selector(selector, "spec.selector", errors)
-    labels = template.get("metadata", {}).get("labels", {})
-    if not selector.get("matchLabels", {}).items() <= labels.items():
-        text = "`selector` does not match template `labels`"
-        errors.append(invalid("spec.template.metadata.labels", labels, text))
-    return errors

@@ -161,8 +161,20 @@ class GarbageCollector(Controller):
         has_dependents = bool(self._dependents.get(entry.uid))
         policy = "Foreground" if waiting and has_dependents else "Background"
         call = internal_request(resource_store.kind, entry.key)
+        if waiting and self._has_waiting_dependent(entry.uid):
+            # Probably a circle, in which each would wait for the next one.
+            self.context.writer.update_unchecked(call, _without_blocking)
         options = DeleteOptions(uid=entry.uid, propagation_policy=policy)
         return self.context.deleter.delete(call, options)
+
+    def _has_waiting_dependent(self, uid: str) -> bool:
+        """Whether a dependent itself waits for the deletion of its dependents."""
+        for object_key in self._dependents.get(uid, ()):
+            resource_store = self._resource_stores[object_key.group, object_key.plural]
+            found = resource_store.latest(object_key.namespace, object_key.name)
+            if found is not None and found.deleting and FOREGROUND in _finalizers(found):
+                return True
+        return False
 
     def _classify_references(
         self, resource_store: ResourceStore, entry: StoredObject
@@ -262,6 +274,13 @@ def _owners_changed(event: WatchEvent) -> bool:
 
 def _finalizers(entry: StoredObject) -> list[str]:
     return entry.parse()["metadata"].get("finalizers") or []
+
+
+def _without_blocking(obj: Json) -> Json:
+    owners = [
+        {**each, "blockOwnerDeletion": False} for each in obj["metadata"].get("ownerReferences", ())
+    ]
+    return {**obj, "metadata": {**obj["metadata"], "ownerReferences": owners}}
 
 
 def _without_owners(obj: Json, uids: set[str]) -> Json:

@@ -1,7 +1,10 @@
 """Namespace life cycle: default objects, and deletion of content."""
 
+from collections.abc import Iterable
+
 from ....model import names
 from ..http.requests import Json
+from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
@@ -109,12 +112,22 @@ class NamespaceController(Controller):
         return latest is not None and latest.uid == namespace.uid
 
     async def _delete_content(self, namespace: StoredObject) -> tuple[int, int]:
-        """Delete the content; return how many objects remain, and how many have finalizers."""
-        resource_stores = [
-            (kind, self.context.writer.store.resource_store(kind))
-            for kind in self.context.catalog.stored_kinds()
-            if kind.resource.namespaced
-        ]
+        """Delete the content; return how many objects remain, and how many have finalizers.
+
+        Pods are deleted first, and the rest once no pod is left, which may need it until its end.
+        """
+        kinds = [kind for kind in self.context.catalog.stored_kinds() if kind.resource.namespaced]
+        pods = [kind for kind in kinds if kind.resource == names.PODS]
+        found = await self._delete_kinds(namespace, pods)
+        if found[0]:
+            return found
+        return await self._delete_kinds(namespace, kinds)
+
+    async def _delete_kinds(
+        self, namespace: StoredObject, kinds: Iterable[KindInfo]
+    ) -> tuple[int, int]:
+        """Delete the objects of *kinds*; return how many remain, and how many have finalizers."""
+        resource_stores = [(kind, self.context.writer.store.resource_store(kind)) for kind in kinds]
         kept = 0
         for kind, resource_store in resource_stores:
             if not self._is_current(namespace):

@@ -9,7 +9,7 @@ from ....model.names import Resource
 from ..builtin.kinds import BUILT_IN
 from ..errors.status import qualified
 from ..kinds.info import KindInfo
-from . import documents, openapi
+from . import documents, openapi, openapi_v2
 from .documents import Json
 
 Path = tuple[str, str, str]
@@ -132,6 +132,8 @@ class Catalog:
                 return documents.group(kinds, group)
             case ["apis", group, version]:
                 return documents.resource_list(kinds, f"{group}/{version}")
+            case ["openapi", "v2"]:
+                return openapi_v2.document(kinds)
             case ["openapi", "v3"]:
                 return openapi.index(kinds)
             case ["openapi", "v3", *group_version]:

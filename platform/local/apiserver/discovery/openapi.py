@@ -71,7 +71,7 @@ def _root(kind: KindInfo) -> str:
 def _document(members: tuple[KindInfo, ...]) -> Json:
     paths: Json = {}
     for kind in members:
-        paths |= _paths(kind)
+        paths |= paths_of(kind)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36"},
@@ -80,7 +80,7 @@ def _document(members: tuple[KindInfo, ...]) -> Json:
     }
 
 
-def _paths(kind: KindInfo) -> Json:
+def paths_of(kind: KindInfo) -> Json:
     """Return the paths of one kind with their operations."""
     resource = kind.resource
     base = f"/{_root(kind)}/"

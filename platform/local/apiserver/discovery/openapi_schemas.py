@@ -10,7 +10,7 @@ from ..kinds.info import KindInfo
 
 Json = dict[str, Any]
 
-_PREFIX = "#/components/schemas/"
+PREFIX = "#/components/schemas/"
 
 
 def group_version_kind(resource: Resource) -> Json:
@@ -20,7 +20,7 @@ def group_version_kind(resource: Resource) -> Json:
 
 def reference(name: str) -> Json:
     """Return a reference to the component *name*."""
-    return {"$ref": _PREFIX + name}
+    return {"$ref": PREFIX + name}
 
 
 def kind_component(kind: KindInfo) -> str:
@@ -78,24 +78,39 @@ def _walk(schema: Any) -> Iterator[str]:
             yield from _walk(item)
     elif isinstance(schema, dict):
         if isinstance(reference := schema.get("$ref"), str):
-            yield reference.removeprefix(_PREFIX)
+            yield reference.removeprefix(PREFIX)
         for item in schema.values():
             yield from _walk(item)
 
 
-_HEAD: Mapping[str, Json] = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+HEAD: Mapping[str, Json] = {
+    "apiVersion": {
+        "description": "APIVersion defines the group and the version of the object's schema.",
+        "type": "string",
+    },
+    "kind": {
+        "description": "Kind is the name of the type that the object has.",
+        "type": "string",
+    },
+}
+"""Properties of all objects."""
+
+METADATA_DESCRIPTION = "Standard object's metadata: name, namespace, labels, owners and others."
 
 
 def _with_head(schema: Json, kind: KindInfo) -> Json:
-    properties = dict(sorted({**_HEAD, **schema["properties"]}.items()))
+    properties = dict(sorted({**HEAD, **schema["properties"]}.items()))
     gvk = [group_version_kind(kind.resource)]
     return {**schema, "properties": properties, "x-kubernetes-group-version-kind": gvk}
 
 
 def _custom(kind: KindInfo) -> Json:
     schema = dict(kind.openapi or {"type": "object"})
-    metadata = {"allOf": [reference(go_types.component(go_types.OBJECT_META))]}
-    properties = {**schema.get("properties", {}), **_HEAD, "metadata": metadata}
+    metadata = {
+        "description": METADATA_DESCRIPTION,
+        "allOf": [reference(go_types.component(go_types.OBJECT_META))],
+    }
+    properties = {**schema.get("properties", {}), **HEAD, "metadata": metadata}
     return _with_head({**schema, "properties": properties}, kind)
 
 
@@ -105,7 +120,7 @@ def _list_of(kind: KindInfo, name: str) -> Json:
         "type": "object",
         "required": ["items"],
         "properties": {
-            **_HEAD,
+            **HEAD,
             "items": {"type": "array", "items": reference(name)},
             "metadata": reference(go_types.component("meta.ListMeta")),
         },

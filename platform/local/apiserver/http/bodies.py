@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -189,26 +189,37 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
+DUPLICATE, UNKNOWN = "duplicate", "unknown"
+
+
 def duplicate_fields(body: bytes) -> list[str]:
     """Return the paths of duplicate keys in a JSON document; plain decoding hides them."""
-    found: list[str] = []
-    _find_duplicates(json.loads(body, object_pairs_hook=_Pairs), "", found)
-    return found
+    return [path for _, path in field_problems(body)]
+
+
+def field_problems(body: bytes, unknown: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """Yield the problems of keys in a JSON document and their paths, in its order.
+
+    These are the duplicate keys, and those whose paths are *unknown*.
+    """
+    return _find_problems(json.loads(body, object_pairs_hook=_Pairs), "", unknown)
 
 
 class _Pairs(list[tuple[str, Any]]):
     """The members of a JSON object in their original order, duplicates included."""
 
 
-def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
+def _find_problems(value: Any, path: str, unknown: frozenset[str]) -> Iterator[tuple[str, str]]:
     if isinstance(value, _Pairs):
         seen = set()
         for key, member in value:
             inner = f"{path}.{key}" if path else key
             if key in seen:
-                found.append(inner)
+                yield DUPLICATE, inner
+            elif inner in unknown:
+                yield UNKNOWN, inner
             seen.add(key)
-            _find_duplicates(member, inner, found)
+            yield from _find_problems(member, inner, unknown)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _find_duplicates(item, f"{path}[{index}]", found)
+            yield from _find_problems(item, f"{path}[{index}]", unknown)

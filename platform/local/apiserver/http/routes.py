@@ -47,6 +47,8 @@ def _parse_resource(group: str, segments: list[str]) -> tuple[str, ObjectPath] |
         and (group or segments[2] not in ("status", "finalize") or len(segments) > 3)
     ):
         namespace, segments = segments[1], segments[2:]
+    if segments[2:3] == ["proxy"] and not group:
+        segments = segments[:3]  # the rest is the path of the other server
     if len(segments) > 3 or not all(segments):
         return None
     plural, name, subresource = (*segments, "", "")[:3]

@@ -3,6 +3,8 @@
 ADMISSION = "admissionregistration.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
+CERTIFICATES = "certificates.k8s.io"
+FLOW_CONTROL = "flowcontrol.apiserver.k8s.io"
 NETWORKING = "networking.k8s.io"
 RBAC = "rbac.authorization.k8s.io"
 RESOURCE = "resource.k8s.io"

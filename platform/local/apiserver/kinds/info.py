@@ -35,6 +35,9 @@ class Subresource:
     connects: bool = False
     """Whether requests switch to another protocol; those of *kind* are parameters then."""
 
+    status_strategy: "RestStrategy | None" = None
+    """How the status is written here, if it is another part of it than through ``status``."""
+
 
 def common_subresources(resource: Resource) -> dict[str, Subresource]:
     """Return the subresources that many kinds have, by name."""
@@ -223,9 +226,11 @@ class KindInfo:
         """Validate a prepared object; with *old* also the update from it."""
         return self.strategy.validate(obj, old)
 
-    def validate_status(self, obj: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
-        """Validate a prepared write of ``/status``."""
-        return self.strategy.validate_status(obj, old)
+    def validate_status(
+        self, obj: dict[str, Any], old: dict[str, Any], subresource: str = "status"
+    ) -> list[FieldError]:
+        """Validate a prepared write of ``/status``, or of a part of it."""
+        return self._status_strategy(subresource).validate_status(obj, old)
 
     def warnings(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[str]:
         """Return kube-apiserver's warnings for a valid object, or for an update to it."""
@@ -256,8 +261,19 @@ class KindInfo:
         if generation:
             obj["metadata"]["generation"] = generation
 
-    def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Keep everything that a write of ``/status`` may not change."""
+    def writes_status(self, subresource: str) -> bool:
+        """Whether a write of *subresource* is one of the status, or of a part of it."""
+        found = self.subresources.get(subresource)
+        return subresource == "status" or (found is not None and found.status_strategy is not None)
+
+    def _status_strategy(self, subresource: str) -> RestStrategy:
+        found = self.subresources.get(subresource)
+        return (found and found.status_strategy) or self.strategy
+
+    def before_status_update(
+        self, obj: dict[str, Any], old: dict[str, Any], subresource: str = "status"
+    ) -> None:
+        """Keep everything that a write of ``/status``, or of a part of it, may not change."""
         for key in (*old, *obj):
             if key not in _STATUS_WRITE_FIELDS:
                 _restore(obj, old, key)
@@ -275,7 +291,7 @@ class KindInfo:
             _restore(metadata, old["metadata"], "ownerReferences")
             if (self.resource.group, self.resource.plural) == ("apps", "deployments"):
                 _restore(metadata, old["metadata"], "labels")
-        self.strategy.prepare_for_update(obj, old)
+        self._status_strategy(subresource).prepare_for_update(obj, old)
 
     def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         if self.generation == "never":

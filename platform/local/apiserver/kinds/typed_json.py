@@ -230,6 +230,8 @@ def _value_reader(type_name: str, *, keep: bool = True) -> Reader:
         return _text_reader(keep)
     if type_name == "bool":
         return _bool_reader(keep)
+    if type_name == "bytes":
+        return _bytes_reader(keep)
     if type_name in _INT_LIMITS:
         return _int_reader(type_name, keep)
     if reader := _READERS.get(type_name):
@@ -356,14 +358,17 @@ def _time_reader(write: Callable[[datetime], str]) -> Reader:
     return read
 
 
-def _bytes(value: Any, unknown: Unknown) -> Any:
-    if type(value) is not str:
-        raise _wrong(value, "[]uint8")
-    try:
-        base64.b64decode(value, validate=True)
-    except ValueError as error:
-        raise _WrongTypeError(f"illegal base64 data: {error}") from error
-    return value
+def _bytes_reader(keep: bool) -> Reader:
+    def read(value: Any, unknown: Unknown) -> Any:
+        if type(value) is not str:
+            raise _wrong(value, "[]uint8")
+        try:
+            base64.b64decode(value, validate=True)
+        except ValueError as error:
+            raise _WrongTypeError(f"illegal base64 data: {error}") from error
+        return value if value or keep else _DROP
+
+    return read
 
 
 def _number(value: Any, unknown: Unknown) -> Any:
@@ -404,7 +409,6 @@ def _schema_or_list(value: Any, unknown: Unknown) -> Any:
 
 _READERS: dict[str, Reader] = {
     "double": _number,
-    "bytes": _bytes,
     "Quantity": _quantity,
     "QuantityValue": _quantity,
     "IntOrString": _int_or_string,

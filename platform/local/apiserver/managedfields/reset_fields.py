@@ -19,6 +19,8 @@ _OF_STATUS: dict[tuple[str, str], FieldSet] = {
     },
     ("apps", "deployments"): {"f:spec": {}, "f:metadata": {"f:labels": {}}},
     _CSR: {"f:spec": {}, "f:status": {"f:conditions": {}}},
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"): _METADATA_AND_SPEC,
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"): _METADATA_AND_SPEC,
     ("storage.k8s.io", "volumeattachments"): _METADATA_AND_SPEC,
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _METADATA_AND_SPEC,
     ("resource.k8s.io", "resourceclaims"): _METADATA_AND_SPEC,
@@ -32,6 +34,8 @@ def reset_fields(kind: KindInfo, subresource: str) -> FieldSet:
     key = resource.group, resource.plural
     if subresource == "status":
         return _METADATA_AND_SPEC if kind.custom else _OF_STATUS.get(key, _SPEC)
+    if subresource == "approval":
+        return {"f:spec": {}, "f:status": {"f:certificate": {}}}
     if subresource == "finalize" and resource == names.NAMESPACES:
         return _STATUS
     if subresource or not kind.has_status:

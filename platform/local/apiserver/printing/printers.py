@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..kinds.groups import ADMISSION, RBAC
+from ..kinds.groups import ADMISSION, FLOW_CONTROL, RBAC
 from .ages import UNKNOWN, age
 from .pod_printer import pod_row
 
@@ -317,6 +317,33 @@ def _csi_node(obj: Json, now: datetime) -> list[Any]:
     return [name_of(obj), len(obj.get("spec", {}).get("drivers") or ()), age_of(obj, now)]
 
 
+def _flow_schema(obj: Json, now: datetime) -> list[Any]:
+    spec = obj.get("spec", {})
+    conditions = obj.get("status", {}).get("conditions") or ()
+    dangling = [each.get("status", "") for each in conditions if each.get("type") == "Dangling"]
+    return [
+        name_of(obj),
+        (spec.get("priorityLevelConfiguration") or {}).get("name", ""),
+        spec.get("matchingPrecedence", 0),
+        (spec.get("distinguisherMethod") or {}).get("type", NONE),
+        age_of(obj, now),
+        next(iter(dangling), "?"),
+    ]
+
+
+def _priority_level(obj: Json, now: datetime) -> list[Any]:
+    spec = obj.get("spec", {})
+    level = spec.get("limited") or {}
+    queuing = (level.get("limitResponse") or {}).get("queuing") or {}
+    return [
+        name_of(obj),
+        spec.get("type", ""),
+        level.get("nominalConcurrencyShares", NONE),
+        *(queuing.get(key, NONE) for key in ("queues", "handSize", "queueLengthLimit")),
+        age_of(obj, now),
+    ]
+
+
 _CREATED = "Name, Age"
 _BINDINGS = Printer("Name, Role, Age, +Users, +Groups, +ServiceAccounts", _binding)
 _HOOKS = Printer("Name, #Webhooks, Age", _webhooks)
@@ -360,6 +387,14 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("coordination.k8s.io", "Lease"): Printer("Name, Holder, Age", _lease),
     ("discovery.k8s.io", "EndpointSlice"): Printer(
         "Name, AddressType, Ports, Endpoints, Age", _endpoint_slice
+    ),
+    (FLOW_CONTROL, "FlowSchema"): Printer(
+        "Name, PriorityLevel, MatchingPrecedence, DistinguisherMethod, Age, MissingPL",
+        _flow_schema,
+    ),
+    (FLOW_CONTROL, "PriorityLevelConfiguration"): Printer(
+        "Name, Type, NominalConcurrencyShares, Queues, HandSize, QueueLengthLimit, Age",
+        _priority_level,
     ),
     ("networking.k8s.io", "NetworkPolicy"): Printer("Name, Pod-Selector, Age", _network_policy),
     ("node.k8s.io", "RuntimeClass"): Printer("Name, Handler, Age", _runtime_class),

@@ -20,10 +20,13 @@ from ..admission.node_restriction import NodeRestriction
 from ..admission.quotas import Quotas
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
+from ..authorization.signers import CSRS, check_signer, check_subject
+from ..builtin.certificate_requests import set_requester
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden, invalid
+from ..http.auth import User
 from ..kinds.groups import RBAC
 from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
@@ -156,6 +159,8 @@ class Admission:
         )
         if attributes.kind.resource == names.SERVICES:
             allocate(obj, attributes.old_object, self._lookup.list(names.SERVICES))
+        if attributes.kind.resource == CSRS and attributes.operation == "CREATE":
+            set_requester(obj, attributes.user.to_user_info())
         if attributes.kind.resource.group == RBAC:
             target = attributes.object_path
             check_escalation(
@@ -207,6 +212,8 @@ class Admission:
             self._check_limits(attributes, obj)
         if obj is not None:
             self._check_pod_security(attributes, obj)
+        if obj is not None and attributes.kind.resource == CSRS:
+            check_subject(obj, attributes.name)
         self._call_validators(attributes, obj)
         self.dynamic.validate(attributes, obj)
         if obj is not None and attributes.warnings is not None:
@@ -280,6 +287,17 @@ class Admission:
             return True
 
         reads.append(is_within_quotas)
+
+    def check_signer(
+        self, user: User, kind: KindInfo, subresource: str, *, obj: Json, old: Json
+    ) -> None:
+        """Check that *user* may approve a certificate request, or sign it.
+
+        Raises:
+            StatusError: 403.
+        """
+        if kind.resource == CSRS:
+            check_signer(self._authorizer, user, subresource, obj=obj, old=old)
 
     def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""

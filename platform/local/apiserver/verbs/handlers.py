@@ -13,6 +13,7 @@ from ..errors.status import (
     bad_request,
     forbidden,
     method_not_allowed,
+    not_acceptable,
     path_not_found,
     unsupported_subresource,
 )
@@ -21,11 +22,10 @@ from ..http.bodies import (
     convert_large_yaml,
     decode_ahead,
     decode_body,
-    duplicate_fields,
     get_object,
     media_type,
 )
-from ..http.negotiation import negotiate
+from ..http.negotiation import ACCEPTED, negotiate
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
 from ..http.requests import ObjectPath, Request, Response
 from ..http.routes import RequestInfo
@@ -35,6 +35,7 @@ from ..storage.stored_objects import with_managed_fields
 from . import deletes, scale
 from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
 from .deletes import Deleter
+from .http_proxy import PROXY, HttpProxy
 from .options import check_timeout, delete_options, read_options, write_options
 from .patch_bodies import (
     check_content_type,
@@ -53,10 +54,7 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"ephemeralcontainers", "proxy", "resize"}),
-    "nodes": frozenset({"proxy"}),
-    "services": frozenset({"proxy"}),
-    "certificatesigningrequests": frozenset({"approval"}),
+    "pods": frozenset({"ephemeralcontainers", "resize"}),
 }
 """Subresources of Kubernetes that are not supported, by plural."""
 
@@ -71,6 +69,7 @@ class Handlers:
     writer: Writer
     deleter: Deleter
     pods: PodSubresources
+    proxy: HttpProxy
     token_requests: TokenRequests
     authenticator: Authenticator
     authorizer: Authorizer
@@ -82,11 +81,12 @@ class Handlers:
             StatusError: it is rejected.
         """
         target = request_info.object_path
-        if not (request_info.watch or request.bool_param("watch") or target.subresource == "log"):
+        streaming = request.bool_param("watch") or target.subresource in ("log", PROXY)
+        if not (request_info.watch or streaming):
             check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise path_not_found()
-        if len(request.body) > YAML_OFFLOAD_THRESHOLD:
+        if len(request.body) > YAML_OFFLOAD_THRESHOLD and target.subresource != PROXY:
             await _decode_large_body(request, kind, target)
         if target.subresource:
             return await self._subresource(request, kind, request_info)
@@ -271,15 +271,14 @@ class Handlers:
                 if kind.custom
                 else path_not_found()
             )
-        if subresource == "status":
+        if kind.writes_status(subresource):
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:
                 raise method_not_allowed(kind.resource)
             return await table[request.method](request, kind, request_info)
-        if subresource == "scale":
-            return await self._scale(request, kind, request_info)
-        if subresource in STREAMS:
-            return await self._stream(request, kind, request_info)
+        others = {"scale": self._scale, PROXY: self._proxy, **dict.fromkeys(STREAMS, self._stream)}
+        if subresource in others:
+            return await others[subresource](request, kind, request_info)
         call = self._write_request(request, kind, request_info, CREATE)
         if subresource == "finalize" and request.method == "PUT":
             return await self._finalize(request, call)
@@ -309,6 +308,10 @@ class Handlers:
             raise forbidden(kind.resource, path.name, decision.reason)
         call = WriteRequest(kind=kind, object_path=path, user=request.user)
         return await self.pods.stream(call, request)
+
+    async def _proxy(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        return await self.proxy.forward(call, request)
 
     async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         if request.method not in ("GET", "PUT", "PATCH"):
@@ -345,6 +348,9 @@ class Handlers:
         return await _written(_renderer(request, write_request.kind), written)
 
     def _review(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        renderer = _renderer(request, kind)
+        if renderer.output_format.as_kind == "Table":
+            raise not_acceptable(ACCEPTED)
         call = self._write_request(request, kind, request_info, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
@@ -358,7 +364,7 @@ class Handlers:
             authenticator=self.authenticator,
             authorizer=self.authorizer,
         )
-        return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
+        return renderer.render_object(msgspec.json.encode(reviewed), status=201)
 
     def _write_request(
         self, request: Request, kind: KindInfo, request_info: RequestInfo, options: str
@@ -400,20 +406,10 @@ def _renderer(request: Request, kind: KindInfo) -> Renderer:
 
 
 def _body(request: Request, write_request: WriteRequest) -> dict[str, object]:
-    """Return the object in the body; duplicate fields are handled like unknown ones."""
+    """Return the object in the body; its duplicate fields are handled with the unknown ones."""
     obj = decode_body(request, kind=write_request.kind)
-    checked = write_request.options.strict or (
-        write_request.options.warn and write_request.kind.custom
-    )
-    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
-        return obj
-    doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
-    if doubled and write_request.options.strict:
-        resource = write_request.kind.resource
-        text = (
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f"{resource.kind}: strict decoding error: {', '.join(doubled)}"
-        )
-        raise bad_request(text)
-    request.warnings.extend(doubled)
+    options = write_request.options
+    checked = options.strict or (options.warn and write_request.kind.custom)
+    if checked and media_type(request) == JSON and request.query.get("fieldValidation"):
+        write_request.strict_json = request.body
     return obj

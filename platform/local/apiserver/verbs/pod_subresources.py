@@ -159,15 +159,23 @@ class PodSubresources:
         return await self._stream_proxy.open(target, request)
 
     def _kubelet_address(self, node: str) -> tuple[str, int]:
-        resource_store: ResourceStore = self._writer.store.resource_store(self._kinds.nodes)
-        entry = resource_store.get("", node)
-        if entry is None:
-            raise not_found(names.NODES, node)
-        status = entry.parse().get("status") or {}
-        by_type = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
-        host = by_type.get("InternalIP") or by_type.get("Hostname") or node
-        endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
-        return str(host), int(endpoint.get("Port") or _KUBELET_PORT)
+        return kubelet_address(self._writer.store.resource_store(self._kinds.nodes), node)
+
+
+def kubelet_address(nodes: ResourceStore, node: str) -> tuple[str, int]:
+    """Return host and port of the agent of a node.
+
+    Raises:
+        StatusError: 404, there is no such node.
+    """
+    entry = nodes.get("", node)
+    if entry is None:
+        raise not_found(names.NODES, node)
+    status = entry.parse().get("status") or {}
+    by_type = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
+    host = by_type.get("InternalIP") or by_type.get("Hostname") or node
+    endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
+    return str(host), int(endpoint.get("Port") or _KUBELET_PORT)
 
 
 class PodKinds(msgspec.Struct, frozen=True, kw_only=True):

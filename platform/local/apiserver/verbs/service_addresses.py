@@ -121,9 +121,12 @@ def _allocate_ports(spec: Json, before: Json, others: Sequence[Json]) -> list[Fi
     taken = set().union(*(_node_ports(each) for each in others))
     held, kept = _node_ports(before), _kept_ports(before)
     given = [port for port in spec.get("ports") or () if port.get("nodePort")]
+    seen: set[tuple[int, str]] = set()
     for index, port in enumerate(spec.get("ports") or ()):
         number, protocol = port.get("nodePort", 0), port.get("protocol", "TCP")
-        if number and (number, protocol) in taken - held:
+        repeated = (number, protocol) in seen
+        seen.add((number, protocol))
+        if number and (repeated or (number, protocol) in taken - held):
             errors.append(_bad_port(index, number, "provided port is already allocated"))
         elif number and number not in NODE_PORTS:
             text = (

@@ -10,6 +10,7 @@ from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import StatusError, bad_request, invalid
 from ..http.auth import APISERVER_USER, User
+from ..http.bodies import DUPLICATE, UNKNOWN, field_problems
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
 from ..storage.stored_objects import encode
@@ -28,6 +29,9 @@ class WriteRequest(msgspec.Struct, kw_only=True):
     options: WriteOptions = INTERNAL
     warnings: list[str] | None = None
     """Receives the texts of warnings."""
+
+    strict_json: bytes = b""
+    """The body, if its duplicate fields are reported: decoding it has hidden them."""
 
     responses: WebhookResponses | None = None
     """The responses of webhooks, if any are configured; none for the server's own writes."""
@@ -113,9 +117,11 @@ def prepare_body(
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
         raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
-    if not unknown:
+    if not (unknown or write_request.strict_json):
         return
-    texts = [f'unknown field "{path}"' for path in unknown]
+    texts = _strict_errors(write_request, unknown)
+    if not texts:
+        return
     if write_request.options.strict and patched:
         raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
     if write_request.options.strict:
@@ -126,6 +132,19 @@ def prepare_body(
         raise bad_request(text)
     if write_request.options.warn and write_request.warnings is not None:
         write_request.warnings.extend(texts)
+
+
+def _strict_errors(write_request: WriteRequest, unknown: list[str]) -> list[str]:
+    """Return the texts of unknown and duplicate fields.
+
+    As kube-apiserver: in the order of the body, but of a custom object the duplicates first.
+    """
+    body = write_request.strict_json
+    found = list(field_problems(body, frozenset(unknown))) if body else []
+    if write_request.kind.custom or not found:
+        found = [each for each in found if each[0] == DUPLICATE]
+        found += [(UNKNOWN, path) for path in unknown]
+    return [f'{problem} field "{path}"' for problem, path in found]
 
 
 def check_name_kept(patched: Json, name: str) -> None:

@@ -435,7 +435,8 @@ class Writer:
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
         sent = obj["metadata"].get("managedFields")
         applied = managed is not None
-        if subresource == "status":
+        of_status = kind.writes_status(subresource)
+        if of_status:
             # Unchanged fields are pruned and defaulted already, and they are most of the object.
             known, obj = _split_unchanged(obj, old)
             prepare_body(write_request, obj, patched=patched, applied=applied)
@@ -447,8 +448,8 @@ class Writer:
         taken = take_sent_entries(sent, obj["metadata"])
         if managed is None:
             managed = self._managed_after(write_request, entry, old=old, new=obj, sent=taken)
-        if subresource == "status":
-            kind.before_status_update(obj, old)
+        if of_status:
+            kind.before_status_update(obj, old, subresource)
         else:
             kind.before_update(obj, old)
         if subresource:
@@ -485,21 +486,25 @@ class Writer:
 
     def _admit_subresource(self, write_request: WriteRequest, obj: Json, old: Json) -> Json:
         """Validate a write of a subresource; webhooks and policies see those of the status."""
-        kind, of_status = write_request.kind, write_request.object_path.subresource == "status"
+        kind, subresource = write_request.kind, write_request.object_path.subresource
         dynamic = self.admission.dynamic
         attributes = None
         if node_of(write_request.user) is not None:
             changed = self._admission_attributes(write_request, "UPDATE", obj, old)
             self.admission.node_restriction.check(changed, obj)
-        if of_status and dynamic.is_configured:
+        if subresource == "status" and dynamic.is_configured:
             attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
             mutated = dynamic.mutate(attributes, obj, lambda changed: changed)
             if mutated is not obj:
                 kind.before_status_update(mutated, old)
                 obj = mutated
-        errors = (kind.validate_status if of_status else kind.validate)(obj, old)
+        if kind.writes_status(subresource):
+            errors = kind.validate_status(obj, old, subresource)
+        else:
+            errors = kind.validate(obj, old)
         if errors:
             raise invalid(kind.resource, old["metadata"]["name"], errors)
+        self.admission.check_signer(write_request.user, kind, subresource, obj=obj, old=old)
         if attributes is not None:
             dynamic.validate(attributes, obj)
         return obj

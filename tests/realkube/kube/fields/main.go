@@ -26,6 +26,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	events "k8s.io/api/events/v1"
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	networking "k8s.io/api/networking/v1"
 	node "k8s.io/api/node/v1"
 	policy "k8s.io/api/policy/v1"
@@ -42,9 +43,9 @@ var groups = []func(*runtime.Scheme) error{
 	admissionregistration.AddToScheme, apps.AddToScheme, authentication.AddToScheme,
 	authorization.AddToScheme, autoscaling.AddToScheme, autoscalingv1.AddToScheme,
 	batch.AddToScheme, certificates.AddToScheme, coordination.AddToScheme, core.AddToScheme,
-	discovery.AddToScheme, events.AddToScheme, networking.AddToScheme, node.AddToScheme,
-	policy.AddToScheme, rbac.AddToScheme, resource.AddToScheme, scheduling.AddToScheme,
-	storage.AddToScheme, apiextensions.AddToScheme,
+	discovery.AddToScheme, events.AddToScheme, flowcontrol.AddToScheme, networking.AddToScheme,
+	node.AddToScheme, policy.AddToScheme, rbac.AddToScheme, resource.AddToScheme,
+	scheduling.AddToScheme, storage.AddToScheme, apiextensions.AddToScheme,
 }
 
 // Types whose JSON form is not that of their fields.

@@ -1,0 +1,360 @@
+"""As test_conformance.py: conversations about single kinds."""
+
+import base64
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from support.api_servers import RealServerFactory
+from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.embedded_apiserver import MERGE
+
+Json = dict[str, Any]
+
+EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
+    "certificate_requests": {"warning ": "there are no signers"},
+    "flow_schemas": {"warning ": "there are no queues"},
+    "priority_levels": {"warning ": "likewise"},
+    "workloads": {".metadata.annotations": "the generation of an API that was removed"},
+    "endpoints": {"warning ": "the proxy does not read them"},
+    "services": {
+        "warning ": "fields without effect",
+        ".spec.clusterIP": "addresses of another network",
+    },
+}
+CONVERSATIONS: dict[str, Conversation] = {}
+
+
+def register_conversation(conversation: Conversation) -> Conversation:
+    CONVERSATIONS[conversation.__name__] = conversation
+    return conversation
+
+
+@cache  # signatures are random
+def _signing_request(*organizations: str) -> str:
+    key = ec.derive_private_key(7, ec.SECP256R1())
+    names = [x509.NameAttribute(x509.NameOID.COMMON_NAME, "someone")]
+    names += [x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, each) for each in organizations]
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    return base64.b64encode(pem).decode()
+
+
+@register_conversation
+async def certificate_requests(send: RecordedConversation) -> None:
+    path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+    spec: Json = {
+        "request": _signing_request(),
+        "signerName": "example.com/signer",
+        "usages": ["client auth"],
+        "expirationSeconds": 3600,
+        "username": "somebody-else",
+        "groups": ["system:masters"],
+        "extra": {"a": ["b"]},
+    }
+    await send("POST", path, {"metadata": {"name": "one"}, "spec": spec})
+    await send("GET", path)
+    for wrong in (
+        {"request": base64.b64encode(b"none").decode()},
+        {"request": _signing_request("system:masters"),
+         "signerName": "kubernetes.io/kube-apiserver-client"},
+        {"signerName": "kubernetes.io/legacy-unknown"},
+        {"signerName": "plain"},
+        {"signerName": "Example.com/signer"},
+        {"signerName": "com/signer"},
+        {"usages": []},
+        {"usages": ["any", "any", "none"]},
+        {"expirationSeconds": 599},
+    ):  # fmt: skip
+        await send("POST", path, {"metadata": {"name": "two"}, "spec": {**spec, **wrong}})
+    await send("PATCH", f"{path}/one", {"spec": {"usages": ["any"]}}, MERGE)
+    approved = {"type": "Approved", "status": "True", "reason": "r", "message": "m"}
+    for condition in (
+        {"type": "Approved", "status": "False"},
+        {"type": "Approved"},
+        {"status": "True"},
+        {"type": "Odd", "status": "odd"},
+        approved,
+    ):
+        change: Json = {"status": {"conditions": [condition]}}
+        await send("PATCH", f"{path}/one/status", change, MERGE)
+        await send("PATCH", f"{path}/one/approval", change, MERGE)
+    denied = {"type": "Denied", "status": "True"}
+    for conditions in ([approved, denied], [approved, approved], [], [{**approved, "reason": "s"}]):
+        change = {"status": {"conditions": conditions}}
+        await send("PATCH", f"{path}/one/status", change, MERGE)
+        await send("PATCH", f"{path}/one/approval", change, MERGE)
+    for certificate in (b"none", b""):
+        change = {"status": {"certificate": base64.b64encode(certificate).decode()}}
+        await send("PATCH", f"{path}/one/status", change, MERGE)
+        await send("PATCH", f"{path}/one/approval", change, MERGE)
+    current = await send("GET", f"{path}/one/approval")
+    await send("PUT", f"{path}/one/approval", current)
+    await send("GET", f"{path}/one")
+    await send("DELETE", f"{path}/one")
+
+
+@register_conversation
+async def flow_schemas(send: RecordedConversation) -> None:
+    path = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
+    url_rule = {"verbs": ["get"], "nonResourceURLs": ["/a", "/b/*"]}
+    resource_rule = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": True}
+    user = {"kind": "User", "user": {"name": "u"}}
+    account = {"kind": "ServiceAccount", "serviceAccount": {"name": "*", "namespace": "n"}}
+    rule: Json = {
+        "subjects": [user, account],
+        "nonResourceRules": [url_rule],
+        "resourceRules": [resource_rule],
+    }
+    spec: Json = {
+        "priorityLevelConfiguration": {"name": "none"},
+        "distinguisherMethod": {"type": "ByUser"},
+        "rules": [rule],
+    }
+    await send("POST", path, {"metadata": {"name": "a"}, "spec": spec})
+    for change in (
+        {"matchingPrecedence": 9999},
+        {"matchingPrecedence": -1},
+        {"matchingPrecedence": 10001},
+        {"matchingPrecedence": 1},
+        {"distinguisherMethod": {"type": "Odd"}},
+        {"priorityLevelConfiguration": {"name": ""}},
+        {"priorityLevelConfiguration": {"name": "A"}},
+    ):
+        body = {"metadata": {"name": "b"}, "spec": {**spec, **change}}
+        await send("POST", f"{path}?dryRun=All", body)
+    for wrong in (
+        {"subjects": []},
+        {"subjects": [{"kind": "Odd"}, {"kind": "Group"}, {**user, "group": {"name": "g"}}]},
+        {"subjects": [{"kind": "User", "user": {"name": ""}}]},
+        {"subjects": [{"kind": "ServiceAccount", "serviceAccount": {"name": "A"}}]},
+        {"resourceRules": [], "nonResourceRules": []},
+        {"nonResourceRules": [{"verbs": [], "nonResourceURLs": []}]},
+        {"nonResourceRules": [{"verbs": ["*", "get"], "nonResourceURLs": ["*", "/a"]}]},
+        {"nonResourceRules": [{"verbs": ["odd"], "nonResourceURLs": ["a", "/ b", "//", "/*c"]}]},
+        {"resourceRules": [{"verbs": ["get"]}]},
+        {"resourceRules": [{**resource_rule, "apiGroups": ["*", "a"], "resources": ["*", "b"]}]},
+        {"resourceRules": [{**resource_rule, "namespaces": ["*", "c"]}]},
+        {"resourceRules": [{**resource_rule, "namespaces": ["C"]}]},
+    ):
+        rules = [{**rule, **wrong}]
+        await send("POST", path, {"metadata": {"name": "b"}, "spec": {**spec, "rules": rules}})
+    conditions = [{"type": "A", "status": "True"}, {"type": "A", "status": "True"}, {"type": ""}]
+    await send("PATCH", f"{path}/a/status", {"status": {"conditions": conditions}}, MERGE)
+
+
+@register_conversation
+async def priority_levels(send: RecordedConversation) -> None:
+    path = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
+    queuing = {"type": "Queue", "queuing": {}}
+    limited: Json = {"limitResponse": queuing}
+    body = {"metadata": {"name": "l"}, "spec": {"type": "Limited", "limited": limited}}
+    await send("POST", path, body)
+    await send("PATCH", f"{path}/l", {"spec": {"limited": {"lendablePercent": 50}}}, MERGE)
+    for spec in (
+        {},
+        {"type": "Odd"},
+        {"type": "Exempt"},
+        {"type": "Limited"},
+        {"type": "Limited", "limited": limited, "exempt": {}},
+        {"type": "Limited", "limited": {"limitResponse": {"type": "Reject", "queuing": {}}}},
+        {"type": "Limited", "limited": {"limitResponse": {"type": "Queue"}}},
+        {"type": "Limited", "limited": {"limitResponse": {"type": "Odd"}}},
+        {"type": "Limited", "limited": {}},
+        {"type": "Limited", "limited": {**limited, "nominalConcurrencyShares": -1}},
+        {"type": "Limited", "limited": {**limited, "lendablePercent": 101}},
+        {"type": "Limited", "limited": {**limited, "borrowingLimitPercent": -1}},
+    ):
+        await send("POST", path, {"metadata": {"name": "m"}, "spec": spec})
+    for numbers in (
+        {"queues": -1, "queueLengthLimit": -1},
+        {"queues": 10_000_001},
+        {"handSize": -1},
+        {"handSize": 65},
+        {"handSize": 16},
+    ):
+        level = {"limitResponse": {"type": "Queue", "queuing": numbers}}
+        spec = {"type": "Limited", "limited": level}
+        await send("POST", path, {"metadata": {"name": "m"}, "spec": spec})
+
+
+@register_conversation
+async def workloads(send: RecordedConversation) -> None:
+    template: Json = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    base: Json = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    common: tuple[Json, ...] = (
+        {"selector": None},
+        {"selector": {}},
+        {"selector": {"matchLabels": {"a": "c"}}},
+        {"selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}},
+        {"selector": {"matchExpressions": [{"key": "a", "operator": "Odd"}]}},
+        {"minReadySeconds": -1},
+        {"template": {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}},
+        {"template": {**template, "spec": {**template["spec"], "activeDeadlineSeconds": 5}}},
+    )
+    rolling = [
+        {"maxUnavailable": a, "maxSurge": b}
+        for a, b in ((0, 0), ("0%", 0), (-1, 1), ("101%", 0), (0, "101%"), ("5", 0), (1, 1))
+    ]
+    own: dict[str, tuple[Json, ...]] = {
+        "deployments": (
+            {"replicas": -1, "revisionHistoryLimit": -1},
+            {"progressDeadlineSeconds": 5, "minReadySeconds": 5},
+            {"strategy": {"type": "Odd"}},
+            {"strategy": {"type": "Recreate"}},
+            {"strategy": {"type": "Recreate", "rollingUpdate": {}}},
+            *({"strategy": {"rollingUpdate": each}} for each in rolling),
+        ),
+        "replicasets": ({"replicas": -1},),
+        "statefulsets": (
+            {"replicas": -1, "ordinals": {"start": -1}},
+            {"podManagementPolicy": "Odd"},
+            {"serviceName": "A.b"},
+            {"updateStrategy": {"type": "Odd"}},
+            {"updateStrategy": {"type": "RollingUpdate"}},
+            {"updateStrategy": {"type": "OnDelete"}},
+            {"updateStrategy": {"type": "OnDelete", "rollingUpdate": {}}},
+            {"updateStrategy": {"rollingUpdate": {"partition": -1}}},
+            {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Odd"}},
+        ),
+        "daemonsets": (
+            {"revisionHistoryLimit": -1},
+            {"updateStrategy": {"type": "Odd"}},
+            {"updateStrategy": {"type": "OnDelete"}},
+            *({"updateStrategy": {"rollingUpdate": each}} for each in rolling),
+        ),
+    }
+    for plural, changes in own.items():
+        path = f"/apis/apps/v1/namespaces/default/{plural}"
+        for change in (*common, *changes):
+            body = {"metadata": {"name": "w"}, "spec": {**base, **change}}
+            await send("POST", f"{path}?dryRun=All", body)
+    await send("POST", "/apis/apps/v1/namespaces/default/statefulsets?dryRun=All",
+               {"metadata": {"name": "a.b"}, "spec": base})  # fmt: skip
+
+
+@register_conversation
+async def services(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/services?dryRun=All"
+    http = {"name": "http", "port": 80}
+    wrong: tuple[Json, ...] = (
+        {"ports": [http, http]},
+        {"ports": [http, {**http, "name": "other"}]},
+        {"ports": [http, {**http, "port": 81}]},
+        {"ports": [http, {"port": 81}]},
+        {"ports": [http, {**http, "name": "udp", "protocol": "UDP"}]},
+        {"ports": [{**http, "name": "A_b"}]},
+        {"ports": [{**http, "port": 0}, {**http, "name": "n", "port": 65536}]},
+        {"ports": [{**http, "targetPort": "a--b"}]},
+        {"ports": [{**http, "targetPort": 70000}]},
+        {"ports": [{**http, "targetPort": "a-very-long-port-name"}]},
+        {"ports": [{**http, "protocol": "odd"}]},
+        {"ports": [{**http, "appProtocol": "a b"}]},
+        {"ports": [{**http, "nodePort": 30001}]},
+        {"type": "NodePort", "ports": [
+            {**http, "nodePort": 30001}, {"name": "b", "port": 81, "nodePort": 30001}
+        ]},
+        {"ports": []},
+        {"ports": [], "clusterIP": "None"},
+        {"type": "NodePort", "clusterIP": "None"},
+        {"type": "LoadBalancer", "clusterIP": "None"},
+        {"type": "Odd"},
+        {"type": "ExternalName"},
+        {"type": "ExternalName", "externalName": "a b"},
+        {"type": "ExternalName", "externalName": "a.b.", "ipFamilyPolicy": "SingleStack"},
+        {"selector": {"a b": "c"}},
+        {"sessionAffinity": "Odd"},
+        {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}},
+        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {
+            "timeoutSeconds": 86401
+        }}},
+        {"loadBalancerSourceRanges": ["10.0.0.0/8"]},
+        {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/33", "a"]},
+        {"allocateLoadBalancerNodePorts": True},
+        {"loadBalancerClass": "a.b/c"},
+        {"type": "LoadBalancer", "loadBalancerClass": "a b"},
+        {"externalTrafficPolicy": "Local"},
+        {"type": "NodePort", "externalTrafficPolicy": "Odd"},
+        {"healthCheckNodePort": 30000},
+        {"internalTrafficPolicy": "Odd"},
+        {"trafficDistribution": "Odd"},
+        {"trafficDistribution": "PreferClose"},
+        {"externalIPs": ["a"]},
+        {"externalIPs": ["0.0.0.0", "127.0.0.1", "169.254.0.1", "224.0.0.1"]},
+    )  # fmt: skip
+    for change in wrong:
+        body = {"metadata": {"name": "s"}, "spec": {"ports": [http], **change}}
+        await send("POST", path, body)
+
+
+@register_conversation
+async def endpoints(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/endpoints?dryRun=All"
+    good: Json = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 80}]}
+    for change in (
+        {},
+        {"addresses": []},
+        {"addresses": [{"ip": "a"}, {"ip": "0.0.0.0"}, {"ip": "169.254.1.1"}, {"ip": "224.0.0.1"}]},
+        {"addresses": [{"ip": "2001:db8::1"}, {"ip": "fe80::1"}, {"ip": "ff02::1"}]},
+        {"notReadyAddresses": [{"ip": "192.0.2.2", "hostname": "A", "nodeName": "B b"}]},
+        {"ports": [{"port": 0}, {"port": 70000, "name": "a"}]},
+        {"ports": [{"port": 80, "name": "A", "protocol": "odd", "appProtocol": "a b"}]},
+    ):
+        body = {"metadata": {"name": "e"}, "subsets": [{**good, **change}]}
+        await send("POST", path, body)
+
+
+@register_conversation
+async def endpoint_slices(send: RecordedConversation) -> None:
+    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    good: Json = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": []}
+    await send("POST", path, {"metadata": {"name": "good"}, **good})
+    for change in (
+        {"addressType": ""},
+        {"addressType": "Odd"},
+        {"addressType": "IPv6"},
+        {"addressType": "FQDN"},
+        {"addressType": "FQDN", "endpoints": [{"addresses": ["a.b", "a.b.", "a", "A.b"]}]},
+        {"addressType": "IPv6", "endpoints": [{"addresses": ["2001:db8::1", "fe80::1", "::"]}]},
+        {"endpoints": [{"addresses": []}]},
+        {"endpoints": [{"addresses": ["a", "0.0.0.0", "2001:db8::1"]}]},
+        {"endpoints": [{"addresses": ["192.0.2.1"] * 101}]},
+        {"endpoints": [{"addresses": ["192.0.2.1"], "nodeName": "A", "hostname": "a.b"}]},
+        {"endpoints": [{"addresses": ["192.0.2.1"], "hints": {
+            "forZones": [{"name": "a"}, {"name": "a"}]
+        }}]},
+        {"endpoints": [{"addresses": ["192.0.2.1"], "hints": {
+            "forZones": [{"name": str(number)} for number in range(9)]
+        }}]},
+        {"ports": [{"port": 80}, {"port": 81}]},
+        {"ports": [{"name": "A", "protocol": "odd", "appProtocol": "a b"}]},
+    ):  # fmt: skip
+        await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "e"}, **good, **change})
+    await send("PATCH", f"{path}/good", {"addressType": "IPv6", "endpoints": []}, MERGE)
+
+
+@register_conversation
+async def controller_revisions(send: RecordedConversation) -> None:
+    path = "/apis/apps/v1/namespaces/default/controllerrevisions"
+    await send("POST", path, {"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}})
+    for wrong in ({"data": None}, {"data": []}, {"data": "a"}, {"revision": -1}):
+        body = {"metadata": {"name": "s"}, "revision": 1, "data": {}, **wrong}
+        await send("POST", path, body)
+    await send("PATCH", f"{path}/r", {"data": {"a": 2}}, MERGE)
+    await send("PATCH", f"{path}/r", {"revision": 2}, MERGE)
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+async def test_both_servers_return_the_same(
+    conversation: Conversation, real: RealServerFactory, tmp_path: Path
+) -> None:
+    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
+    await assert_same_responses(conversation, real, tmp_path, known)

@@ -1,0 +1,78 @@
+"""Builds the images that the conformance cases ask for, as OCI layouts: nothing is downloaded.
+
+Agnhost is that of Kubernetes; its image has BusyBox in place of Alpine. The others are stand-ins
+with the programs and files that the cases use.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.images import BUSYBOX, ImageFiles, Layer, image
+
+_REGISTRY = "registry.k8s.io"
+_TESTING = f"{_REGISTRY}/e2e-test-images"
+_PASSWD = (
+    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+    "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
+)
+_GROUP = "root:x:0:\nnobody:x:65534:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
+_WEB_ROOT = "usr/share/nginx/html"
+
+
+def _base() -> Layer:
+    """Return a layer with all programs of BusyBox."""
+    applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True)
+    layer = Layer()
+    for name in ("bin", "etc", "home", "root", "sbin", "usr", "usr/bin", "var"):
+        layer.dir(name)
+    layer.dir("tmp", mode=0o1777)
+    layer.file("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755)
+    for name in applets.stdout.split():
+        if name != "busybox":
+            layer.link(f"bin/{name}", "busybox")
+    layer.link("usr/bin/env", "../../bin/busybox")
+    return layer.file("etc/passwd", _PASSWD).file("etc/group", _GROUP)
+
+
+def _agnhost(programs: Path) -> ImageFiles:
+    own = Layer().dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
+    own.link("agnhost-2", "agnhost")
+    return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
+
+
+def _web_server() -> ImageFiles:
+    """Return an image that serves the files that NGINX's does."""
+    own = Layer().dir("usr/share").dir("usr/share/nginx").dir(_WEB_ROOT)
+    own.file(f"{_WEB_ROOT}/index.html", "<h1>Welcome to nginx!</h1>\n")
+    command = ["httpd", "-f", "-p", "80", "-h", f"/{_WEB_ROOT}"]
+    return image([_base(), own], {"Cmd": command}, compress=False)
+
+
+def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
+    """Yield the names and images; *programs* is the directory of ``agnhost`` and ``pause``."""
+    yield f"{_TESTING}/agnhost:2.63.0", _agnhost(programs)
+    yield f"{_TESTING}/agnhost:2.55", _agnhost(programs)
+    yield f"{_TESTING}/busybox:1.37.0-1", image([_base()], {"Cmd": ["sh"]}, compress=False)
+    pause = Layer().file("pause", (programs / "pause").read_bytes(), mode=0o755)
+    yield f"{_REGISTRY}/pause:3.10.2", image([pause], {"Entrypoint": ["/pause"]}, compress=False)
+    yield f"{_TESTING}/nginx:1.15-4", _web_server()
+    yield f"{_TESTING}/nginx:1.27-0", _web_server()
+    user = {"Entrypoint": ["/bin/id"], "User": "1234"}
+    yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
+
+
+def write_layout(directory: Path, built: ImageFiles) -> None:
+    """Write an image as OCI layout."""
+    blobs = directory / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    for digest, data in (*built.blobs.items(), (built.digest, built.manifest_bytes)):
+        (blobs / digest.removeprefix("sha256:")).write_bytes(data)
+    (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    entry = {
+        "mediaType": built.manifest["mediaType"],
+        "digest": built.digest,
+        "size": len(built.manifest_bytes),
+    }
+    (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))

@@ -1,0 +1,154 @@
+"""Runs Kubernetes' conformance cases on an embedded cluster: ``make conformance``.
+
+Each case runs alone, with a limit of its own. The results are written as lines of JSON, and
+printed by SIG with the cases that failed.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conformance.images import images, write_layout
+
+HERE = Path(__file__).parent
+_BATHOLITH = (sys.executable, "-m", "batholith.cli")
+_SIG = re.compile(r"\[(sig-[a-z-]+)\]")
+_FAILURE = re.compile(r"\[FAILED\] (.*?)\nIn \[", re.DOTALL)
+_MAX_REASON = 300
+
+
+class Result(NamedTuple):
+    """How a case ended."""
+
+    case: str
+    passed: bool
+    reason: str = ""
+
+    @property
+    def sig(self) -> str:
+        """The special interest group of the case."""
+        found = _SIG.search(self.case)
+        return found[1] if found else ""
+
+
+@contextmanager
+def running_cluster(directory: Path, programs: Path) -> Iterator[Path]:
+    """Run a cluster with the images of the cases; yield its kubeconfig."""
+    data = directory / "data"
+    environment = {**os.environ, "XDG_DATA_HOME": str(directory)}
+    with tempfile.TemporaryDirectory(dir=directory) as layouts:
+        for number, (name, built) in enumerate(images(programs)):
+            layout = Path(layouts, str(number))
+            write_layout(layout, built)
+            load = (*_BATHOLITH, "image", "load", layout, "--name", name, "--data-dir", data)
+            subprocess.run(load, check=True, env=environment, stdout=subprocess.DEVNULL)
+    start = (*_BATHOLITH, "up", "--detach", "--port=0", "--api-port=0", "--data-dir", data)
+    subprocess.run(start, check=True, env=environment)
+    try:
+        yield data / "kubeconfig"
+    finally:
+        subprocess.run((*_BATHOLITH, "down", "--data-dir", data), check=False, env=environment)
+
+
+class Suite:
+    """The suite's program."""
+
+    def __init__(self, program: Path, directory: Path, timeout: int) -> None:
+        self._program = program
+        self._directory = directory
+        self._timeout = timeout
+
+    def cases(self, focus: str) -> list[str]:
+        """Return the names of the conformance cases that match *focus*."""
+        report = self._directory / "cases.json"
+        options = ("--ginkgo.dry-run", f"--ginkgo.json-report={report}")
+        self._run(rf"--ginkgo.focus={focus}", "--ginkgo.silence-skips", *options, kubeconfig=None)
+        specs: list[Any] = json.loads(report.read_text())[0]["SpecReports"]
+        names = (
+            " ".join([*(each["ContainerHierarchyTexts"] or ()), each["LeafNodeText"]])
+            for each in specs
+            if each["LeafNodeType"] == "It" and each["State"] != "skipped"
+        )
+        return sorted(name for name in names if "[Conformance]" in name)
+
+    def run_case(self, case: str, kubeconfig: Path) -> Result:
+        """Run one case."""
+        try:
+            ended = self._run(f"--ginkgo.focus={re.escape(case)}$", kubeconfig=kubeconfig)
+        except subprocess.TimeoutExpired:
+            return Result(case, False, f"took longer than {self._timeout} s")
+        passed = ended.returncode == 0 and "1 Passed" in ended.stdout
+        found = _FAILURE.search(ended.stdout)
+        reason = found[1] if found else ended.stdout.strip()[-_MAX_REASON:]
+        return Result(case, passed, "" if passed else " ".join(reason.split())[:_MAX_REASON])
+
+    def _run(self, *options: str, kubeconfig: Path | None) -> "subprocess.CompletedProcess[str]":
+        common = (
+            "--test.run=TestConformance",
+            "--provider=local",
+            "--minStartupPods=0",
+            "--disable-log-dump",
+            "--ginkgo.no-color",
+            f"--ginkgo.timeout={self._timeout}s",
+            f"--kubectl-path={shutil.which('kubectl') or 'kubectl'}",
+        )
+        given = (f"--kubeconfig={kubeconfig}",) if kubeconfig else ()
+        return subprocess.run(
+            (self._program, *common, *given, *options),
+            cwd=self._directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=self._timeout + 60,
+        )
+
+
+def print_summary(results: list[Result]) -> None:
+    """Print the numbers by SIG, and what failed."""
+    counts = Counter((each.sig, each.passed) for each in results)
+    for sig in sorted({each.sig for each in results}):
+        passed = counts[sig, True]
+        print(f"{sig:24} {passed:4} of {passed + counts[sig, False]}")
+    for each in results:
+        if not each.passed:
+            print(f"FAILED {each.case}\n    {each.reason}")
+
+
+def main() -> int:
+    """Run the cases; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--focus", default=r"\[Conformance\]", help="regular expression of cases")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds of one case")
+    parser.add_argument("--results", type=Path, default=Path("conformance.jsonl"))
+    options = parser.parse_args()
+    built = subprocess.run((HERE / "build",), check=True, stdout=subprocess.PIPE, text=True)
+    programs = Path(built.stdout.strip())
+    with tempfile.TemporaryDirectory(prefix="conformance-") as name:
+        directory = Path(name)
+        suite = Suite(programs / "e2e.test", directory, options.timeout)
+        results = []
+        with (
+            running_cluster(directory, programs) as kubeconfig,
+            options.results.open("w") as written,
+        ):
+            for case in suite.cases(options.focus):
+                result = suite.run_case(case, kubeconfig)
+                results.append(result)
+                print(json.dumps(result._asdict()), file=written, flush=True)
+                print("passed" if result.passed else "FAILED", case, flush=True)
+    print_summary(results)
+    return 0 if results and all(each.passed for each in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
