@@ -58,7 +58,7 @@ class GangOrder:
         """Use *order*."""
         self._planning = planning
         self._session = session
-        self._is_shortest_first = order is Order.SHORTEST_FIRST and planning.is_on
+        self._is_shortest_first = order is Order.SHORTEST_FIRST
         self._first: set[str] = set()
 
     def first(self, gangs: Sequence[Gang]) -> Gang:
@@ -242,6 +242,12 @@ class StartPlanning:
             self._cache.scheduling_queue.wake_published()
 
     # -- gangs ---------------------------------------------------------------------------------
+
+    def may_borrow(self, gang: Gang) -> bool:
+        """Return whether *gang* may get more than its queue deserves: it ends soon."""
+        limit = self._options.borrow_for
+        gang.may_borrow = limit > 0 and self.duration_of(gang) <= limit
+        return gang.may_borrow
 
     def precedes(self, gang: Gang) -> bool:
         """Return whether *gang* has a start reservation."""
@@ -476,7 +482,7 @@ class StartPlanning:
 
         It is asked once for each version of the gang.
         """
-        if not self.is_on:
+        if not self._options.uses_run_times:
             return math.inf
         now, run_times = self._cache.cycle_time, self._cache.run_times
         if gang.estimated_version != gang.version:
@@ -572,6 +578,7 @@ class StartPlanning:
         self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]]
     ) -> Callable[[float], bool]:
         queue = self._cache.queues.of(gang)
+        may_borrow = self.may_borrow(gang)
 
         def allowed(time: float) -> bool:
             change = self._queue_change(gang, queue, time)
@@ -579,7 +586,9 @@ class StartPlanning:
             add_amounts(queue.allocated, change)
             try:
                 for eq_class, count in needs:
-                    if self._session.allocatable_count(queue, eq_class) < count:
+                    with self._session.borrowing(may_borrow):
+                        allowed_count = self._session.allocatable_count(queue, eq_class)
+                    if allowed_count < count:
                         return eq_class.best_effort
                     taken = {name: units * count for name, units in eq_class.request.items()}
                     add_amounts(queue.allocated, taken)
