@@ -18,6 +18,7 @@ from support.scheduler import node, pod, podgroup, queue
 from batholith.machinery.testing import FakeClock
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler import conf
+from batholith.scheduler.framework.backfilling.start_errors import LEAST
 from batholith.scheduler.framework.backfilling.start_plan import Cause
 from batholith.scheduler.framework.decision import Decision, StartDelay
 from batholith.scheduler.framework.explanations import Explanation
@@ -55,6 +56,25 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     world.end("a")
     assert world.run(20) == ["large"]
     assert world.cluster.gangs["ns/large"].estimated_start is None
+
+
+def test_a_gang_starts_when_four_of_five_gangs_with_a_plan_did() -> None:
+    world = World()
+    for number in range(LEAST):
+        began = number * 1000.0
+        world.submit(f"running{number}", 2)
+        world.run(began)
+        world.submit(f"large{number}", 4)
+        world.run(began)
+        world.end(f"running{number}")
+        assert world.run(began + 20 + 4 * number) == [f"large{number}"]
+        world.end(f"large{number}")
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run(100_000)
+    large = world.cluster.gangs["ns/large"].estimated_start
+    assert large is not None and large.basis is StartBasis.LIMITS
+    assert (large.earliest, large.latest) == pytest.approx((100_024, 100_052))
 
 
 def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> None:

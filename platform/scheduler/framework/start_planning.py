@@ -117,6 +117,7 @@ class StartPlanning:
         for known in (self._plan.broken, self._plan.waiting_since):
             for key in [each for each in known if each not in self._cache.pending_gangs]:
                 del known[key]
+        self._plan.errors.forget_others(self._cache.pending_gangs)
         if not self._plan or self._is_unchanged():
             return
         self._begin()
@@ -168,14 +169,27 @@ class StartPlanning:
             self._cache.changes.mark(gang)
 
     def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
-        """Return when the gang of *reservation* starts. Gangs may end before their limits; one that
-        exceeds a prediction is expected to run for twice as long."""
+        """Return when the gang of *reservation* starts, by how exact planned starts were before.
+
+        Until that is known: gangs may end before their limits, and one that exceeds a prediction is
+        expected to run for twice as long.
+        """
         now, start = self._cache.cycle_time, reservation.start
         if start == math.inf:
             return StartEstimate(now, None, StartBasis.UNKNOWN)
-        if all(each.is_enforced for each in self._plan.ends.values() if each.time <= start):
-            return StartEstimate(now, start, StartBasis.LIMITS)
-        return StartEstimate(now + (start - now) / 2, start + (start - now), StartBasis.PREDICTIONS)
+        if start > now:
+            self._plan.errors.plan(reservation.waiting.key, now, start)
+        has_limits = all(
+            each.is_enforced for each in self._plan.ends.values() if each.time <= start
+        )
+        basis = StartBasis.LIMITS if has_limits else StartBasis.PREDICTIONS
+        expected = self._plan.errors.interval(now, start)
+        if expected is not None:
+            return StartEstimate(*expected, basis)
+        wait = start - now
+        if has_limits:
+            return StartEstimate(now, start, basis)
+        return StartEstimate(now + wait / 2, start + wait, basis)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -368,6 +382,7 @@ class StartPlanning:
             return
         if MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(gang.key, None)
+            self._plan.errors.observe(gang.key, self._cache.cycle_time)
             self._plan.drop(gang.key)
             gang.estimated_start = None
         if self._has_begun:
