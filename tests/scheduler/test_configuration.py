@@ -117,6 +117,9 @@ INVALID = {
     HELM + "configurations: [{name: allocate, arguments: {backfilling.max-idle: 5}}]": (
         "backfilling.max-idle: must be a positive duration"
     ),
+    HELM + "configurations: [{name: allocate, arguments: {backfilling.borrow-for: soon}}]": (
+        "backfilling.borrow-for: must be a positive duration"
+    ),
     HELM + "configurations: [{name: allocate, arguments: {backfilling.order: longest}}]": (
         "backfilling.order: must be one of queue, shortest-first, not 'longest'"
     ),

@@ -4,7 +4,8 @@
    removed from pods within the limits of their queue; such a pod is scheduled once it has none.
 1. Admitted gangs with pending pods are put into a heap for each queue, without those that wait
    for something. Of gangs with equal demand, the next one follows if one was scheduled.
-2. The first queue in queue order gives its first gang in job order; an overused queue is skipped.
+2. The first queue in queue order gives its first gang in job order; of an overused queue, only
+   gangs are tried that may borrow.
 3. A gang that is not ready is allocated up to its minimum, or not at all and rejected.
 4. A gang that is ready gets further pods one at a time (a large gang in small batches), so that
    gangs alternate; the last gang gets all at once.
@@ -90,6 +91,7 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
     pending = _pending_by_queue(session, planning)
     queue_heap = [(session.queue_order(session.cache.queues.named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
+    overused_names: set[str] = set()
     while queue_heap and not session.should_stop():
         key, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queues.named(name), pending[name]
@@ -103,12 +105,10 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             for _, _, waiting in heap:
                 session.reject_failed(waiting.gang, error)
             continue
-        if overused:
-            gangs = [waiting.gang for _, _, waiting in sorted(heap)]
-            _reject_overused(session, queue, gangs)
-            for gang in gangs:
+        if overused and name not in overused_names:
+            overused_names.add(name)
+            for gang in _pop_overused(session, planning, queue, heap):
                 planning.rejected(gang)
-            continue
         _pop_hopeless(session, heap)
         if not heap:
             continue
@@ -195,6 +195,21 @@ def _can_wait(task: Task) -> bool:
     return task.eq_class.best_effort and (sub_group is None or not sub_group.missing)
 
 
+def _pop_overused(
+    session: Session, planning: StartPlanning, queue: QueueInfo, heap: Heap
+) -> list[Gang]:
+    """Reject the gangs in *heap*, of an overused queue, and return them, but for those that may get
+    what others leave idle."""
+    with session.borrowing(True):
+        may_borrow = planning.may_borrow if not session.overused(queue) else lambda gang: False
+    entries = sorted(heap)
+    heap[:] = [entry for entry in entries if may_borrow(entry[2].gang)]  # sorted, so a heap
+    left = {key for _, key, _ in heap}
+    gangs = [waiting.gang for _, key, waiting in entries if key not in left]
+    _reject_overused(session, queue, gangs)
+    return gangs
+
+
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
     """Reject gangs of an overused queue."""
     events = session.limit_events(queue)
@@ -220,21 +235,26 @@ def _allocate(
     session: Session, planning: StartPlanning, pending_gang: PendingGang, *, is_last: bool
 ) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
+    gang = pending_gang.gang
     if pending_gang.is_new:
-        pending_gang.tasks = _tasks_to_try(session, pending_gang.gang)
+        pending_gang.tasks = _tasks_to_try(session, gang)
     try:
-        with session.lend(pending_gang.gang), planning.spare_for(pending_gang.gang) as spare:
+        with (
+            session.borrowing(planning.may_borrow(gang)),
+            session.lend(gang),
+            planning.spare_for(gang) as spare,
+        ):
             if spare.holder:
-                planning.hold_back(pending_gang.gang, spare.holder)
-            elif MissingMembers(pending_gang.gang).satisfied:
+                planning.hold_back(gang, spare.holder)
+            elif MissingMembers(gang).satisfied:
                 return _allocate_extra(session, planning, pending_gang, is_last=is_last)
             elif _allocate_minimum(session, planning, pending_gang):
                 return True
-        if session.is_rejected(pending_gang.gang):
-            planning.rejected(pending_gang.gang)
+        if session.is_rejected(gang):
+            planning.rejected(gang)
         return False
     except PluginError as error:
-        session.reject_failed(pending_gang.gang, error)
+        session.reject_failed(gang, error)
         return False
 
 

@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ..plugins.extension_points import Allocation, QueueLimitPlugin, Rejection, SessionPlugin
+from ..plugins.extension_points import (
+    Allocation,
+    QueueLimitPlugin,
+    Rejection,
+    SessionPlugin,
+    has_method,
+)
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sorted_tasks
 from ..state.podinfo.equivalence import EquivalenceClass
@@ -19,6 +25,8 @@ class PluginDecisions:
     """The results of the plugins that a session was opened for, combined."""
 
     cache: SchedulerCache
+    _is_borrowing = False
+    """Whether the gang that is tried may get more than its queue deserves."""
 
     def __init__(self, framework: Framework, calls: PluginCalls) -> None:
         """Use the plugins of *framework*, which *calls* has opened."""
@@ -119,7 +127,17 @@ class PluginDecisions:
         return any(
             self.calls.call(plugin, "overused", partial(plugin.overused, queue))
             for plugin in self._framework.overused
+            if not (self._is_borrowing and has_method(plugin, "borrowable_count"))
         )
+
+    @contextmanager
+    def borrowing(self, is_borrowing: bool) -> Iterator[None]:
+        """Let plugins count in the block what a queue may borrow, too, if *is_borrowing*."""
+        before, self._is_borrowing = self._is_borrowing, is_borrowing
+        try:
+            yield
+        finally:
+            self._is_borrowing = before
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
         """Return how many more pods of *eq_class* the queue may allocate.
@@ -162,9 +180,11 @@ class PluginDecisions:
     def _allocatable_count(
         self, plugin: QueueLimitPlugin, queue: QueueInfo, eq_class: EquivalenceClass
     ) -> int:
-        return self.calls.call(
-            plugin, "allocatable_count", lambda: int(plugin.allocatable_count(queue, eq_class))
-        )
+        name = "allocatable_count"
+        if self._is_borrowing and has_method(plugin, "borrowable_count"):
+            name = "borrowable_count"
+        count = getattr(plugin, name)
+        return self.calls.call(plugin, name, lambda: int(count(queue, eq_class)))
 
     # -- listeners -----------------------------------------------------------------------------
 

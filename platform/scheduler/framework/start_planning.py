@@ -60,7 +60,7 @@ class GangOrder:
         """Use *order*."""
         self._planning = planning
         self._session = session
-        self._is_shortest_first = order is Order.SHORTEST_FIRST and planning.is_on
+        self._is_shortest_first = order is Order.SHORTEST_FIRST
         self._first: set[str] = set()
 
     def first(self, gangs: Sequence[Gang]) -> Gang:
@@ -119,6 +119,7 @@ class StartPlanning:
         for known in (self._plan.broken, self._plan.waiting_since):
             for key in [each for each in known if each not in self._cache.pending_gangs]:
                 del known[key]
+        self._plan.errors.forget_others(self._cache.pending_gangs)
         if not self._plan or self._is_unchanged():
             return
         self._begin()
@@ -170,14 +171,27 @@ class StartPlanning:
             self._cache.changes.mark(gang)
 
     def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
-        """Return when the gang of *reservation* starts. Gangs may end before their limits; one that
-        exceeds a prediction is expected to run for twice as long."""
+        """Return when the gang of *reservation* starts, by how exact planned starts were before.
+
+        Until that is known: gangs may end before their limits, and one that exceeds a prediction is
+        expected to run for twice as long.
+        """
         now, start = self._cache.cycle_time, reservation.start
         if start == math.inf:
             return StartEstimate(now, None, StartBasis.UNKNOWN)
-        if all(each.is_enforced for each in self._plan.ends.values() if each.time <= start):
-            return StartEstimate(now, start, StartBasis.LIMITS)
-        return StartEstimate(now + (start - now) / 2, start + (start - now), StartBasis.PREDICTIONS)
+        if start > now:
+            self._plan.errors.plan(reservation.waiting.key, now, start)
+        has_limits = all(
+            each.is_enforced for each in self._plan.ends.values() if each.time <= start
+        )
+        basis = StartBasis.LIMITS if has_limits else StartBasis.PREDICTIONS
+        expected = self._plan.errors.interval(now, start)
+        if expected is not None:
+            return StartEstimate(*expected, basis)
+        wait = start - now
+        if has_limits:
+            return StartEstimate(now, start, basis)
+        return StartEstimate(now + wait / 2, start + wait, basis)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -244,6 +258,12 @@ class StartPlanning:
             self._cache.scheduling_queue.wake_published()
 
     # -- gangs ---------------------------------------------------------------------------------
+
+    def may_borrow(self, gang: Gang) -> bool:
+        """Return whether *gang* may get more than its queue deserves: it ends soon."""
+        limit = self._options.borrow_for
+        gang.may_borrow = limit > 0 and self.duration_of(gang) <= limit
+        return gang.may_borrow
 
     def precedes(self, gang: Gang) -> bool:
         """Return whether *gang* has a start reservation."""
@@ -364,6 +384,7 @@ class StartPlanning:
             return
         if MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(gang.key, None)
+            self._plan.errors.observe(gang.key, self._cache.cycle_time)
             self._plan.drop(gang.key)
             gang.estimated_start = None
         if self._has_begun:
@@ -478,7 +499,7 @@ class StartPlanning:
 
         It is asked once for each version of the gang.
         """
-        if not self.is_on:
+        if not self._options.uses_run_times:
             return math.inf
         now, run_times = self._cache.cycle_time, self._cache.run_times
         if gang.estimated_version != gang.version:
@@ -577,6 +598,7 @@ class StartPlanning:
         self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]]
     ) -> Callable[[float], bool]:
         queue = self._cache.queues.of(gang)
+        may_borrow = self.may_borrow(gang)
 
         def allowed(time: float) -> bool:
             change = self._queue_change(gang, queue, time)
@@ -584,7 +606,9 @@ class StartPlanning:
             add_amounts(queue.allocated, change)
             try:
                 for eq_class, count in needs:
-                    if self._session.allocatable_count(queue, eq_class) < count:
+                    with self._session.borrowing(may_borrow):
+                        allowed_count = self._session.allocatable_count(queue, eq_class)
+                    if allowed_count < count:
                         return eq_class.best_effort
                     taken = {name: units * count for name, units in eq_class.request.items()}
                     add_amounts(queue.allocated, taken)

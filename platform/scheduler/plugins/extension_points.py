@@ -232,6 +232,13 @@ class QueueLimitPlugin(Protocol):
         """Return how many more pods of *eq_class* the queue may allocate."""
         ...
 
+    def borrowable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return the same for a gang that ends soon, which may get what other queues leave idle.
+
+        Without it, such a gang has no higher limit. With it, it is also tried in an overused queue.
+        """
+        ...
+
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return why another pod of *eq_class* is over the limit; called if it is."""
         ...

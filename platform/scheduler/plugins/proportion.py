@@ -88,6 +88,14 @@ class ProportionPlugin:
             return 0
         return count_within(eq_class.request, queue.allocated, deserved)
 
+    def borrowable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return how many more pods of *eq_class* the queue may have with what others leave idle:
+        within its capability, without what others are guaranteed."""
+        limit = self._division.real_capability(queue.name)
+        if limit is None or queue_state_rejection(queue):
+            return 0
+        return count_within(eq_class.request, queue.allocated, limit)
+
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return what is insufficient for one more pod of *eq_class*."""
         deserved = self._division.deserved(queue.name)

@@ -9,12 +9,13 @@ from ...plugins.arguments import ArgumentError, duration, integer, text
 
 PREFIX = "backfilling"
 MODE, DEPTH = PREFIX, f"{PREFIX}.depth"
-MAX_IDLE, RESERVE_AFTER, ORDER = (
+MAX_IDLE, RESERVE_AFTER, ORDER, BORROW_FOR = (
     f"{PREFIX}.max-idle",
     f"{PREFIX}.reserve-after",
     f"{PREFIX}.order",
+    f"{PREFIX}.borrow-for",
 )
-NAMES = (MODE, DEPTH, MAX_IDLE, RESERVE_AFTER, ORDER)
+NAMES = (MODE, DEPTH, MAX_IDLE, RESERVE_AFTER, ORDER, BORROW_FOR)
 MAX_DEPTH = 100
 DEFAULT_MAX_IDLE = timedelta(minutes=5)
 
@@ -56,6 +57,15 @@ class Options:
 
     order: Order = Order.QUEUE
 
+    borrow_for: float = 0.0
+    """Seconds that a gang is expected to run at most that may get more than its queue deserves."""
+
+    @property
+    def uses_run_times(self) -> bool:
+        """Whether run times decide about anything."""
+        is_default = self.mode is Mode.NONE and self.order is Order.QUEUE
+        return not is_default or self.borrow_for > 0
+
 
 def options_of(arguments: Mapping[str, object]) -> Options:
     """Return the options in *arguments*.
@@ -68,12 +78,14 @@ def options_of(arguments: Mapping[str, object]) -> Options:
         raise ArgumentError(DEPTH, f"must be at most {MAX_DEPTH}, not {depth}")
     max_idle = duration(arguments, MAX_IDLE, default=DEFAULT_MAX_IDLE)
     after = duration(arguments, RESERVE_AFTER)
+    borrow_for = duration(arguments, BORROW_FOR)
     return Options(
         Mode(_choice(arguments, MODE, tuple(Mode), Mode.NONE)),
         depth,
         (max_idle or DEFAULT_MAX_IDLE).total_seconds(),
         after.total_seconds() if after else 0.0,
         Order(_choice(arguments, ORDER, tuple(Order), Order.QUEUE)),
+        borrow_for.total_seconds() if borrow_for else 0.0,
     )
 
 

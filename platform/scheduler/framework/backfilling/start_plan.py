@@ -17,6 +17,7 @@ import numpy as np
 
 from ...state.resources import Matrix
 from .profile import Allowed, Occupation, PodNeed, Profile
+from .start_errors import StartErrors
 
 _MIN_DELAY = 60.0
 """Seconds of a delay that is reported."""
@@ -130,6 +131,8 @@ class StartPlan:
         """Whether any gang had an expected run time."""
         self.waiting_since: dict[str, float] = {}
         """When gangs were first to get a reservation, as Unix time, by their keys."""
+        self.errors = StartErrors()
+        """How exact the planned starts of gangs were that have started."""
         self.version = 0
         """Grows when a gang that was held back may start."""
         self._profile: Profile | None = None

@@ -274,6 +274,8 @@ class Gang:
     estimated_seconds: float | None = None
     """For how long it is expected to run, as of :attr:`estimated_version`."""
     estimated_version = -1
+    may_borrow = False
+    """Whether it may get more than its queue deserves, as of its last attempt."""
     topology: TopologyConstraint | None = None
     """What it requires of the network between its pods."""
     planned_domain = ""
