@@ -66,6 +66,17 @@ def test_the_youngest_pod_is_replaced_unless_a_kubelet_rejects_one() -> None:
     assert evicted(world.after(KUBELET_DELAY)) == []
 
 
+def test_a_pod_that_arrives_where_others_use_too_much_is_replaced() -> None:
+    world = World()
+    world.foreign("other", 3)
+    world.foreign("another", 3)
+    assert evicted(world.after()) == []
+    world.after(1)
+    world.own("own")
+    assert evicted(world.after(1)) == []
+    assert evicted(world.after(KUBELET_DELAY)) == ["own"]
+
+
 def test_a_pod_that_the_kubelet_rejects_in_time_suffices() -> None:
     world = World()
     world.own("old", 1)
