@@ -66,6 +66,31 @@ def test_the_youngest_pod_is_replaced_unless_a_kubelet_rejects_one() -> None:
     assert evicted(world.after(KUBELET_DELAY)) == []
 
 
+def test_a_pod_that_arrives_where_others_use_too_much_is_replaced() -> None:
+    world = World()
+    world.foreign("other", 3)
+    world.foreign("another", 3)
+    assert evicted(world.after()) == []
+    world.after(1)
+    world.own("own")
+    assert evicted(world.after(1)) == []
+    assert evicted(world.after(KUBELET_DELAY)) == ["own"]
+
+
+def test_an_arrival_while_a_replaced_pod_terminates_has_its_effect() -> None:
+    world = World()
+    world.own("old", 1, cpu=2)
+    young = world.own("young", 2, cpu=2)
+    world.foreign("other", 1)
+    world.after()
+    assert evicted(world.after(KUBELET_DELAY)) == ["young"]
+    deleted = msgspec.structs.replace(young.metadata, deletion_timestamp="2026-01-01T00:01:00Z")
+    world.upsert(msgspec.structs.replace(young, metadata=deleted))
+    world.foreign("another", 2)
+    world.after(1)
+    assert evicted(world.after(KUBELET_DELAY)) == ["old"]
+
+
 def test_a_pod_that_the_kubelet_rejects_in_time_suffices() -> None:
     world = World()
     world.own("old", 1)

@@ -94,6 +94,18 @@ def test_allocate_admits_no_podgroup_to_a_queue_that_is_not_open(state: str) -> 
     assert world.schedule() == {"g-0": "a"}
 
 
+def test_a_gang_that_waits_for_nodes_is_told_that_its_queue_has_closed() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n", cpu=1), queue("q"), podgroup("g", 2, queue="q"))
+    world.upsert(pod("g-0", "g"), pod("g-1", "g"))
+    world.decision()
+    assert "takes no jobs" not in world.fit_message("g")
+    world.upsert(queue("q", state="Closed"))
+    (report,) = world.decision().reports
+    assert report.key == "ns/g"
+    assert "takes no jobs" in world.fit_message("g")
+
+
 def test_podgroup_of_a_queue_that_does_not_exist_is_rejected() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1, phase="", queue="none"), pod("g-0", "g"))

@@ -54,7 +54,9 @@ class OvercommittedNodes:
         """Evict from one node; returns whether it may still be overcommitted."""
         victims = _victims(session, node_index)
         if not victims:
-            return False  # only the next arrival may change that
+            # What is lacking is still caused by arrivals if a pod of this scheduler arrives, too.
+            self._since.pop(node_index, None)
+            return bool(session.cache.arrivals.lacking(node_index).any())
         left = self._since.setdefault(node_index, now) + KUBELET_DELAY - now
         if left > 0:
             self._rechecks[_key(victims[0])] = left

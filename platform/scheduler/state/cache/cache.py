@@ -13,7 +13,7 @@ from typing import assert_never
 from ....model import names
 from ....model.pod import FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
-from ....model.queue import Queue
+from ....model.queue import Queue, QueueState
 from ....model.run_times import OF_LIMIT, OF_RUN_TIME
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from ..gangs.disruption_budgets import DisruptionBudgets
@@ -308,9 +308,20 @@ class SchedulerCache:
     def update_queue(self, old: Queue | None, new: Queue | None) -> None:
         """Add, update or delete a queue."""
         name, known = self.queues.update(old, new)
+        was_open = known is not None and known.status.state == QueueState.OPEN
+        if was_open and (new is None or new.status.state != QueueState.OPEN):
+            self._retry_gangs_of(name)  # now they wait for that
         if self._queue_affinities.update(name, known, new):
             for gang in self.gangs.values():
                 self._reclassify(gang)
+
+    def _retry_gangs_of(self, queue: str) -> None:
+        known = self.queues.by_name.get(queue)
+        for key in sorted(known.gangs) if known is not None else ():
+            gang = self.gangs[key]
+            if gang.unschedulable_group is not None:
+                self.scheduling_queue.activate(gang)
+                self.changes.mark(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""

@@ -41,7 +41,7 @@ class ArrivalShortages:
         if not matrix.is_overcommitted(node_index):
             return
         request = eq_class.request_vector(matrix.resource_index)
-        after = -self._left(node_index)
+        after = self._shortage(node_index)
         before = np.maximum(after - request, 0)
         caused = np.minimum(self._known(node_index), before)
         is_cause: BoolVector = (request > 0) & (after > 0) & (caused >= before)
@@ -54,8 +54,8 @@ class ArrivalShortages:
         matrix = self._node_matrix
         if node_index not in self._caused or not matrix.is_overcommitted(node_index):
             return np.zeros(len(matrix.resource_index), np.int64)
-        lacking = np.maximum(-self._left(node_index) - matrix.releasing[:, node_index], 0)
-        caused: IntVector = np.minimum(lacking, self._known(node_index))
+        shortage = np.maximum(self._shortage(node_index), 0)
+        caused: IntVector = np.minimum(shortage, self._known(node_index))
         return caused
 
     def forget(self, node_index: int) -> None:
@@ -64,12 +64,14 @@ class ArrivalShortages:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _left(self, node_index: int) -> IntVector:
-        """Return what the existing pods of a node leave of its resources."""
+    def _shortage(self, node_index: int) -> IntVector:
+        """Return what a node lacks for the existing pods that do not terminate; negative where
+        something is left."""
         matrix = self._node_matrix
         matrix.add_missing_rows()
-        left: IntVector = matrix.idle[:, node_index] + self._without_pods(node_index)
-        return left
+        left = matrix.idle[:, node_index] + self._without_pods(node_index)
+        shortage: IntVector = -left - matrix.releasing[:, node_index]
+        return shortage
 
     def _known(self, node_index: int) -> IntVector:
         known = self._caused.get(node_index, np.zeros(0, np.int64))
