@@ -15,6 +15,7 @@ from ....model.names import PERSISTENTVOLUMECLAIMS, PODS, SERVICES
 from ....model.pod_resources import Amounts, PodResources, quota_usage
 from ....model.quantity import Quantity, parse
 from ....model.resource_names import COMPUTE, is_extended
+from ..builtin.core_objects import BETA_CLASS_ANNOTATION
 from ..http.requests import Json
 from ..kinds.groups import RESOURCE
 
@@ -200,7 +201,7 @@ def _service_usage(service: Json, now: datetime) -> Amounts:
 def _claim_usage(claim: Json, now: datetime) -> Amounts:
     spec = claim.get("spec") or {}
     annotations = claim["metadata"].get("annotations") or {}
-    chosen = annotations.get("volume.beta.kubernetes.io/storage-class")
+    chosen = annotations.get(BETA_CLASS_ANNOTATION)
     if chosen is None:
         chosen = spec.get("storageClassName") or ""
     found = {_count_name(_CLAIMS): ONE, "persistentvolumeclaims": ONE}

@@ -1,6 +1,7 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,8 +24,12 @@ Json = dict[str, Any]
 DATA_LIMIT = 1024 * 1024
 """Maximum bytes of the data of a ConfigMap or Secret."""
 
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
+BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+"""Former place of a claim's class."""
+
 _SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-_PREEMPTION = ("Never", "PreemptLowerPriority")
+_PREEMPTION = ("PreemptLowerPriority", "Never")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
@@ -241,6 +246,24 @@ def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldE
     return errors
 
 
+def default_class(classes: Iterable[Json]) -> str:
+    """Return the name of the newest default class, of several the first; ``""`` without one."""
+    chosen = [
+        (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
+        for each in classes
+        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
+    ]
+    newest = max((created for created, _ in chosen), default="")
+    return min((name for created, name in chosen if created == newest), default="")
+
+
+def needs_default_class(claim: Json) -> bool:
+    """Return whether a claim names no class, not even the empty one."""
+    annotations = claim["metadata"].get("annotations") or {}
+    named = claim["spec"].get("storageClassName") is not None
+    return not named and BETA_CLASS_ANNOTATION not in annotations
+
+
 def default_pvc(obj: Json) -> None:
     """Default a PersistentVolumeClaim."""
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
@@ -346,7 +369,10 @@ def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
         text = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_LIMIT}"
         errors.append(forbidden("value", text))
     if name.startswith("system-") and name not in SYSTEM_PRIORITY_CLASSES:
-        text = "priority class names with 'system-' prefix are reserved for system use only"
+        text = (
+            "priority class names with 'system-' prefix are reserved for system use only. error: "
+            f"{name} is not a known system priority class"
+        )
         errors.append(forbidden("metadata.name", text))
     policy = obj.get("preemptionPolicy")
     if policy not in _PREEMPTION:

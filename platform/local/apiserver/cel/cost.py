@@ -270,9 +270,9 @@ class _Estimator:
         if name == "check":
             return _Call(_AUTHORIZER_CHECK)
         if name in ("fieldSelector", "labelSelector"):
-            size = self._size_or_unknown(arguments[0]).most
-            requirements = _scaled(_scaled(size, 0.5), _REQUIREMENT)
-            return _Call(_capped(_LIST + _scaled(size, _TRAVERSAL) + requirements))
+            length = self._size_or_unknown(arguments[0]).most
+            requirements = _scaled(_scaled(length, 0.5), _REQUIREMENT)
+            return _Call(_capped(_LIST + _scaled(length, _TRAVERSAL) + requirements))
         if name in ("_==_", "_!=_"):
             types = [self._type(each) for each in arguments]
             of_kubernetes = types[0] == types[1] and types[0].name in ABSTRACT_TYPES

@@ -19,7 +19,12 @@ from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violat
 from ..admission.quotas import Quotas
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
-from ..builtin.core_objects import storage_request
+from ..builtin.core_objects import (
+    SYSTEM_PRIORITY_CLASSES,
+    default_class,
+    needs_default_class,
+    storage_request,
+)
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden, invalid
@@ -177,6 +182,8 @@ class Admission:
                 self._default_pod(attributes, obj)
             elif attributes.kind.resource == names.NODES:
                 _taint_not_ready(obj)
+            elif attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS:
+                self._default_storage_class(obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.mutate is not None:
                 try:
@@ -192,16 +199,7 @@ class Admission:
             StatusError: 403, a webhook denies the write, or it has no effect.
             WebhookNeededError: webhooks must be called first.
         """
-        if (
-            attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
-            and obj
-            and attributes.old_object
-        ):
-            self._check_resize(attributes, obj, attributes.old_object)
-        if obj is not None and attributes.kind.resource in LIMITED:
-            self._check_limits(attributes, obj)
-        if obj is not None:
-            self._check_pod_security(attributes, obj)
+        self._validate_by_plugins(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.validate is not None:
                 try:
@@ -218,6 +216,21 @@ class Admission:
             )
         if obj is not None:
             self._check_quotas(attributes, obj)
+
+    def _validate_by_plugins(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Reject what the built-in plugins do not allow; quotas are checked last of all."""
+        if (
+            attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
+            and obj
+            and attributes.old_object
+        ):
+            self._check_resize(attributes, obj, attributes.old_object)
+        if obj is not None and attributes.kind.resource in LIMITED:
+            self._check_limits(attributes, obj)
+        if attributes.kind.resource == names.PRIORITYCLASSES:
+            self._check_priority_class(attributes, obj)
+        if obj is not None:
+            self._check_pod_security(attributes, obj)
 
     def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a pod that violates the level of its namespace; warn of templates that do."""
@@ -315,6 +328,28 @@ class Admission:
         )
         self._set_priority(attributes, spec)
         _add_default_tolerations(spec)
+
+    def _default_storage_class(self, claim: Json) -> None:
+        if needs_default_class(claim):
+            classes = self._lookup.containing(names.STORAGECLASSES, b"is-default-class")
+            if chosen := default_class(classes):
+                claim["spec"]["storageClassName"] = chosen
+
+    def _check_priority_class(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Reject a second default class, and the deletion of one of the system."""
+        why = ""
+        if obj is None:
+            if attributes.name in SYSTEM_PRIORITY_CLASSES:
+                why = "this is a system priority class and cannot be deleted"
+        elif obj.get("globalDefault"):
+            known = self._default_priority_class()
+            name = known["metadata"]["name"] if known else attributes.name
+            if known and (attributes.old_object is None or name != attributes.name):
+                why = (
+                    f"PriorityClass {name} is already marked as default. Only one default can exist"
+                )
+        if why:
+            raise forbidden(attributes.kind.resource, attributes.name, why)
 
     def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
         name = spec.get("priorityClassName", "")
