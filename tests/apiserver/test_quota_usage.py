@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.api_servers import merge_patch
-from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server, pod
+from support.embedded_apiserver import (
+    MERGE,
+    EmbeddedServer,
+    definition,
+    embedded_server,
+    foo,
+    pod,
+)
 from support.polling import wait_until_true
 from support.quotas import NAMESPACE, QuotaServer
 
@@ -179,6 +186,19 @@ async def test_writes_in_namespaces_without_quotas_count_nothing(
     monkeypatch.setattr(quotas, "usage", observed)
     await limited.server.create(limited.pods, pod("p"))
     assert counted == [NAMESPACE] * 2  # checked, and counted
+
+
+async def test_objects_of_a_kind_that_is_defined_later_are_counted(limited: QuotaServer) -> None:
+    await limited.limit("few", {"count/foos.ex.io": "1", "pods": "1"})
+    await limited.wait_used("few", pods="0")
+    await limited.server.install_crds(definition())
+    await limited.wait_amounts("few", {"pods": "0", "count/foos.ex.io": "0"})
+    path = f"/apis/ex.io/v1/namespaces/{NAMESPACE}/foos"
+    assert await limited.message(path, foo("a")) == ""
+    assert "used: count/foos.ex.io=1" in await limited.message(path, foo("b"))
+    await limited.server.request("DELETE", f"{path}/a")
+    await limited.wait_amounts("few", {"pods": "0", "count/foos.ex.io": "0"})
+    assert await limited.message(path, foo("b")) == ""
 
 
 async def test_random_concurrent_writes_stay_within_the_limits(limited: QuotaServer) -> None:

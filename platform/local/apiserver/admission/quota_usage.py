@@ -72,7 +72,9 @@ def requirements(spec: Json) -> list[Requirement]:
     return [
         *(Requirement(scope, "Exists") for scope in spec.get("scopes") or ()),
         *(
-            Requirement(each["scopeName"], each["operator"], each.get("values") or ())
+            Requirement(
+                each.get("scopeName", ""), each.get("operator", ""), each.get("values") or ()
+            )
             for each in selector.get("matchExpressions") or ()
         ),
     ]
