@@ -111,6 +111,12 @@ def test_a_pod_whose_deletion_is_overdue_is_counted_as_an_object_only() -> None:
     assert quota.next_expiry is None
 
 
+def test_a_stored_object_that_cannot_be_counted_uses_nothing() -> None:
+    quota = QuotaUsage("q", {"hard": {"requests.cpu": "9"}})
+    quota.charge(POD, "p", stored("p", "many"), NOW)
+    assert amounts(quota) == {}
+
+
 async def test_a_restart_counts_what_exists(tmp_path: Path) -> None:
     """INV-OW-7."""
     async with embedded_server(tmp_path) as first:

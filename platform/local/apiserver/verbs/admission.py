@@ -46,7 +46,7 @@ DEFAULT_TOLERATION_SECONDS = 300
 
 
 UnchangedCheck = Callable[[], bool]
-"""Returns whether something that was read is still unchanged; may reject the write."""
+"""Returns whether something that was read is still unchanged; may raise the error of the write."""
 
 _reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
 
@@ -93,14 +93,14 @@ class LatestReader:
         found = resource_store.latest_entries_in(namespace)
         return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
 
-    def pods(self, namespace: str) -> Sequence[Json]:
-        """Return the pods of a namespace in the order of their names."""
+    def pods(self, namespace: str, *, limit: int) -> tuple[Sequence[Json], int]:
+        """Return the first pods of a namespace in the order of their names, and how many it has."""
         resource_store = self._store.resource_store(self._catalog.require(names.PODS))
         if (reads := _reads.get()) is not None:
             moves = resource_store.change_count
             reads.append(lambda: resource_store.change_count == moves)
         found = sorted(resource_store.latest_entries_in(namespace), key=lambda entry: entry.name)
-        return [entry.shared() for entry in found]
+        return [entry.parse() for entry in found[:limit]], len(found)
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
@@ -265,9 +265,9 @@ class Admission:
             and attributes.warnings is not None
             and pod_security.is_stricter(new_policy, old_policy)
         ):
-            pods = self._lookup.pods(attributes.name)
+            pods, total = self._lookup.pods(attributes.name, limit=pod_security.MAX_PODS)
             attributes.warnings.extend(
-                pod_security.existing_violations(new_policy, attributes.name, pods)
+                pod_security.existing_violations(new_policy, attributes.name, pods, total=total)
             )
 
     def _check_quotas(self, attributes: AdmissionAttributes, obj: Json) -> None:
