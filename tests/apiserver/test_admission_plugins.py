@@ -180,3 +180,30 @@ async def test_mirrors_of_static_pods_use_nothing_of_the_api_server(server: Serv
         'pods "p" is forbidden: a mirror pod may not reference secrets',
         'pods "p" is forbidden: a mirror pod may not use ServiceAccountToken volume projections',
     ]
+
+
+async def test_deprecated_annotations_and_fractions_of_bytes_cause_warnings(
+    server: Server,
+) -> None:
+    beta = "volume.beta.kubernetes.io/storage-class"
+    body = claim("old")
+    body["metadata"]["annotations"] = {beta: "none"}
+    body["spec"]["resources"]["requests"]["storage"] = "1500m"
+    response = await server.request("POST", f"{CLAIMS}?dryRun=All", body)
+    assert response.status == 201
+    assert response.body["spec"].get("storageClassName") is None
+    assert response.warnings == [
+        f'metadata.annotations[{beta}]: deprecated since v1.8; use "storageClassName" attribute '
+        "instead",
+        'spec.resources.requests[storage]: fractional byte value "1500m" is invalid, must be an '
+        "integer",
+    ]
+    strict = "kubernetes.io/enforce-mountable-secrets"
+    account = {"metadata": {"name": "strict", "annotations": {strict: "true"}}}
+    created = await server.request("POST", ACCOUNTS, account)
+    assert created.warnings == [
+        f"metadata.annotations[{strict}]: deprecated in v1.32+; prefer separate namespaces to "
+        "isolate access to mounted secrets"
+    ]
+    labelled = await patch(server, f"{ACCOUNTS}/strict", {"metadata": {"labels": {"a": "b"}}})
+    assert (labelled.status, labelled.warnings) == (200, [])

@@ -28,6 +28,9 @@ DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 """Former place of a claim's class."""
 
+ENFORCED_SECRETS_ANNOTATION = "kubernetes.io/enforce-mountable-secrets"
+"""Of an account whose pods may use only the secrets that it lists."""
+
 _SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PREEMPTION = ("PreemptLowerPriority", "Never")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
@@ -262,6 +265,18 @@ def needs_default_class(claim: Json) -> bool:
     annotations = claim["metadata"].get("annotations") or {}
     named = claim["spec"].get("storageClassName") is not None
     return not named and BETA_CLASS_ANNOTATION not in annotations
+
+
+def account_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Warn of the deprecated annotation that limits the secrets of an account's pods."""
+    now, before = (
+        ENFORCED_SECRETS_ANNOTATION in ((each or {}).get("metadata", {}).get("annotations") or {})
+        for each in (obj, old)
+    )
+    if before or not now:
+        return []
+    text = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+    return [f"metadata.annotations[{ENFORCED_SECRETS_ANNOTATION}]: {text}"]
 
 
 def default_pvc(obj: Json) -> None:

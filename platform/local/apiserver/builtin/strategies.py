@@ -23,6 +23,7 @@ from . import (
     policy_validation,
     quota_validation,
     stored_defaults,
+    volume_warnings,
     webhook_validation,
     workloads,
 )
@@ -103,6 +104,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_pvc,
         prepare_for_create=core_objects.prepare_pvc_for_create,
         validate=core_objects.validate_pvc,
+        warnings=volume_warnings.claim_warnings,
     ),
     ("", "Pod"): StrategyHooks(
         default=pod_defaults.default_pod,
@@ -129,7 +131,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate=core_objects.validate_service,
         name_rule=validation.dns1035_label_error,
     ),
-    ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
+    ("", "ServiceAccount"): StrategyHooks(
+        default=stored_defaults.default_service_account, warnings=core_objects.account_warnings
+    ),
     (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
         default=stored_defaults.default_admission_policy,

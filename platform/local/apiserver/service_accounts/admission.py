@@ -6,6 +6,7 @@ from typing import Any
 
 from ....model import names
 from ....model.names import Resource
+from ..builtin.core_objects import ENFORCED_SECRETS_ANNOTATION
 from ..errors.status import forbidden
 from ..http.requests import Json
 from .tokens import POD_SECONDS
@@ -14,9 +15,6 @@ DEFAULT = "default"
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the mirror of a static pod."""
-
-ENFORCED = "kubernetes.io/enforce-mountable-secrets"
-"""Annotation of an account whose pods may use only the secrets that it lists."""
 
 _TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 _VOLUME_PREFIX = "kube-api-access-"
@@ -56,7 +54,7 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
         return
     if not spec.get("imagePullSecrets") and (pulling := account.get("imagePullSecrets")):
         spec["imagePullSecrets"] = [{"name": each.get("name", "")} for each in pulling]
-    enforced = (account["metadata"].get("annotations") or {}).get(ENFORCED, "")
+    enforced = (account["metadata"].get("annotations") or {}).get(ENFORCED_SECRETS_ANNOTATION, "")
     if enforced in _TRUE and (why := _secret_error(spec, account)):
         raise forbidden(names.PODS, name, why)
 
