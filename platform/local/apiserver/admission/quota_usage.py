@@ -263,7 +263,7 @@ def _pod_meets(pod: Json, requirement: Requirement) -> bool:
 
 
 def _is_terminating(pod: Json) -> bool:
-    """Return whether a pod ends by itself: it has a deadline."""
+    """Return whether a pod has a deadline."""
     seconds = (pod.get("spec") or {}).get("activeDeadlineSeconds")
     return seconds is not None and seconds >= 0
 

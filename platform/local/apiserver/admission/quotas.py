@@ -67,24 +67,24 @@ class QuotaUsage:
 
     def charge(self, key: ResourceKey, name: str, obj: Json | None, now: datetime) -> None:
         """Count an object as it is now; ``None`` if it is deleted."""
-        place = key, name
+        object_key = key, name
         amounts: Amounts = {}
-        self._expiries.pop(place, None)
+        self._expiries.pop(object_key, None)
         if obj is not None and self.applies_to(key, obj):
             amounts = self._limited(key, _stored_usage(key, obj, now))
             ends = expiry(key, obj)
             if ends is not None and ends >= now:
-                self._expiries[place] = ends
-        for each, amount in self._charged.pop(place, {}).items():
+                self._expiries[object_key] = ends
+        for each, amount in self._charged.pop(object_key, {}).items():
             self.used[each] -= amount
         for each, amount in amounts.items():
             self.used[each] = self.used.get(each, ZERO) + amount
         if amounts:
-            self._charged[place] = amounts
+            self._charged[object_key] = amounts
 
     def expired(self, now: datetime) -> list[ObjectKey]:
         """Return the objects that are counted although their deletion is overdue."""
-        return [place for place, when in self._expiries.items() if when < now]
+        return [object_key for object_key, when in self._expiries.items() if when < now]
 
     @property
     def next_expiry(self) -> datetime | None:

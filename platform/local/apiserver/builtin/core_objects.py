@@ -26,7 +26,7 @@ DATA_LIMIT = 1024 * 1024
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
-"""Former place of a claim's class."""
+"""Annotation that contained a claim's class before there was a field."""
 
 ENFORCED_SECRETS_ANNOTATION = "kubernetes.io/enforce-mountable-secrets"
 """Of an account whose pods may use only the secrets that it lists."""

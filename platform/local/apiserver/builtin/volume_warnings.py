@@ -70,7 +70,7 @@ def _size_warnings(claim: Json, path: str) -> Iterator[str]:
 
 
 def claim_warnings(obj: Json, old: Json | None) -> list[str]:
-    """Return warnings for the former place of a claim's class, and for its size."""
+    """Return warnings for the deprecated annotation of a claim's class, and for its size."""
     found = list(_size_warnings(obj.get("spec", {}), "spec"))
     if BETA_CLASS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
         text = 'deprecated since v1.8; use "storageClassName" attribute instead'

@@ -1,6 +1,6 @@
 """Estimated costs of expressions: the most that an evaluation may cost, in Kubernetes' units.
 
-A unit is roughly one step of the evaluation. Sizes of values come from the schema, so an estimate
+A unit is roughly one step of the evaluation. The schema limits the sizes of values, so an estimate
 holds for each object that the schema accepts.
 """
 
@@ -318,7 +318,7 @@ class _Estimator:
         return None
 
     def _search(self, target: Expression, size: Size) -> _Call:
-        """Return the cost to look at each item of a list, or character of a text."""
+        """Return the cost to compare each item of a list, or character of a text."""
         parameters = self._type(target).parameters
         if not parameters:
             return _Call(_scaled(size.most, _TRAVERSAL))
