@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.api_servers import merge_patch
-from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server, pod
+from support.embedded_apiserver import (
+    MERGE,
+    EmbeddedServer,
+    definition,
+    embedded_server,
+    foo,
+    pod,
+)
 from support.polling import wait_until_true
 from support.quotas import NAMESPACE, QuotaServer
 
@@ -104,6 +111,12 @@ def test_a_pod_whose_deletion_is_overdue_is_counted_as_an_object_only() -> None:
     assert quota.next_expiry is None
 
 
+def test_a_stored_object_that_cannot_be_counted_uses_nothing() -> None:
+    quota = QuotaUsage("q", {"hard": {"requests.cpu": "9"}})
+    quota.charge(POD, "p", stored("p", "many"), NOW)
+    assert amounts(quota) == {}
+
+
 async def test_a_restart_counts_what_exists(tmp_path: Path) -> None:
     """INV-OW-7."""
     async with embedded_server(tmp_path) as first:
@@ -179,6 +192,19 @@ async def test_writes_in_namespaces_without_quotas_count_nothing(
     monkeypatch.setattr(quotas, "usage", observed)
     await limited.server.create(limited.pods, pod("p"))
     assert counted == [NAMESPACE] * 2  # checked, and counted
+
+
+async def test_objects_of_a_kind_that_is_defined_later_are_counted(limited: QuotaServer) -> None:
+    await limited.limit("few", {"count/foos.ex.io": "1", "pods": "1"})
+    await limited.wait_used("few", pods="0")
+    await limited.server.install_crds(definition())
+    await limited.wait_amounts("few", {"pods": "0", "count/foos.ex.io": "0"})
+    path = f"/apis/ex.io/v1/namespaces/{NAMESPACE}/foos"
+    assert await limited.message(path, foo("a")) == ""
+    assert "used: count/foos.ex.io=1" in await limited.message(path, foo("b"))
+    await limited.server.request("DELETE", f"{path}/a")
+    await limited.wait_amounts("few", {"pods": "0", "count/foos.ex.io": "0"})
+    assert await limited.message(path, foo("b")) == ""
 
 
 async def test_random_concurrent_writes_stay_within_the_limits(limited: QuotaServer) -> None:

@@ -81,7 +81,7 @@ def container(rng: random.Random, name: str) -> Json:
 
 def pod(rng: random.Random, name: str) -> Json:
     """A random pod; the API server may find it invalid."""
-    volumes = (
+    volumes: tuple[Json, ...] = (
         {"emptyDir": {}}, {"hostPath": {"path": "/x"}}, {"nfs": {"server": "s", "path": "/"}},
         {"configMap": {"name": "c"}}, {"persistentVolumeClaim": {"claimName": "c"}},
     )  # fmt: skip

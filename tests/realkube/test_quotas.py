@@ -1,6 +1,7 @@
 """ResourceQuotas have the same effect as on a real API server."""
 
 import asyncio
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ class Pair:
                 for each in spec["hard"]
             }
             for server in (self.embedded, self.real):
-                await wait_until_equal(lambda server=server, name=name: server.used(name), used)
+                await wait_until_equal(functools.partial(server.used, name), used)
 
 
 async def step(rng: random.Random, pair: Pair) -> None:

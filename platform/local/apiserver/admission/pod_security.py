@@ -144,11 +144,16 @@ def is_stricter(new: Policy, old: Policy) -> bool:
     return new.enforce.version != old.enforce.version or levels[0] > levels[1]
 
 
-def existing_violations(policy: Policy, name: str, pods: Sequence[Json]) -> list[str]:
-    """Return warnings of the existing *pods* of the namespace *name* that violate its level."""
+def existing_violations(
+    policy: Policy, name: str, pods: Sequence[Json], *, total: int
+) -> list[str]:
+    """Return warnings of the existing *pods* of the namespace *name* that violate its level.
+
+    *total* is how many it has: of many, only the first :data:`MAX_PODS` are checked.
+    """
     reasons: Counter[str] = Counter()
     first: dict[str, str] = {}
-    for pod in pods[:MAX_PODS]:
+    for pod in pods:
         found = policy.enforce.violations(pod)
         if found:
             reason = ", ".join(violation.reason for violation in found)
@@ -156,10 +161,10 @@ def existing_violations(policy: Policy, name: str, pods: Sequence[Json]) -> list
             pod_name = pod["metadata"]["name"]
             first[reason] = min(pod_name, first.get(reason, pod_name))
     texts = []
-    if len(pods) > MAX_PODS:
+    if len(pods) < total:
         texts.append(
-            f"new PodSecurity enforce level only checked against the first {MAX_PODS} of "
-            f"{len(pods)} existing pods"
+            f"new PodSecurity enforce level only checked against the first {len(pods)} of "
+            f"{total} existing pods"
         )
     if reasons:
         texts.append(

@@ -331,7 +331,8 @@ def _privilege_escalation(metadata: Json, spec: Json) -> Violation | None:
 
 
 def _restricted_volumes(metadata: Json, spec: Json) -> Violation | None:
-    names, kinds = [], set()
+    names: list[str] = []
+    kinds: set[str] = set()
     for volume in spec.get("volumes") or ():
         sources = volume.keys() - {"name"}
         if sources.isdisjoint(_UNRESTRICTED_VOLUMES):

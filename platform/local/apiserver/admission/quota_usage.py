@@ -15,6 +15,7 @@ from ....model.names import PERSISTENTVOLUMECLAIMS, PODS, SERVICES
 from ....model.pod_resources import Amounts, PodResources, quota_usage
 from ....model.quantity import Quantity, parse
 from ....model.resource_names import COMPUTE, is_extended
+from ..builtin.core_objects import BETA_CLASS_ANNOTATION
 from ..http.requests import Json
 from ..kinds.groups import RESOURCE
 
@@ -71,7 +72,9 @@ def requirements(spec: Json) -> list[Requirement]:
     return [
         *(Requirement(scope, "Exists") for scope in spec.get("scopes") or ()),
         *(
-            Requirement(each["scopeName"], each["operator"], each.get("values") or ())
+            Requirement(
+                each.get("scopeName", ""), each.get("operator", ""), each.get("values") or ()
+            )
             for each in selector.get("matchExpressions") or ()
         ),
     ]
@@ -200,7 +203,7 @@ def _service_usage(service: Json, now: datetime) -> Amounts:
 def _claim_usage(claim: Json, now: datetime) -> Amounts:
     spec = claim.get("spec") or {}
     annotations = claim["metadata"].get("annotations") or {}
-    chosen = annotations.get("volume.beta.kubernetes.io/storage-class")
+    chosen = annotations.get(BETA_CLASS_ANNOTATION)
     if chosen is None:
         chosen = spec.get("storageClassName") or ""
     found = {_count_name(_CLAIMS): ONE, "persistentvolumeclaims": ONE}
@@ -260,7 +263,7 @@ def _pod_meets(pod: Json, requirement: Requirement) -> bool:
 
 
 def _is_terminating(pod: Json) -> bool:
-    """Return whether a pod ends by itself: it has a deadline."""
+    """Return whether a pod has a deadline."""
     seconds = (pod.get("spec") or {}).get("activeDeadlineSeconds")
     return seconds is not None and seconds >= 0
 

@@ -6,12 +6,15 @@ Nothing of it is stored: after a restart it is counted again. ``status.used`` is
 `controllers.resource_quotas`, and read by clients only.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
 from ....model.names import RESOURCEQUOTAS
 from ....model.pod_resources import Amounts
-from ....model.quantity import ZERO, Quantity, parse
+from ....model.quantity import ZERO, Quantity, QuantityError, parse
 from ..discovery.catalog import Catalog
 from ..errors.status import forbidden
 from ..http.requests import Json
@@ -32,6 +35,8 @@ from .quota_usage import (
     usage,
     utc_now,
 )
+
+log = logging.getLogger(__name__)
 
 ObjectKey = tuple[ResourceKey, str]
 """Resource and name of an object."""
@@ -62,24 +67,24 @@ class QuotaUsage:
 
     def charge(self, key: ResourceKey, name: str, obj: Json | None, now: datetime) -> None:
         """Count an object as it is now; ``None`` if it is deleted."""
-        place = key, name
+        object_key = key, name
         amounts: Amounts = {}
-        self._expiries.pop(place, None)
+        self._expiries.pop(object_key, None)
         if obj is not None and self.applies_to(key, obj):
-            amounts = self._limited(key, usage(key, obj, now))
+            amounts = self._limited(key, _stored_usage(key, obj, now))
             ends = expiry(key, obj)
             if ends is not None and ends >= now:
-                self._expiries[place] = ends
-        for each, amount in self._charged.pop(place, {}).items():
+                self._expiries[object_key] = ends
+        for each, amount in self._charged.pop(object_key, {}).items():
             self.used[each] -= amount
         for each, amount in amounts.items():
             self.used[each] = self.used.get(each, ZERO) + amount
         if amounts:
-            self._charged[place] = amounts
+            self._charged[object_key] = amounts
 
     def expired(self, now: datetime) -> list[ObjectKey]:
         """Return the objects that are counted although their deletion is overdue."""
-        return [place for place, when in self._expiries.items() if when < now]
+        return [object_key for object_key, when in self._expiries.items() if when < now]
 
     @property
     def next_expiry(self) -> datetime | None:
@@ -239,6 +244,15 @@ class Quotas:
             if (kind.resource.group, kind.resource.plural) == key and kind.resource.namespaced:
                 return self._store.resource_store(kind)
         return None
+
+
+def _stored_usage(key: ResourceKey, obj: Json, now: datetime) -> Amounts:
+    """Return what a stored object uses; nothing if it cannot be read, as no write may fail here."""
+    try:
+        return usage(key, obj, now)
+    except (QuantityError, msgspec.ValidationError):
+        log.exception("cannot count a stored object", extra={"object": obj["metadata"].get("name")})
+        return {}
 
 
 def _growth(requested: Amounts, before: Amounts) -> Amounts:

@@ -1,6 +1,7 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,14 @@ Json = dict[str, Any]
 DATA_LIMIT = 1024 * 1024
 """Maximum bytes of the data of a ConfigMap or Secret."""
 
-_PREEMPTION = ("Never", "PreemptLowerPriority")
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
+BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+"""Annotation that contained a claim's class before there was a field."""
+
+ENFORCED_SECRETS_ANNOTATION = "kubernetes.io/enforce-mountable-secrets"
+"""Of an account whose pods may use only the secrets that it lists."""
+
+_PREEMPTION = ("PreemptLowerPriority", "Never")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
@@ -191,6 +199,36 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
     _assign_addresses(spec)
 
 
+def default_class(classes: Iterable[Json]) -> str:
+    """Return the name of the newest default class, of several the first; ``""`` without one."""
+    chosen = [
+        (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
+        for each in classes
+        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
+    ]
+    newest = max((created for created, _ in chosen), default="")
+    return min((name for created, name in chosen if created == newest), default="")
+
+
+def needs_default_class(claim: Json) -> bool:
+    """Return whether a claim names no class, not even the empty one."""
+    annotations = claim["metadata"].get("annotations") or {}
+    named = claim["spec"].get("storageClassName") is not None
+    return not named and BETA_CLASS_ANNOTATION not in annotations
+
+
+def account_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Warn of the deprecated annotation that limits the secrets of an account's pods."""
+    now, before = (
+        ENFORCED_SECRETS_ANNOTATION in ((each or {}).get("metadata", {}).get("annotations") or {})
+        for each in (obj, old)
+    )
+    if before or not now:
+        return []
+    text = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+    return [f"metadata.annotations[{ENFORCED_SECRETS_ANNOTATION}]: {text}"]
+
+
 def default_pvc(obj: Json) -> None:
     """Default a PersistentVolumeClaim."""
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
@@ -296,7 +334,10 @@ def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
         text = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_LIMIT}"
         errors.append(forbidden("value", text))
     if name.startswith("system-") and name not in SYSTEM_PRIORITY_CLASSES:
-        text = "priority class names with 'system-' prefix are reserved for system use only"
+        text = (
+            "priority class names with 'system-' prefix are reserved for system use only. error: "
+            f"{name} is not a known system priority class"
+        )
         errors.append(forbidden("metadata.name", text))
     policy = obj.get("preemptionPolicy")
     if policy not in _PREEMPTION:

@@ -27,6 +27,7 @@ from . import (
     quota_validation,
     service_validation,
     stored_defaults,
+    volume_warnings,
     webhook_validation,
     workload_validation,
     workloads,
@@ -121,6 +122,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_pvc,
         prepare_for_create=core_objects.prepare_pvc_for_create,
         validate=core_objects.validate_pvc,
+        warnings=volume_warnings.claim_warnings,
     ),
     ("", "Pod"): StrategyHooks(
         default=pod_defaults.default_pod,
@@ -149,7 +151,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate=service_validation.validate_service,
         name_rule=validation.dns1035_label_error,
     ),
-    ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
+    ("", "ServiceAccount"): StrategyHooks(
+        default=stored_defaults.default_service_account, warnings=core_objects.account_warnings
+    ),
     (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
         default=stored_defaults.default_admission_policy,

@@ -1,10 +1,11 @@
-"""kube-apiserver's warnings for the volumes of a pod template."""
+"""kube-apiserver's warnings for the volumes of a pod template, and for claims."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ....model import quantity
 from ..errors.fields import quote
+from .core_objects import BETA_CLASS_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -53,14 +54,28 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
             if name in volume:
                 yield f"{field_path}.{_SHOWN.get(name, name)}: {text}"
         claim = volume.get("ephemeral", {}).get("volumeClaimTemplate", {}).get("spec", {})
-        for kind in ("requests", "limits"):
-            size = claim.get("resources", {}).get(kind, {}).get("storage", "0")
-            if not quantity.parse(size).is_whole:
-                where = f"{field_path}.ephemeral.volumeClaimTemplate.spec.resources.{kind}[storage]"
-                shown = quote(quantity.canonical(size))
-                yield f"{where}: fractional byte value {shown} is invalid, must be an integer"
+        yield from _size_warnings(claim, f"{field_path}.ephemeral.volumeClaimTemplate.spec")
     for volume in volumes:
         yield from _overlaps(volume)
+
+
+def _size_warnings(claim: Json, path: str) -> Iterator[str]:
+    """Yield warnings for sizes in the spec of a claim that are no whole bytes."""
+    for kind in ("requests", "limits"):
+        size = claim.get("resources", {}).get(kind, {}).get("storage", "0")
+        if not quantity.parse(size).is_whole:
+            where = f"{path}.resources.{kind}[storage]"
+            shown = quote(quantity.canonical(size))
+            yield f"{where}: fractional byte value {shown} is invalid, must be an integer"
+
+
+def claim_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Return warnings for the deprecated annotation of a claim's class, and for its size."""
+    found = list(_size_warnings(obj.get("spec", {}), "spec"))
+    if BETA_CLASS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
+        text = 'deprecated since v1.8; use "storageClassName" attribute instead'
+        found.insert(0, f"metadata.annotations[{BETA_CLASS_ANNOTATION}]: {text}")
+    return found
 
 
 def _overlaps(volume: Json) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Estimated costs of expressions: the most that an evaluation may cost, in Kubernetes' units.
 
-A unit is roughly one step of the evaluation. Sizes of values come from the schema, so an estimate
+A unit is roughly one step of the evaluation. The schema limits the sizes of values, so an estimate
 holds for each object that the schema accepts.
 """
 
@@ -270,9 +270,9 @@ class _Estimator:
         if name == "check":
             return _Call(_AUTHORIZER_CHECK)
         if name in ("fieldSelector", "labelSelector"):
-            size = self._size_or_unknown(arguments[0]).most
-            requirements = _scaled(_scaled(size, 0.5), _REQUIREMENT)
-            return _Call(_capped(_LIST + _scaled(size, _TRAVERSAL) + requirements))
+            length = self._size_or_unknown(arguments[0]).most
+            requirements = _scaled(_scaled(length, 0.5), _REQUIREMENT)
+            return _Call(_capped(_LIST + _scaled(length, _TRAVERSAL) + requirements))
         if name in ("_==_", "_!=_"):
             types = [self._type(each) for each in arguments]
             of_kubernetes = types[0] == types[1] and types[0].name in ABSTRACT_TYPES
@@ -318,7 +318,7 @@ class _Estimator:
         return None
 
     def _search(self, target: Expression, size: Size) -> _Call:
-        """Return the cost to look at each item of a list, or character of a text."""
+        """Return the cost to compare each item of a list, or character of a text."""
         parameters = self._type(target).parameters
         if not parameters:
             return _Call(_scaled(size.most, _TRAVERSAL))

@@ -1,6 +1,6 @@
 """Decide which volume a claim is bound to, or why it stays pending. Pure functions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from ....model.selectors import from_label_selector
 
 Json = dict[str, Any]
 
-DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -52,16 +51,6 @@ def is_bound_to(volume: Json, claim: Json) -> bool:
     if (about.get("namespace"), about.get("name")) != (meta["namespace"], meta["name"]):
         return False
     return about.get("uid", "") in ("", meta["uid"])
-
-
-def default_class(classes: Iterable[Json]) -> str:
-    """Return the name of the newest default class; ``""`` without one."""
-    chosen = [
-        (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
-        for each in classes
-        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
-    ]
-    return max(chosen)[1] if chosen else ""
 
 
 def decide(

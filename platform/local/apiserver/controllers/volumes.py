@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ....model import names, times
+from ..builtin.core_objects import default_class
 from ..errors.status import StatusError
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
@@ -108,7 +109,7 @@ class PersistentVolumeController(Controller):
             await self._provision(claim, Provision())
             return
         if "storageClassName" not in claim["spec"]:
-            claim["spec"]["storageClassName"] = volume_binding.default_class(classes.values())
+            claim["spec"]["storageClassName"] = default_class(classes.values())
         volumes = {each.name: each.parse() for each in self._volumes.latest_entries()}
         decision = volume_binding.decide(claim, volumes, classes)
         if isinstance(decision, Bind):

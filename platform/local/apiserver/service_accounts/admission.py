@@ -1,18 +1,20 @@
 """What pods get of their service account when they are created."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....model import names
 from ....model.names import Resource
 from ..authorization.pod_references import MIRROR_POD, projects_token, refers_to_secrets
+from ..builtin.core_objects import ENFORCED_SECRETS_ANNOTATION
 from ..errors.status import forbidden
 from ..http.requests import Json
 from .tokens import POD_SECONDS
 
 DEFAULT = "default"
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 _VOLUME_PREFIX = "kube-api-access-"
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """Of generated names: without vowels, and what looks like them."""
@@ -28,7 +30,8 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     pods, which are most, get a token only if they or the account ask for it.
 
     Raises:
-        StatusError: 403, there is no such account, or a mirror pod refers to one or to Secrets.
+        StatusError: 403, there is no such account, it does not list a secret of the pod, or a
+            mirror pod refers to an account or to Secrets.
     """
     spec = pod["spec"]
     if MIRROR_POD in (pod["metadata"].get("annotations") or {}):
@@ -46,6 +49,50 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
         raise forbidden(names.PODS, name, why)
     if _mounts_token(spec, account):
         _mount_token(spec)
+    if account is None:
+        return
+    if not spec.get("imagePullSecrets") and (pulling := account.get("imagePullSecrets")):
+        spec["imagePullSecrets"] = [{"name": each.get("name", "")} for each in pulling]
+    enforced = (account["metadata"].get("annotations") or {}).get(ENFORCED_SECRETS_ANNOTATION, "")
+    if enforced in _TRUE and (why := _secret_error(spec, account)):
+        raise forbidden(names.PODS, name, why)
+
+
+def _secret_error(spec: Json, account: Json) -> str:
+    """Return which secret a pod uses that its account does not list; empty if there is none."""
+    owner = account["metadata"]["name"]
+    mountable = {each.get("name") for each in account.get("secrets") or ()}
+    for used_by, secret in _secrets(spec):
+        if secret not in mountable:
+            return (
+                f'{used_by} secret.secretName="{secret}" is not allowed because service account '
+                f"{owner} does not reference that secret"
+            )
+    pulling = {each.get("name") for each in account.get("imagePullSecrets") or ()}
+    for index, each in enumerate(spec.get("imagePullSecrets") or ()):
+        if each.get("name") not in pulling:
+            return (
+                f'imagePullSecrets[{index}].name="{each.get("name", "")}" is not allowed because '
+                f"service account {owner} does not reference that imagePullSecret"
+            )
+    return ""
+
+
+def _secrets(spec: Json) -> Iterator[tuple[str, str]]:
+    """Yield the secrets in volumes and variables, with how messages describe their use."""
+    for volume in spec.get("volumes") or ():
+        if "secret" in volume:
+            yield "volume with", volume["secret"].get("secretName", "")
+    for kind, what in (("initContainers", "init container"), ("containers", "container")):
+        for container in spec.get(kind) or ():
+            start = f"{what} {container.get('name', '')} with"
+            for variable in container.get("env") or ():
+                if key := (variable.get("valueFrom") or {}).get("secretKeyRef"):
+                    used_by = f"{start} envVar {variable.get('name', '')} referencing"
+                    yield used_by, key.get("name", "")
+            for source in container.get("envFrom") or ():
+                if reference := source.get("secretRef"):
+                    yield f"{start} envFrom referencing", reference.get("name", "")
 
 
 def _mirror_pod_error(spec: Json) -> str:

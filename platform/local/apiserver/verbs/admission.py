@@ -22,7 +22,12 @@ from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..authorization.signers import CSRS, check_signer, check_subject
 from ..builtin.certificate_requests import set_requester
-from ..builtin.core_objects import storage_request
+from ..builtin.core_objects import (
+    SYSTEM_PRIORITY_CLASSES,
+    default_class,
+    needs_default_class,
+    storage_request,
+)
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden, invalid
@@ -45,7 +50,7 @@ DEFAULT_TOLERATION_SECONDS = 300
 
 
 UnchangedCheck = Callable[[], bool]
-"""Returns whether something that was read is still unchanged; may reject the write."""
+"""Returns whether something that was read is still unchanged; may raise the error of the write."""
 
 _reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
 
@@ -92,14 +97,14 @@ class LatestReader:
         found = resource_store.latest_entries_in(namespace)
         return [entry.shared() for entry in sorted(found, key=lambda entry: entry.name)]
 
-    def pods(self, namespace: str) -> Sequence[Json]:
-        """Return the pods of a namespace in the order of their names."""
+    def pods(self, namespace: str, *, limit: int) -> tuple[Sequence[Json], int]:
+        """Return the first pods of a namespace in the order of their names, and how many it has."""
         resource_store = self._store.resource_store(self._catalog.require(names.PODS))
         if (reads := _reads.get()) is not None:
             moves = resource_store.change_count
             reads.append(lambda: resource_store.change_count == moves)
         found = sorted(resource_store.latest_entries_in(namespace), key=lambda entry: entry.name)
-        return [entry.shared() for entry in found]
+        return [entry.parse() for entry in found[:limit]], len(found)
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
@@ -185,6 +190,8 @@ class Admission:
                 self._default_pod(attributes, obj)
             elif attributes.kind.resource == names.NODES:
                 _taint_not_ready(obj)
+            elif attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS:
+                self._default_storage_class(obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.mutate is not None:
                 try:
@@ -200,6 +207,26 @@ class Admission:
             StatusError: 403, a webhook denies the write, or it has no effect.
             WebhookNeededError: webhooks must be called first.
         """
+        self._validate_by_plugins(attributes, obj)
+        for webhook in self._matching_webhooks(attributes):
+            if webhook.validate is not None:
+                try:
+                    webhook.validate(_admission_request(attributes, obj), self._lookup)
+                except DeniedError as error:
+                    raise _denied(webhook, error) from error
+            if webhook.warn is not None and attributes.warnings is not None:
+                request = _admission_request(attributes, obj)
+                attributes.warnings.extend(webhook.warn(request, self._lookup))
+        self.dynamic.validate(attributes, obj)
+        if obj is not None and attributes.warnings is not None:
+            attributes.warnings.extend(
+                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
+            )
+        if obj is not None:
+            self._check_quotas(attributes, obj)
+
+    def _validate_by_plugins(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Reject what the built-in plugins do not allow; quotas are checked last of all."""
         if attributes.operation == "DELETE":
             self.node_restriction.check(attributes, obj)
         if (
@@ -210,29 +237,12 @@ class Admission:
             self._check_resize(attributes, obj, attributes.old_object)
         if obj is not None and attributes.kind.resource in LIMITED:
             self._check_limits(attributes, obj)
-        if obj is not None:
-            self._check_pod_security(attributes, obj)
+        if attributes.kind.resource == names.PRIORITYCLASSES:
+            self._check_priority_class(attributes, obj)
         if obj is not None and attributes.kind.resource == CSRS:
             check_subject(obj, attributes.name)
-        self._call_validators(attributes, obj)
-        self.dynamic.validate(attributes, obj)
-        if obj is not None and attributes.warnings is not None:
-            attributes.warnings.extend(
-                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
-            )
         if obj is not None:
-            self._check_quotas(attributes, obj)
-
-    def _call_validators(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
-        for webhook in self._matching_webhooks(attributes):
-            if webhook.validate is not None:
-                try:
-                    webhook.validate(_admission_request(attributes, obj), self._lookup)
-                except DeniedError as error:
-                    raise _denied(webhook, error) from error
-            if webhook.warn is not None and attributes.warnings is not None:
-                request = _admission_request(attributes, obj)
-                attributes.warnings.extend(webhook.warn(request, self._lookup))
+            self._check_pod_security(attributes, obj)
 
     def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a pod that violates the level of its namespace; warn of templates that do."""
@@ -267,9 +277,9 @@ class Admission:
             and attributes.warnings is not None
             and pod_security.is_stricter(new_policy, old_policy)
         ):
-            pods = self._lookup.pods(attributes.name)
+            pods, total = self._lookup.pods(attributes.name, limit=pod_security.MAX_PODS)
             attributes.warnings.extend(
-                pod_security.existing_violations(new_policy, attributes.name, pods)
+                pod_security.existing_violations(new_policy, attributes.name, pods, total=total)
             )
 
     def _check_quotas(self, attributes: AdmissionAttributes, obj: Json) -> None:
@@ -341,6 +351,28 @@ class Admission:
         )
         self._set_priority(attributes, spec)
         _add_default_tolerations(spec)
+
+    def _default_storage_class(self, claim: Json) -> None:
+        if needs_default_class(claim):
+            classes = self._lookup.containing(names.STORAGECLASSES, b"is-default-class")
+            if chosen := default_class(classes):
+                claim["spec"]["storageClassName"] = chosen
+
+    def _check_priority_class(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Reject a second default class, and the deletion of one of the system."""
+        why = ""
+        if obj is None:
+            if attributes.name in SYSTEM_PRIORITY_CLASSES:
+                why = "this is a system priority class and cannot be deleted"
+        elif obj.get("globalDefault"):
+            known = self._default_priority_class()
+            name = known["metadata"]["name"] if known else attributes.name
+            if known and (attributes.old_object is None or name != attributes.name):
+                why = (
+                    f"PriorityClass {name} is already marked as default. Only one default can exist"
+                )
+        if why:
+            raise forbidden(attributes.kind.resource, attributes.name, why)
 
     def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
         name = spec.get("priorityClassName", "")
