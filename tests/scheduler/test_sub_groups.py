@@ -1,4 +1,4 @@
-"""Gangs inside a gang: sub-groups are allocated whole, each in a domain of its own."""
+"""Gangs inside a gang: sub-groups are allocated whole, each within one domain."""
 
 from collections import Counter
 
@@ -329,12 +329,11 @@ class History:
         ]
         self.world.upsert(group, *pods)
 
-    def check(self, placed: set[str], before: dict[str, int]) -> None:
-        """Check all gangs of which pods were *placed*; *before* are the pods that sub-groups had on
-        nodes."""
+    def check(self, chosen: set[str]) -> None:
+        """Check all gangs of which nodes were *chosen* for pods."""
         table = self.world.cluster.domains.table()
         for name, (of, topology) in self.policies.items():
-            own = {uid for uid in placed if uid.startswith(f"uid-{name}-")}
+            own = {uid for uid in chosen if uid.startswith(f"uid-{name}-")}
             if not own:
                 continue
             counts, nodes = self.bound(name)
@@ -384,4 +383,4 @@ def test_no_sub_group_is_split_and_the_minimum_is_kept_whatever_is_lost(
             history.step(10 * index + _)
         world = history.world
         decision = world.run(time=world.time + data.draw(st.sampled_from([1.0, 400.0])))
-        history.check({each.uid for each in decision.placements}, {})
+        history.check({each.uid for each in decision.placements})

@@ -1,4 +1,4 @@
-"""Allocates the sub-groups of a gang: each whole or not at all, and in a domain of its own.
+"""Allocates the sub-groups of a gang: each whole or not at all, and within one domain.
 
 The sub-groups that the gang needs are tried first. One that does not fit is skipped, since another
 one may, which has lost fewer pods, or may be elsewhere.
