@@ -29,7 +29,7 @@ from batholith.model.hypernode import (
 from batholith.model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.pod_resources import Resources
-from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus, SubGroupPolicy
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
 from batholith.scheduler.cycle_runner import CycleRunner
@@ -436,23 +436,51 @@ def _hypernode(cluster: Cluster, name: str, tier: int, kind: str, members: list[
     cluster.cache.apply(HyperNodeEvent(None, hypernode))
 
 
-def topology(gangs: int, size: int, cpu: str, tier: int | None) -> list[str]:
-    """Gangs that require one HyperNode of a tier, or nothing; all are allocated at once."""
+def topology(
+    gangs: int, size: int, cpu: str, tier: int | None, *, sub_group_size: int = 0
+) -> list[str]:
+    """Gangs that require one HyperNode of a tier, or nothing; all are allocated at once. With a
+    *sub_group_size*, each sub-group requires one HyperNode of tier 1, too."""
     cluster = Cluster(text=_TOPOLOGY)
     _topology(cluster)
     cluster.cycle()
     required = None if tier is None else NetworkTopology(highest_tier_allowed=tier)
     for number in range(gangs):
         name = f"gang-{number}"
-        cluster.gang(name, [pod(f"{name}-{index}", name, cpu) for index in range(size)], size)
+        members = [pod(f"{name}-{index}", name, cpu) for index in range(size)]
+        policies: tuple[SubGroupPolicy, ...] = ()
+        if sub_group_size:
+            members = [_in_sub_group(each, i // sub_group_size) for i, each in enumerate(members)]
+            policies = (_policy(sub_group_size, size // sub_group_size),)
+        cluster.gang(name, members, size)
         group = cluster.cache.gangs[f"bench/{name}"].podgroup
         assert group is not None
-        spec = msgspec.structs.replace(group.spec, network_topology=required)
+        spec = msgspec.structs.replace(
+            group.spec, network_topology=required, sub_group_policy=policies
+        )
         cluster.cache.update_podgroup(group, msgspec.structs.replace(group, spec=spec))
     freeze_heap()
     decision = cluster.cycle()
     label = f"{gangs:,} gangs of {size}, " + ("no topology" if tier is None else f"tier {tier}")
+    label += f", sub-groups of {sub_group_size}" if sub_group_size else ""
     return _row(label, cluster.cycle_seconds, f"{len(decision.placements):,}")
+
+
+def _policy(size: int, minimum: int) -> SubGroupPolicy:
+    return SubGroupPolicy(
+        name="t",
+        sub_group_size=size,
+        min_sub_groups=minimum,
+        network_topology=NetworkTopology(highest_tier_allowed=1),
+        label_selector=LabelSelector(),
+        match_label_keys=(names.PARTITION_ID,),
+    )
+
+
+def _in_sub_group(member: Pod, number: int) -> Pod:
+    labels = {names.PARTITION_ID: str(number)}
+    metadata = msgspec.structs.replace(member.metadata, labels=labels)
+    return msgspec.structs.replace(member, metadata=metadata)
 
 
 def _row(label: str, seconds: float, counts: str) -> list[str]:
@@ -480,6 +508,8 @@ CASES: Mapping[str, Callable[[], list[str]]] = {
     "simulation": simulation,
     "racks": lambda: topology(2_250, 4, "8", 1),
     "racks-without": lambda: topology(2_250, 4, "8", None),
+    "sub-groups": lambda: topology(70, 32, "8", 2, sub_group_size=4),
+    "sub-groups-without": lambda: topology(70, 32, "8", 2),
     "wide-gang": lambda: topology(1, 512, "32", 2),
     "wide-gang-without": lambda: topology(1, 512, "32", None),
 }

@@ -65,7 +65,7 @@ class DeletePods:
 
 @dataclass(frozen=True, slots=True)
 class RemoveLostPods:
-    """Remove terminating pods whose kubelet does not answer."""
+    """Remove terminating pods that their kubelets do not end."""
 
     pods: tuple[PodInfo, ...]
 

@@ -1,7 +1,7 @@
 """Pods that were lost with their node, and are to be created again on another one.
 
 The API server keeps a pod that is deleted until its kubelet confirms that it has ended. A kubelet
-that does not answer never does, so the name of the pod stays in use. kube-controller-manager
+that is not reachable never does, so the name of the pod stays in use. kube-controller-manager
 deletes pods of such nodes, and marks them. What is left of one of them some seconds after its grace
 period may be removed without its kubelet, if the job permits that: if the node runs after all, cut
 off from the cluster, the old pod and the new one run at the same time.
@@ -15,7 +15,7 @@ from . import times
 from .names import REPLACE_NODES
 
 LOST_SECONDS = 10.0
-"""After the end of its grace period, a pod of a node that does not answer counts as lost."""
+"""After the end of its grace period, a pod that is still there counts as lost."""
 
 _DISRUPTION_TARGET = "DisruptionTarget"
 _BY_TAINT = "DeletionByTaintManager"

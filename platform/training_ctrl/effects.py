@@ -57,7 +57,7 @@ class DeletePods:
 
 @dataclass(frozen=True, slots=True)
 class RemoveLostPods:
-    """Remove terminating pods of the job whose kubelet does not answer."""
+    """Remove terminating pods of the job that their kubelets do not end."""
 
     pods: tuple[Pod, ...]
 

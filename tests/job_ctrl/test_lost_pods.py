@@ -29,7 +29,7 @@ def world(*policies: dict[str, Any], annotation: str | None = "true") -> JobSimu
 
 
 def lose(world: JobSimulator, name: str, *, after: float = 0.0) -> None:
-    """The node of a pod does not answer: the pod is lost in *after* seconds."""
+    """The kubelet of a pod is not reachable: the pod is lost in *after* seconds."""
     lost = world.now + timedelta(seconds=after)
     pod = dataclasses.replace(world.pods[f"j-{name}"], terminating=True, lost_at=lost)
     world.update_pod(pod)

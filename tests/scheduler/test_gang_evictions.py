@@ -16,7 +16,7 @@ RACKS = [hypernode(f"rack{i}", [f"n{2 * i}", f"n{2 * i + 1}"]) for i in range(4)
 
 
 def text(*, arguments: str = "", gang: bool = False) -> str:
-    """The configuration with both actions in place of ``preempt`` and ``reclaim``."""
+    """The configuration with both actions instead of ``preempt`` and ``reclaim``."""
     found = conf(gang=gang).replace("reclaim, preempt", "gangreclaim, gangpreempt")
     if not arguments:
         return found

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+from support.topologies import hypernode
 
 from batholith.machinery.testing import FakeClock
 from batholith.model.job import Job
@@ -78,6 +79,31 @@ def run(
     world.upsert(
         *(pod(f"{name}-{i}", name, node_name=node_name, phase="Running") for i in range(count))
     )
+
+
+async def test_partitions_are_simulated_as_gangs_inside_the_gang() -> None:
+    """The nodes take six pods, but only one partition of four."""
+    world = world_of()
+    world.upsert(
+        node("a", cpu=4), node("b", cpu=2), *(hypernode(f"rack-{at}", [at]) for at in "ab")
+    )
+    task = {
+        "name": "t",
+        "replicas": 8,
+        "minAvailable": 4,
+        "template": {
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
+        },
+        "partitionPolicy": {
+            "totalPartitions": 2,
+            "partitionSize": 4,
+            "minPartitions": 1,
+            "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
+        },
+    }
+    result = await simulate(world, job(tasks=[task], minAvailable=4))
+    assert result.starts_now
+    assert result.nodes == (NodePods("a", 4),)
 
 
 def children_and_descriptors() -> tuple[str, list[str]]:

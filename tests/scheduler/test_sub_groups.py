@@ -1,4 +1,4 @@
-"""Gangs inside a gang: sub-groups are allocated whole, each in a domain of its own."""
+"""Gangs inside a gang: sub-groups are allocated whole, each within one domain."""
 
 from collections import Counter
 
@@ -14,6 +14,7 @@ from support.topologies import ALLOCATE, hard, hypernode, soft
 from batholith.model.hypernode import HyperNode
 from batholith.model.job import NetworkTopology
 from batholith.model.meta import LabelSelector
+from batholith.model.names import QUEUE_GATE
 from batholith.model.podgroup import PodGroup, SubGroupPolicy
 from batholith.scheduler.state.core_types import Pod
 
@@ -203,6 +204,62 @@ def test_best_effort_pods_count_for_their_sub_group() -> None:
     assert len(world.schedule()) == 6
 
 
+def gated(gang: str, partition: int, index: int) -> Pod:
+    labels = {"volcano.sh/task-spec": "x", PARTITION: str(partition)}
+    return pod(
+        f"{gang}-x-{index}",
+        gang,
+        role="x",
+        labels=labels,
+        gates=(QUEUE_GATE,),
+        gated_only_by_queue=True,
+    )
+
+
+@pytest.mark.parametrize(("capability", "ungated"), [(1, 0), (2, 2), (3, 3)])
+def test_queue_gates_are_removed_once_a_needed_sub_group_is_within_the_limits(
+    capability: int, ungated: int
+) -> None:
+    world = SchedulerWorld(queue_gates=True)
+    world.upsert(node("a", cpu=64), queue(capability={"cpu": capability}))
+    world.upsert(podgroup("g", 1, sub_groups=(policy(2, 1),)))
+    world.upsert(*(gated("g", index // 2, index) for index in range(4)))
+    found = world.decision()
+    assert [each.name for each in found.ungated] == [f"g-x-{n}" for n in range(ungated)]
+    world.upsert(*(member("g", n // 2, n) for n in range(ungated)))
+    assert len(world.schedule()) == (2 if ungated else 0), "the second sub-group is not whole"
+
+
+def test_a_pod_with_a_gate_keeps_its_sub_group_waiting_and_no_other() -> None:
+    world = tree()
+    labels = {"volcano.sh/task-spec": "x", PARTITION: "0"}
+    closed = pod("g-x-0", "g", role="x", labels=labels, gates=("x.io/a",))
+    world.upsert(podgroup("g", 2, sub_groups=(policy(2, 1),)), closed)
+    world.upsert(member("g", 0, 1), member("g", 1, 2), member("g", 1, 3))
+    assert set(world.schedule()) == {"g-x-2", "g-x-3"}
+    assert world.fit_message("g") == (
+        "sub-group x-0: 1 of the 2 pods that it needs can be scheduled"
+    )
+
+
+def test_what_a_sub_group_has_lost_is_held_where_it_runs() -> None:
+    """Nodes of other racks are free, and hold nothing for it."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(*(node(f"n{index}", cpu=2) for index in range(8)), *_tree())
+    world.upsert(podgroup("g", 4, sub_groups=(policy(2, 2, hard(1)),), phase="Running"))
+    for index in range(4):
+        at = f"n{index}"
+        world.upsert(member("g", index // 2, index, cpu=2, node_name=at, phase="Running"))
+    world.run()
+    world.remove(world.pod_objects["uid-g-x-3"])
+    world.upsert(pod("other", node_name="n3", scheduler="other"), member("g", 1, 9, cpu=2))
+    world.run()
+    reservation = world.cluster.reservations.get("ns/g")
+    assert reservation is not None
+    names = world.cluster.node_matrix.names
+    assert [names[each.node_index] for each in reservation.holds.values()] == ["n3"]
+
+
 # -- evictions -------------------------------------------------------------------------------------
 
 
@@ -329,12 +386,11 @@ class History:
         ]
         self.world.upsert(group, *pods)
 
-    def check(self, placed: set[str], before: dict[str, int]) -> None:
-        """Check all gangs of which pods were *placed*; *before* are the pods that sub-groups had on
-        nodes."""
+    def check(self, chosen: set[str]) -> None:
+        """Check all gangs of which nodes were *chosen* for pods."""
         table = self.world.cluster.domains.table()
         for name, (of, topology) in self.policies.items():
-            own = {uid for uid in placed if uid.startswith(f"uid-{name}-")}
+            own = {uid for uid in chosen if uid.startswith(f"uid-{name}-")}
             if not own:
                 continue
             counts, nodes = self.bound(name)
@@ -384,4 +440,4 @@ def test_no_sub_group_is_split_and_the_minimum_is_kept_whatever_is_lost(
             history.step(10 * index + _)
         world = history.world
         decision = world.run(time=world.time + data.draw(st.sampled_from([1.0, 400.0])))
-        history.check({each.uid for each in decision.placements}, {})
+        history.check({each.uid for each in decision.placements})

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from support.admission import hypernode, member
 
-from batholith.model.names import ALLOCATED_HYPERNODE, HYPERNODES, JOBS, PODGROUPS, PODS, WHY
+from batholith.model.names import (
+    ALLOCATED_HYPERNODE,
+    HYPERNODES,
+    JOBS,
+    PARTITION_ID,
+    PODGROUPS,
+    PODS,
+    WHY,
+)
 from batholith.testing import Cluster
 
 Json = dict[str, Any]
@@ -86,3 +94,43 @@ async def test_a_job_that_fits_no_rack_explains_that_and_starts_when_there_is_on
     wide = (member(f"sim-{index}") for index in range(4))
     await cluster.create(HYPERNODES, hypernode("wide", *wide))
     await cluster.wait_for_phase(JOBS, "a", "Running")
+
+
+async def test_the_partitions_of_a_job_run_in_one_rack_each(cluster: Cluster) -> None:
+    partitioned = job("a", 4)
+    del partitioned["spec"]["networkTopology"]
+    policy = {
+        "totalPartitions": 2,
+        "partitionSize": 2,
+        "minPartitions": 2,
+        "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
+    }
+    partitioned["spec"]["tasks"][0]["partitionPolicy"] = policy
+    await cluster.create(JOBS, partitioned)
+    await cluster.wait_for_phase(JOBS, "a", "Running")
+    partitions: dict[str, set[int]] = {}
+    for each in cluster.pods_of("a"):
+        rack = int(each["spec"]["nodeName"].removeprefix("sim-")) // 2
+        partitions.setdefault(each["metadata"]["labels"][PARTITION_ID], set()).add(rack)
+    assert sorted(map(sorted, partitions.values())) == [[0], [1]]
+
+
+async def test_a_partition_that_fits_no_rack_is_named(cluster: Cluster) -> None:
+    partitioned = job("a", 3)
+    del partitioned["spec"]["networkTopology"]
+    policy = {
+        "totalPartitions": 1,
+        "partitionSize": 3,
+        "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
+    }
+    partitioned["spec"]["tasks"][0]["partitionPolicy"] = policy
+    await cluster.create(JOBS, partitioned)
+
+    def why() -> Json:
+        annotation = podgroup(cluster, "a")["metadata"].get("annotations", {}).get(WHY, "{}")
+        found: Json = json.loads(annotation)
+        return found
+
+    await cluster.wait_until(lambda: "subGroup" in why())
+    assert why()["subGroup"] == "t-0"
+    assert "sub-group t-0: no HyperNode of tier 1 or lower fits 3 more pods" in why()["message"]

@@ -1,4 +1,4 @@
-"""Allocates the sub-groups of a gang: each whole or not at all, and in a domain of its own.
+"""Allocates the sub-groups of a gang: each whole or not at all, and within one domain.
 
 The sub-groups that the gang needs are tried first. One that does not fit is skipped, since another
 one may, which has lost fewer pods, or may be elsewhere.
@@ -192,7 +192,7 @@ class SubGroupAllocation:
         """Allocate all *tasks* of *sub_group*, by which it becomes whole, in the first of its
         domains that takes them; returns whether one does."""
         if len(tasks) < sub_group.missing:
-            self._record_incomplete(sub_group, tasks[0])
+            self._record_incomplete(sub_group, tasks)
             return False
         statement = self._statement
         start, failures = statement.savepoint(), statement.failures()
@@ -240,14 +240,12 @@ class SubGroupAllocation:
         self._statement.unfit.in_domains = True
         return FitError(task.name, task.uid, shortage.message, domains=shortage.fit)
 
-    def _record_incomplete(self, sub_group: SubGroup, task: Task) -> None:
-        existing = sub_group.counts.valid
-        message = (
-            f"sub-group {sub_group.name}: {existing} of the {sub_group.policy.size} pods that it "
-            "needs exist"
-        )
-        error = FitError(task.name, task.uid, message, Stage.GANG, sub_group=sub_group.name)
-        self._statement.add_failure(task, error)
+    def _record_incomplete(self, sub_group: SubGroup, tasks: Sequence[Task]) -> None:
+        """Record that *tasks* are too few: others do not exist, have gates, or are blocked."""
+        counts, size = sub_group.counts, sub_group.policy.size
+        what = "exist" if counts.valid < size else "can be scheduled"
+        message = f"{counts.ready + len(tasks)} of the {size} pods that it needs {what}"
+        self._record(FitError(tasks[0].name, tasks[0].uid, message, Stage.GANG), sub_group, tasks)
 
 
 def _needs(tasks: Sequence[Task]) -> list[tuple[EquivalenceClass, int]]:

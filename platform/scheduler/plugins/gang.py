@@ -6,7 +6,7 @@ import numpy as np
 
 from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, Task, TaskCounts, TaskStatus
-from ..state.gangs.sub_groups import SubGroup, SubGroupPolicy
+from ..state.gangs.sub_groups import SubGroup, SubGroupPolicy, SubGroups
 from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
 from .extension_points import Preemptor, Rejection
@@ -81,8 +81,8 @@ class GangPlugin:
                 message = f"{valid} of the {minimum} pods that task {role} needs exist"
                 message += _failed_members(gang.role_counts(role))
                 return Rejection(NOT_ENOUGH_PODS_OF_TASK, message, Stage.GANG)
-        if rejection := _sub_group_rejection(gang):
-            return rejection
+        if gang.sub_groups is not None and (short := _sub_group_rejection(gang.sub_groups)):
+            return short
         valid = gang.counts.valid
         if valid < gang.min_member:
             message = f"{valid} of the {gang.min_member} pods that the group needs exist"
@@ -126,13 +126,11 @@ def gangs_with_surplus(table: TaskTable, slots: IntVector) -> IntVector:
     return numbers[np.array(has_surplus, np.bool_)].astype(np.int64)
 
 
-def _sub_group_rejection(gang: Gang) -> Rejection | None:
+def _sub_group_rejection(sub_groups: SubGroups) -> Rejection | None:
     """Reject a gang of which fewer sub-groups than it needs have all their pods."""
-    if gang.sub_groups is None:
-        return None
-    short = gang.sub_groups.short(lambda each: each.counts.valid >= each.policy.size)
+    short = sub_groups.short(lambda each: each.counts.valid >= each.policy.size)
     for position, count in sorted(short.items()):
-        policy = gang.sub_groups.policies[position]
+        policy = sub_groups.policies[position]
         message = (
             f"{policy.minimum - count} of the {policy.minimum} sub-groups of {policy.name} that "
             f"the group needs have {policy.size} pods"

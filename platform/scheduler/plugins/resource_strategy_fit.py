@@ -1,6 +1,8 @@
 """``resource-strategy-fit``: fill nodes by some resources, and spread pods by others.
 
-Each resource has a strategy and a weight; a pod may override both by annotations.
+Each resource has a strategy and a weight; a pod may override both by annotations. With
+``RequestedToCapacityRatio``, the score of a utilization is on a line through given points, as in
+the plugin NodeResourcesFit of kube-scheduler.
 """
 
 import json
@@ -8,18 +10,22 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
-from .arguments import ArgumentError, integer, mapping, require_read, text
+from ..state.resources import FloatVector
+from .arguments import ArgumentError, Arguments, integer, mapping, require_read, text
 from .extension_points import NodeAmounts, Scores
 
 log = logging.getLogger(__name__)
 
-LEAST, MOST = "LeastAllocated", "MostAllocated"
+LEAST, MOST, RATIO = "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"
+_KINDS = (LEAST, MOST, RATIO)
+_MAX_SHAPE_SCORE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,16 @@ class Strategy:
 
     kind: str = LEAST
     weight: int = 1
+    shape: tuple[tuple[int, int], ...] = ()
+    """Of ``RequestedToCapacityRatio``: utilization in percent, and its score up to 10."""
+
+    def scores(self, fraction: FloatVector) -> FloatVector:
+        """Return the scores of nodes with a utilization of *fraction*, 0 to 1."""
+        if self.kind == RATIO:
+            utilization, scores = zip(*self.shape, strict=True)
+            found: FloatVector = np.interp(fraction * 100, utilization, scores) / _MAX_SHAPE_SCORE
+            return found
+        return fraction if self.kind == MOST else 1 - fraction
 
 
 _DEFAULT = {"cpu": Strategy(), "memory": Strategy()}
@@ -62,8 +78,8 @@ class ResourceStrategyFitPlugin:
             weights += strategy.weight
             capacity = amounts.allocatable[row]
             fraction = (used[row] + request[row]) / np.maximum(capacity, 1)
-            score = fraction if strategy.kind == MOST else 1 - fraction
-            scores += np.where((capacity > 0) & (fraction <= 1), score * strategy.weight, 0.0)
+            score = strategy.scores(fraction) * strategy.weight
+            scores += np.where((capacity > 0) & (fraction <= 1), score, 0.0)
         return scores * (100 * self._weight / weights) if weights else scores
 
     def _strategy_of(self, name: str, eq_class: EquivalenceClass) -> Strategy | None:
@@ -77,7 +93,8 @@ class ResourceStrategyFitPlugin:
         own = _weights(weights)
         if name in own:
             found = replace(found or Strategy(), weight=own[name])
-        return replace(found, kind=kind) if found and kind in (LEAST, MOST) else found
+        is_possible = kind in (LEAST, MOST) or (kind == RATIO and found is not None and found.shape)
+        return replace(found, kind=kind) if found and is_possible else found
 
 
 def _strategy(resources: Mapping[str, object], name: str) -> Strategy:
@@ -85,12 +102,47 @@ def _strategy(resources: Mapping[str, object], name: str) -> Strategy:
         given = mapping(resources, name)
         kind = text(given, "type", default=LEAST)
         weight = integer(given, "weight", default=1, minimum=0)
+        shape = _shape(given.get("shape"))
         require_read(given, name)
     except ArgumentError as error:
         raise ArgumentError("resources", str(error)) from error
-    if kind not in (LEAST, MOST):
-        raise ArgumentError("resources", f"{name}: type must be {LEAST} or {MOST}, not {kind!r}")
-    return Strategy(kind, weight)
+    if kind not in _KINDS:
+        raise ArgumentError(
+            "resources", f"{name}: type must be {', '.join(_KINDS[:-1])} or {RATIO}, not {kind!r}"
+        )
+    if bool(shape) is not (kind == RATIO):
+        problem = "must have a shape" if kind == RATIO else "has a shape"
+        raise ArgumentError("resources", f"{name}: type {kind} {problem}")
+    return Strategy(kind, weight, shape)
+
+
+def _shape(given: object) -> tuple[tuple[int, int], ...]:
+    """Return the points of the line, as kube-scheduler accepts them.
+
+    Raises:
+        ArgumentError: there is none, a number is out of range, or utilization does not increase.
+    """
+    if given is None:
+        return ()
+    points = [_point(each) for each in given] if isinstance(given, list) else []
+    if not points:
+        raise ArgumentError("shape", "must be a list of points with utilization and score")
+    utilization = [each for each, _ in points]
+    if any(before >= after for before, after in pairwise(utilization)):
+        raise ArgumentError("shape", f"utilization must increase: {utilization}")
+    return tuple(points)
+
+
+def _point(given: object) -> tuple[int, int]:
+    point = Arguments(given) if isinstance(given, dict) else Arguments({})
+    utilization = integer(point, "utilization", default=-1)
+    score = integer(point, "score", default=0)
+    require_read(point, "shape")
+    if not 0 <= utilization <= 100:
+        raise ArgumentError("shape", f"utilization must be from 0 to 100: {given!r}")
+    if not 0 <= score <= _MAX_SHAPE_SCORE:
+        raise ArgumentError("shape", f"score must be from 0 to {_MAX_SHAPE_SCORE}: {given!r}")
+    return utilization, score
 
 
 @lru_cache(maxsize=1024)

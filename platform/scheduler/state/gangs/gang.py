@@ -539,9 +539,11 @@ class Gang:
         self.role_minima = minima if self.min_member >= sum(minima.values()) else {}
         for task in self.tasks.values():
             task.sub_group = None
-        self.sub_groups = SubGroups(spec, TaskCounts) if spec.sub_group_policy else None
-        for task in self.tasks.values() if self.sub_groups is not None else ():
-            self.sub_groups.add(task)
+        self.sub_groups = None
+        if spec.sub_group_policy:
+            self.sub_groups = SubGroups(spec, TaskCounts)
+            for task in self.tasks.values():
+                self.sub_groups.add(task)
 
     def _add_to_counts(self, task: Task, sign: int) -> None:
         status, request = task.status, task.eq_class.request

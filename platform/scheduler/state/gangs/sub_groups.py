@@ -1,7 +1,7 @@
 """Gangs inside a gang: the sub-groups of a PodGroup by ``subGroupPolicy``.
 
 A pod is in the sub-group of the first policy whose selector matches it, if it has all labels of
-``matchLabelKeys``; the values of these labels tell the sub-groups of one policy apart. Other pods
+``matchLabelKeys``; pods with equal values of these labels are one sub-group. Other pods
 are in none. A sub-group is allocated with ``subGroupSize`` pods at least, or not at all, and the
 gang needs ``minSubGroups`` of each policy.
 """
