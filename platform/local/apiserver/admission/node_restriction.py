@@ -12,8 +12,8 @@ from ....model import names
 from ....model.names import Resource
 from ..authorization.authorizer import Authorizer
 from ..authorization.node_authorizer import LEASE_NAMESPACE, node_of
-from ..authorization.pod_references import MIRROR_POD, referenced_kind
 from ..authorization.rules import Attributes
+from ..builtin.pod_references import MIRROR_POD, referenced_kind
 from ..errors.status import StatusError, forbidden, not_found
 from ..http.auth import User
 from .attributes import AdmissionAttributes

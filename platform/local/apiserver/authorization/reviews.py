@@ -70,13 +70,9 @@ def _reviewed_attributes(spec: Json) -> Attributes:
     if given is not None:
         return Attributes(given.get("verb") or "", path=given.get("path") or "/")
     given = spec["resourceAttributes"]
-    return Attributes(
-        *(
-            given.get(name) or ""
-            for name in ("verb", "group", "resource", "subresource", "name", "namespace")
-        ),
-        node=_reviewed_node(given.get("fieldSelector") or {}),
-    )
+    fields = ("verb", "group", "resource", "subresource", "name", "namespace")
+    attributes = Attributes(*(given.get(name) or "" for name in fields))
+    return attributes._replace(node=_reviewed_node(given.get("fieldSelector") or {}))
 
 
 def _reviewed_node(field_selector: Json) -> str:

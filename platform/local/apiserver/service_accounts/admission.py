@@ -6,7 +6,7 @@ from typing import Any
 
 from ....model import names
 from ....model.names import Resource
-from ..authorization.pod_references import MIRROR_POD, projects_token, refers_to_secrets
+from ..builtin.pod_references import MIRROR_POD, projects_token, refers_to_secrets
 from ..errors.status import forbidden
 from ..http.requests import Json
 from .tokens import POD_SECONDS
