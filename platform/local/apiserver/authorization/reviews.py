@@ -70,9 +70,15 @@ def _reviewed_attributes(spec: Json) -> Attributes:
     if given is not None:
         return Attributes(given.get("verb") or "", path=given.get("path") or "/")
     given = spec["resourceAttributes"]
-    fields = ("verb", "group", "resource", "subresource", "name", "namespace")
-    attributes = Attributes(*(given.get(name) or "" for name in fields))
-    return attributes._replace(node=_reviewed_node(given.get("fieldSelector") or {}))
+    return Attributes(
+        verb=given.get("verb") or "",
+        group=given.get("group") or "",
+        resource=given.get("resource") or "",
+        subresource=given.get("subresource") or "",
+        name=given.get("name") or "",
+        namespace=given.get("namespace") or "",
+        node=_reviewed_node(given.get("fieldSelector") or {}),
+    )
 
 
 def _reviewed_node(field_selector: Json) -> str:
