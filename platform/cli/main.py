@@ -5,6 +5,7 @@ import typer
 from . import cluster, components, images
 from .admission import admission
 from .controllers import controllers
+from .export import export
 from .flag_groups import Version
 from .go_flags import GoFlagCommand
 from .jobs.commands import register
@@ -27,6 +28,7 @@ app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
+app.command()(export)
 app.command()(preflight)
 app.command()(components.apiserver)
 app.command(cls=GoFlagCommand)(controllers)
