@@ -1,6 +1,7 @@
 """All commands of ``batholith``. Each imports its dependencies when it runs, to start fast."""
 
 from . import cluster, images
+from .export import export
 from .jobs.commands import register
 from .preflight import preflight
 from .program import COMPONENTS, add_component, new_app
@@ -10,6 +11,7 @@ app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
+app.command()(export)
 app.command()(preflight)
 for _name in COMPONENTS:
     add_component(app, _name)

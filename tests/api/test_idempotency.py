@@ -114,7 +114,7 @@ class FlakyClient(Client):
 async def flaky_api(
     directory: Path, server: EmbeddedServer, lost: list[str]
 ) -> AsyncIterator[RestClient]:
-    async with FlakyClient(server.credentials_of("api"), user_agent="tests") as client:
+    async with FlakyClient(server.credentials, user_agent="tests") as client:
         client.lost = lost
         async with (
             running_api(client, sqlite(directory)) as url,

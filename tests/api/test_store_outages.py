@@ -237,7 +237,7 @@ async def test_a_created_command_that_cannot_be_marked_is_not_a_failure(
 ) -> None:
     """On an error the caller would restart the job again."""
     async with cluster(tmp_path) as (server, _):
-        credentials = server.credentials_of("api")
+        credentials = server.credentials
         async with LockDatabaseOnCreate(credentials, user_agent="tests") as client:
             client.path, client.database_lock = tmp_path / "api.db", contextlib.ExitStack()
             async with api(server, client, sqlite(tmp_path)) as there:
@@ -267,7 +267,7 @@ class RejectCommandsClient(Client):
 
 async def test_a_rejection_is_returned_immediately_and_recorded_later(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, _):
-        credentials = server.credentials_of("api")
+        credentials = server.credentials
         async with RejectCommandsClient(credentials, user_agent="tests") as client:
             client.path, client.database_lock = tmp_path / "api.db", contextlib.ExitStack()
             async with api(server, client, sqlite(tmp_path)) as there:

@@ -30,7 +30,7 @@ async def test_a_command_that_failed_to_resolve_is_resolved_by_the_sweep(
 ) -> None:
     async with (
         cluster(tmp_path) as (server, _),
-        FailingClient(server.credentials_of("api"), user_agent="tests") as client,
+        FailingClient(server.credentials, user_agent="tests") as client,
         starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
         rest_at(url, server, client) as rest,
     ):

@@ -575,7 +575,7 @@ async def test_the_rest_api_notifies_of_jobs_that_are_created_over_it(
     history = HistorySettings(record=True, notifications=notifications)
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
         running_api(client, sqlite(tmp_path), history=history) as url,
         rest_at(url, server, client) as rest,
     ):

@@ -30,7 +30,7 @@ HISTORY = HistorySettings(record=True)
 async def recorded(directory: Path) -> AsyncIterator[RestClient]:
     async with (
         embedded_server(directory / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
         running_api(client, sqlite(directory), history=HISTORY) as url,
         rest_at(url, server, client) as rest,
     ):
@@ -131,7 +131,7 @@ async def test_changes_during_a_restart_are_recorded(
     monkeypatch.setattr(recorded_stream, "LATE_AFTER", late_after)
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
     ):
         async with (
             running_api(client, sqlite(tmp_path), history=HISTORY) as url,
@@ -161,7 +161,7 @@ async def test_changes_during_a_restart_are_recorded(
 async def test_another_replica_records_once_the_leader_has_ended(tmp_path: Path) -> None:
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
     ):
         config = LeaderElectionConfig(name="batholith-history", namespace="default")
 
@@ -192,7 +192,7 @@ async def test_the_history_of_a_name_has_a_job_that_is_not_recorded_yet(tmp_path
     path = "/v1/namespaces/default/jobs/train/history"
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
     ):
         async with (
             running_api(client, sqlite(tmp_path), history=HISTORY) as url,
@@ -225,7 +225,7 @@ async def test_the_history_of_a_name_has_a_job_that_is_deleted_while_it_is_read(
     path = "/v1/namespaces/default/jobs"
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
         running_api(client, sqlite(tmp_path), history=HistorySettings()) as url,
         rest_at(url, server, client) as rest,
     ):

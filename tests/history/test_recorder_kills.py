@@ -122,7 +122,7 @@ async def test_a_recorder_killed_between_any_two_writes_records_everything_once(
 ) -> None:
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
+        server.client() as client,
     ):
         async with (
             recorder(tmp_path, server, last=NEVER) as first,

@@ -169,8 +169,9 @@ async def agent_cluster(
     servers: ServerFactory, tmp_path: Path, **changes: Any
 ) -> AsyncIterator[AgentCluster]:
     """A server with a client; start agents with `AgentCluster.agent`."""
+    node = "" if changes.get("simulation") else NODE
     async with (
-        servers.start(tmp_path / "server", node=NODE) as server,
+        servers.start(tmp_path / "server", node=node) as server,
         server.client() as client,
     ):
         pki = server.pki

@@ -73,9 +73,13 @@ class EmbeddedServerFactory(ServerFactory):
         crds: Sequence[Json] = (),
         node: str = "",
     ) -> AsyncIterator[Server]:
-        """See `Servers.start`. As at the real one, no controller changes the taints of nodes."""
+        """See `Servers.start`.
+
+        As at the real one, no controller changes the taints of nodes, unless there is a kubelet,
+        which may not remove the first one.
+        """
         async with embedded_server(
-            directory, webhooks=webhooks, crds=crds, node_lifecycle=False, node=node
+            directory, webhooks=webhooks, crds=crds, node_lifecycle=bool(node), node=node
         ) as server:
             yield server
 

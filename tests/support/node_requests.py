@@ -83,6 +83,10 @@ async def create_objects(server: Server) -> None:
         spec["serviceAccountName"] = f"account-{node}"
         await server.create(f"{CORE}/pods", pod(f"pod-{node}", node, **spec))
         await server.create(VOLUMES, volume(f"v-{node}", f"claim-{node}", f"published-{node}"))
+        bound = {"spec": {"volumeName": f"v-{node}"}}  # as a controller of volumes would write
+        path = f"{CORE}/persistentvolumeclaims/claim-{node}"
+        response = await server.request("PATCH", path, bound, content_type=MERGE)
+        assert response.status == 200, response.body
         await server.create(SLICES, resource_slice(f"slice-{node}", node))
     await server.create(LEASES, lease("b"))
     await server.create(CSI_NODES, {"metadata": {"name": "b"}, "spec": {"drivers": []}})

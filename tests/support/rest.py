@@ -171,7 +171,7 @@ async def cluster(
     definitions = (*crds.load(), *(crds.load_training() if with_training_jobs else ()))
     async with (
         embedded_server(directory / "cluster", crds=definitions) as server,
-        server.client("api") as client,
+        server.client() as client,
     ):
         await client.create(JOBS, JOB, namespace="default")
         yield server, client

@@ -12,8 +12,8 @@ from ....model import names
 from ....model.names import Resource
 from ..authorization.authorizer import Authorizer
 from ..authorization.node_authorizer import LEASE_NAMESPACE, node_of
-from ..authorization.pod_references import MIRROR_POD, referenced_kind
 from ..authorization.rules import Attributes
+from ..builtin.pod_references import MIRROR_POD, referenced_kind
 from ..errors.status import StatusError, forbidden, not_found
 from ..http.auth import User
 from .attributes import AdmissionAttributes
@@ -37,6 +37,8 @@ _KUBELET_LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _CLAIM_STATUS = ("capacity", "conditions", "allocatedResourceStatuses", "allocatedResources")
 """What a node may change in a claim."""
 
+_POD = replace(names.PODS, plural="pod")
+_NODE = replace(names.NODES, plural="node")
 _CLAIMS = replace(names.PERSISTENTVOLUMECLAIMS, plural="persistentvolumeclaim")
 _VOLUMES = replace(names.PERSISTENTVOLUMES, plural="persistentvolume")
 _CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidriver", "CSIDriver", namespaced=False)
@@ -95,7 +97,7 @@ class NodeRestriction:
         else:
             pod = self._lookup(names.PODS, namespace, bound["name"])
             if pod is None:
-                raise not_found(names.PODS, bound["name"])
+                raise not_found(_POD, bound["name"])
             why = self._why_no_token(user, account, pod, spec)
         if why:
             raise forbidden(names.SERVICEACCOUNTS, account, why)
@@ -234,7 +236,7 @@ class NodeRestriction:
             return f'node "{node}" must not set blockOwnerDeletion on an owner reference'
         found = self._lookup(names.NODES, "", node)
         if found is None:
-            raise not_found(names.NODES, node)
+            raise not_found(_NODE, node)
         uid = found["metadata"]["uid"]
         if owner.get("uid") != uid:
             return f"node {node} UID mismatch: expected {owner.get('uid', '')} got {uid}"

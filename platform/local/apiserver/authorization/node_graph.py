@@ -7,10 +7,10 @@ status updates of pods cost nothing.
 
 from collections.abc import Iterable, Mapping
 
+from ..builtin.pod_references import Key, references, volume_references
 from ..http.requests import Json
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
-from .pod_references import Key, references, volume_references
 
 PODS, VOLUMES = "pods", "persistentvolumes"
 WATCHED = {

@@ -71,10 +71,12 @@ def _reviewed_attributes(spec: Json) -> Attributes:
         return Attributes(given.get("verb") or "", path=given.get("path") or "/")
     given = spec["resourceAttributes"]
     return Attributes(
-        *(
-            given.get(name) or ""
-            for name in ("verb", "group", "resource", "subresource", "name", "namespace")
-        ),
+        verb=given.get("verb") or "",
+        group=given.get("group") or "",
+        resource=given.get("resource") or "",
+        subresource=given.get("subresource") or "",
+        name=given.get("name") or "",
+        namespace=given.get("namespace") or "",
         node=_reviewed_node(given.get("fieldSelector") or {}),
     )
 

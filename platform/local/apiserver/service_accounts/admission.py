@@ -6,8 +6,8 @@ from typing import Any
 
 from ....model import names
 from ....model.names import Resource
-from ..authorization.pod_references import MIRROR_POD, projects_token, refers_to_secrets
 from ..builtin.core_objects import ENFORCED_SECRETS_ANNOTATION
+from ..builtin.pod_references import MIRROR_POD, projects_token, refers_to_secrets
 from ..errors.status import forbidden
 from ..http.requests import Json
 from .tokens import POD_SECONDS
