@@ -114,7 +114,8 @@ def _converted(schema: Any) -> Any:
         return {"type": "string", "format": "int-or-string"}
     inherited = schema.get("allOf") or ()
     if len(inherited) == 1 and "$ref" in inherited[0]:
-        return _converted(inherited[0])
+        described = {key: schema[key] for key in ("description",) if key in schema}
+        return described | _converted(inherited[0])
     return {
         key: {name: _converted(each) for name, each in value.items()}
         if key == "properties"
