@@ -59,7 +59,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
@@ -236,7 +235,7 @@ def _policy_binding(obj: Json) -> Found:
 
 def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
     connects = "CONNECT" in _list(rule.get("operations"))
-    reviewed = _REVIEWED_SUBRESOURCES
+    reviewed: tuple[str, ...] = _REVIEWED_SUBRESOURCES
     if connects and mutating:
         yield f"{path}.operations[CONNECT]", "only validating webhooks review connections"
     elif connects:
