@@ -479,6 +479,8 @@ async def other_kinds(send: RecordedConversation) -> None:
     await send("PATCH", f"{events}/e", {"note": "again"}, MERGE)
     core = "/api/v1/namespaces/default/events"
     await send("PATCH", f"{core}/e", {"message": "again", "count": 2}, MERGE)
+    for selector in ("source=ex.io/c", "source=other", "reportingComponent=ex.io/c"):
+        await send("GET", f"{core}?fieldSelector={selector}")
     for missing in ("reportingController", "action", "reason", "eventTime", "type"):
         await send("POST", events, {key: value for key, value in event.items() if key != missing})
     claims = "/api/v1/namespaces/default/persistentvolumeclaims"

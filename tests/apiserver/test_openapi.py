@@ -85,3 +85,11 @@ def test_a_custom_kind_has_its_schema_with_the_common_fields() -> None:
     assert "minAvailable" in job["properties"]["spec"]["properties"]
     assert job["x-kubernetes-group-version-kind"][0]["kind"] == "Job"
     assert "sh.volcano.batch.v1alpha1.JobList" in schemas
+
+
+def test_all_fields_of_metadata_are_described() -> None:
+    schema = document("api/v1")["components"]["schemas"]
+    properties = schema["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"]
+    assert all(each["description"] for each in properties.values())
+    pod = schema["io.k8s.api.core.v1.Pod"]["properties"]["metadata"]
+    assert pod["allOf"][0]["$ref"].endswith("ObjectMeta")

@@ -162,4 +162,8 @@ async def test_reviews_are_no_tables(server: Server) -> None:
     accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
     response = await server.request("POST", path, body, headers=accept)
     assert (response.status, response.body["kind"]) == (201, "PartialObjectMetadata")
-    assert (await server.request("POST", path, body)).status == 201
+    head = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
+    for form in ("application/json", "application/yaml"):
+        accept = {"Accept": form}
+        response = await server.request("POST", path, {**head, **body}, headers=accept)
+        assert response.status == 201

@@ -653,3 +653,32 @@ async def test_subresources_that_are_not_reviewed_bring_a_warning(tmp_path: Path
         assert response.status == 201
         (warning,) = response.warnings
         assert warning.startswith("webhooks[0].rules[0].resources[pods/exec] has no effect")
+
+
+async def test_connections_are_reviewed(server: Server, reviews: ReviewServer) -> None:
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CONNECT"],
+        "resources": ["pods/attach", "pods/proxy"],
+    }
+    hook = reviews.hook("check", deny, rules=[*reviews.hook("check")["rules"], rule])
+    await reviews.install(server, VALIDATING, hook)
+    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    path = "/api/v1/namespaces/default/pods"
+    await server.create(path, body)
+    denied = 'admission webhook "check.ex.io" denied the request: not today'
+    query = "container=c&stdin=true&stdout=true&tty=false"
+    attach = await server.request("POST", f"{path}/p/attach?{query}")
+    assert (attach.status, attach.body["message"]) == (400, denied)
+    proxy = await server.request("GET", f"{path}/p:80/proxy/a/b")
+    assert (proxy.status, proxy.body["message"]) == (400, denied)
+    found = [each for each in reviews.requests("check") if each["operation"] == "CONNECT"]
+    assert [each["subResource"] for each in found] == ["attach", "proxy"]
+    assert found[0]["kind"] == {"group": "", "version": "v1", "kind": "PodAttachOptions"}
+    assert found[0]["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+    assert (found[0]["name"], found[0]["namespace"]) == ("p", "default")
+    attached = {key: found[0]["object"].get(key) for key in ("container", "stdin", "stdout")}
+    assert attached == {"container": "c", "stdin": True, "stdout": True}
+    assert "tty" not in found[0]["object"]
+    assert (found[1]["name"], found[1]["object"]["path"]) == ("p:80", "/a/b")

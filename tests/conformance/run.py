@@ -23,7 +23,7 @@ from conformance.images import images, write_layout
 HERE = Path(__file__).parent
 _BATHOLITH = (sys.executable, "-m", "batholith.cli")
 _SIG = re.compile(r"\[(sig-[a-z-]+)\]")
-_FAILURE = re.compile(r"\[FAILED\] (.*?)\nIn \[", re.DOTALL)
+_FAILURE = re.compile(r"\[FAILED\] (.*?)\n\s*In \[", re.DOTALL)
 _MAX_REASON = 300
 
 

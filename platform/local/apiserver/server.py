@@ -198,13 +198,16 @@ class _ServerCore:
             authenticator=authenticator,
             authorizer=self._authorizer,
         )
-        self.app = App(
+        self.app = self._app(config.address, handlers, authenticator)
+
+    def _app(self, address: str, handlers: Handlers, authenticator: Authenticator) -> App:
+        return App(
             catalog=self._catalog,
             handlers=handlers,
             authenticator=authenticator,
             authorizer=self._authorizer,
             metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
-            address=config.address,
+            address=address,
             writable=lambda: self._store.writable,
         )
 

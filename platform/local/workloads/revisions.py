@@ -37,8 +37,13 @@ class Revision(ApiStruct, frozen=True):
 
 
 def template_data(template: Json) -> Json:
-    """Return the content of a revision: a strategic merge patch that replaces the template."""
-    return {"spec": {"template": {**template, "$patch": "replace"}}}
+    """Return the content of a revision: a strategic merge patch that replaces the template.
+
+    Its keys are sorted, since Kubernetes' programs compare the bytes.
+    """
+    patch = {"spec": {"template": {**template, "$patch": "replace"}}}
+    content: Json = msgspec.json.decode(msgspec.json.encode(patch, order="sorted"))
+    return content
 
 
 @dataclass(frozen=True, slots=True)

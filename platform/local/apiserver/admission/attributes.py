@@ -16,7 +16,7 @@ class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """A write under review."""
 
     operation: str
-    """CREATE, UPDATE or DELETE."""
+    """CREATE, UPDATE, DELETE or CONNECT."""
 
     kind: KindInfo
     namespace: str

@@ -49,6 +49,10 @@ def review_request(
         "dryRun": attributes.dry_run,
         "options": attributes.options,
     }
+    if attributes.operation == "CONNECT":
+        connected = attributes.kind.subresources[subresource]
+        options = {"group": "", "version": connected.version, "kind": connected.kind}
+        request["kind"] = request["requestKind"] = options
     if subresource:
         request["subResource"] = request["requestSubResource"] = subresource
     if attributes.name and not attributes.is_name_generated:

@@ -88,7 +88,12 @@ _CORE = (
     _kind(Resource("", "v1", "bindings", "Binding"), verbs=_CREATE),
     _kind(names.CONFIGMAPS, short_names=("cm",)),
     _kind(Resource("", "v1", "endpoints", "Endpoints"), short_names=("ep",)),
-    _kind(names.EVENTS, short_names=("ev",), field_labels=_EVENT_LABELS),
+    _kind(
+        names.EVENTS,
+        short_names=("ev",),
+        field_labels=_EVENT_LABELS,
+        fallback_labels={"source": "reportingComponent"},
+    ),
     _kind(Resource("", "v1", "limitranges", "LimitRange"), short_names=("limits",)),
     _kind(
         names.NAMESPACES,

@@ -56,7 +56,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
     (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
@@ -204,20 +203,24 @@ def _secret(obj: Json) -> Found:
 
 
 _REVIEWED_SUBRESOURCES = ("", "status")
+_REVIEWED_CONNECTIONS = ("attach", "exec", "portforward", "proxy")
 
 
 def _webhook_configuration(obj: Json) -> Found:
+    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
     for index, hook in enumerate(_list(obj.get("webhooks"))):
         path = f"webhooks[{index}]"
         for number, rule in enumerate(_list(_dict(hook).get("rules"))):
-            yield from _admission_rule(_dict(rule), f"{path}.rules[{number}]")
+            place = f"{path}.rules[{number}]"
+            yield from _admission_rule(_dict(rule), place, mutating=mutating)
 
 
 def _admission_policy(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     rules = _list(_dict(spec.get("matchConstraints")).get("resourceRules"))
     for index, rule in enumerate(rules):
-        yield from _admission_rule(_dict(rule), f"spec.matchConstraints.resourceRules[{index}]")
+        path = f"spec.matchConstraints.resourceRules[{index}]"
+        yield from _admission_rule(_dict(rule), path, mutating=False)
     if spec.get("auditAnnotations"):
         yield "spec.auditAnnotations", "there is no audit log"
 
@@ -227,12 +230,16 @@ def _policy_binding(obj: Json) -> Found:
         yield "spec.validationActions[Audit]", "there is no audit log"
 
 
-def _admission_rule(rule: Json, path: str) -> Found:
-    if "CONNECT" in _list(rule.get("operations")):
-        yield f"{path}.operations[CONNECT]", "connections to pods are not reviewed"
+def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
+    connects = "CONNECT" in _list(rule.get("operations"))
+    reviewed: tuple[str, ...] = _REVIEWED_SUBRESOURCES
+    if connects and mutating:
+        yield f"{path}.operations[CONNECT]", "only validating webhooks review connections"
+    elif connects:
+        reviewed += _REVIEWED_CONNECTIONS
     for resource in _list(rule.get("resources")):
-        if str(resource).partition("/")[2] not in _REVIEWED_SUBRESOURCES:
-            why = "of subresources, only writes of the status are reviewed"
+        if str(resource).partition("/")[2] not in reviewed:
+            why = "of subresources, only writes of the status and connections are reviewed"
             yield f"{path}.resources[{resource}]", why
 
 

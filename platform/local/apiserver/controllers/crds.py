@@ -12,6 +12,7 @@ from ..http import offload
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
+from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
@@ -73,6 +74,7 @@ class CrdController(Controller):
             obj = entry.parse()
             if is_established(obj):
                 self._serve(entry.name, custom_kinds(obj))
+                self._show_older(entry)
                 self._compiled[entry.name] = _digest(obj["spec"])
             if entry.deleting:
                 self.context.catalog.terminating_crds.add(entry.name)
@@ -118,6 +120,18 @@ class CrdController(Controller):
             kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
         self._serve(entry.name, kinds)
         self._compiled[entry.name] = digest
+        for kind in kinds[:1]:  # all are of one resource; none may be served
+            await self._show_stored(self.context.writer.store.resource_store(kind))
+
+    async def _show_stored(self, resource_store: ResourceStore) -> None:
+        """Show what is stored by the new definition, as kube-apiserver does."""
+        store = self.context.writer.store
+        if resource_store.pending:
+            # Writes by the former definition.
+            await store.wait_until_fresh(max(each.rv for each in resource_store.pending.values()))
+        async for part in slices(list(resource_store.entries()), PARSED_SLICE_SIZE):
+            for entry in part:
+                resource_store.show(entry)
 
     async def _finalize(self, entry: StoredObject) -> None:
         self.context.catalog.terminating_crds.add(entry.name)
@@ -142,6 +156,16 @@ class CrdController(Controller):
             internal_request(kinds[0], ("", "")), going, DeleteOptions()
         )
         return len(resource_store)
+
+    def _show_older(self, definition: StoredObject) -> None:
+        """Show the objects that were stored before the definition was changed last."""
+        kinds = self.context.catalog.crd_kinds(definition.name)
+        if not kinds:
+            return
+        resource_store = self.context.writer.store.resource_store(kinds[0])
+        for entry in list(resource_store.entries()):
+            if entry.rv < definition.rv:
+                resource_store.show(entry)
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:
         self.context.catalog.add_crd(name, tuple(kinds))

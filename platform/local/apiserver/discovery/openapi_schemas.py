@@ -13,6 +13,32 @@ Json = dict[str, Any]
 PREFIX = "#/components/schemas/"
 
 
+_METADATA = go_types.component(go_types.OBJECT_META)
+_METADATA_FIELDS: Mapping[str, str] = {
+    "annotations": "Annotations are data of any tools, by key; they select nothing.",
+    "creationTimestamp": "CreationTimestamp is a timestamp of when the server created the object.",
+    "deletionGracePeriodSeconds": "DeletionGracePeriodSeconds is the time that the object has to "
+    "end after a deletion. Set by the server.",
+    "deletionTimestamp": "DeletionTimestamp is when the object will be removed. Set by the server "
+    "when a client deletes the object.",
+    "finalizers": "Finalizers are the names of what must be done before a deleted object is "
+    "removed. Each is removed by the one who has done it.",
+    "generateName": "GenerateName is the prefix of a name that the server generates, if the name "
+    "is empty.",
+    "generation": "Generation counts the changes of the desired state. Set by the server.",
+    "labels": "Labels are keys and values by which objects are selected.",
+    "managedFields": "ManagedFields are the owners of fields, for server-side apply.",
+    "name": "Name is unique among the objects of a resource in a namespace, and does not change.",
+    "namespace": "Namespace is the one that the object is in. It does not change.",
+    "ownerReferences": "OwnerReferences are the objects that this one depends on. It is deleted "
+    "with the last of them.",
+    "resourceVersion": "ResourceVersion is the version of the stored object, which clients "
+    "compare and send back unchanged. Set by the server.",
+    "selfLink": "SelfLink is not set any more.",
+    "uid": "UID differs from that of every other object, of other times, too. Set by the server.",
+}
+
+
 def group_version_kind(resource: Resource) -> Json:
     """Return the ``x-kubernetes-group-version-kind`` of a resource."""
     return {"group": resource.group, "kind": resource.kind, "version": resource.version}
@@ -62,9 +88,19 @@ def _add(name: str, found: Json) -> None:
     """Add a component and everything that it refers to; reviews have no lists."""
     if name in found or name not in go_types.schemas():
         return
-    found[name] = go_types.schemas()[name]
+    found[name] = _described_metadata() if name == _METADATA else go_types.schemas()[name]
     for each in _references(name):
         _add(each, found)
+
+
+@functools.cache
+def _described_metadata() -> Json:
+    schema = go_types.schemas()[_METADATA]
+    properties = {
+        name: {"description": _METADATA_FIELDS[name], **each}
+        for name, each in schema["properties"].items()
+    }
+    return {**schema, "properties": properties}
 
 
 @functools.cache

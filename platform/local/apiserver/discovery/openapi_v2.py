@@ -24,6 +24,7 @@ Json = dict[str, Any]
 
 _PREFIX = "#/definitions/"
 _ALTERNATIVES = frozenset({"allOf", "anyOf", "oneOf", "not"})
+_LEFT_OUT = _ALTERNATIVES | {"default"}
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 
@@ -70,7 +71,7 @@ def _structural(schema: Any) -> Any:
     """Return the schema of a custom kind without what version 2 lacks."""
     if not isinstance(schema, dict):
         return schema
-    found = {key: each for key, each in schema.items() if key not in _ALTERNATIVES}
+    found = {key: each for key, each in schema.items() if key not in _LEFT_OUT}
     preserves = found.get(_PRESERVE)
     dropped: tuple[str, ...] = ("items", "properties") if preserves else ()
     if found.pop("nullable", False):
@@ -113,13 +114,14 @@ def _converted(schema: Any) -> Any:
         return {"type": "string", "format": "int-or-string"}
     inherited = schema.get("allOf") or ()
     if len(inherited) == 1 and "$ref" in inherited[0]:
-        return _converted(inherited[0])
+        described = {key: schema[key] for key in ("description",) if key in schema}
+        return described | _converted(inherited[0])
     return {
         key: {name: _converted(each) for name, each in value.items()}
         if key == "properties"
         else _converted(value)
         for key, value in schema.items()
-        if key not in _ALTERNATIVES and key not in ("default", "nullable")
+        if key not in _LEFT_OUT and key != "nullable"
     }
 
 

@@ -114,6 +114,9 @@ class KindInfo:
     field_labels: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     """Field labels other than name and namespace: label to (path, value of a missing field)."""
 
+    fallback_labels: Mapping[str, str] = field(default_factory=dict)
+    """Field labels whose value is that of another one while their own field is empty."""
+
     stored_labels: Mapping[str, str] = field(default_factory=dict)
     """Field labels with another name in the stored objects' kind, and that name."""
 
@@ -178,6 +181,8 @@ class KindInfo:
         value: Any = obj
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
+        if not value and label in self.fallback_labels:
+            return self.field_value(obj, self.fallback_labels[label])
         if value is None:
             return missing
         return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -163,6 +163,15 @@ class ResourceStore:
         for past in [each for each in self._snapshots if each[0] < rv]:
             del self._snapshots[past]
 
+    def show(self, entry: StoredObject) -> None:
+        """Show a committed object as the kind has become, if it is still the present one."""
+        found = self.by_namespace.get(entry.namespace, {})
+        shown = entry.shown_as(self.kind)
+        if shown is not entry and found.get(entry.name) is entry:
+            found[entry.name] = shown
+            self._sorted.clear()
+            self.change_count += 1
+
     def apply(self, event: WatchEvent) -> None:
         """Apply a committed change and publish it to the watchers."""
         entry = event.entry

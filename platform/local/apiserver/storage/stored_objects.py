@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..errors.fields import MalformedError
 from ..kinds.info import KindInfo
 from ..managedfields.entries import Entries, encode_entries, load_entries
 
@@ -41,6 +42,7 @@ class StoredObject:
         "_fields",
         "_kind",
         "_shared",
+        "_stored",
         "data",
         "deleting",
         "has_finalizers",
@@ -76,6 +78,23 @@ class StoredObject:
         self._kind = kind
         self._fields: dict[str, str] | None = None
         self._shared: dict[str, Any] | None = None
+        self._stored: bytes | None = None
+        """The object as it is on disk, if the definition of its kind has changed since."""
+
+    def shown_as(self, kind: KindInfo) -> "StoredObject":
+        """Return the same version of the object as *kind* prunes and defaults it; often itself."""
+        stored = self.data if self._stored is None else self._stored
+        obj = _decoder.decode(stored)
+        try:
+            kind.strategy.prune(obj)
+        except MalformedError:
+            return self  # it is shown as it is, and updates report the error
+        kind.strategy.default(obj)
+        if obj == _decoder.decode(self.data):
+            return self
+        shown = StoredObject(kind, obj, encode(obj), self.managed)
+        shown._stored = stored
+        return shown
 
     @classmethod
     def load(cls, kind: KindInfo, row: bytes) -> "StoredObject":

@@ -31,9 +31,10 @@ from ..http.requests import ObjectPath, Request, Response
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
 from ..media_types import APPLY_PATCH, JSON
-from ..storage.stored_objects import with_managed_fields
+from ..storage.stored_objects import encode, with_managed_fields
 from . import deletes, scale
 from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
+from .connections import review_connection
 from .deletes import Deleter
 from .http_proxy import PROXY, HttpProxy
 from .options import check_timeout, delete_options, read_options, write_options
@@ -306,10 +307,12 @@ class Handlers:
         decision = self.authorizer.authorize(request.user, attributes)
         if not decision.allowed:
             raise forbidden(kind.resource, path.name, decision.reason)
+        await review_connection(self.writer.admission.dynamic, request, kind, request_info)
         call = WriteRequest(kind=kind, object_path=path, user=request.user)
         return await self.pods.stream(call, request)
 
     async def _proxy(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        await review_connection(self.writer.admission.dynamic, request, kind, request_info)
         call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
         return await self.proxy.forward(call, request)
 
@@ -364,7 +367,7 @@ class Handlers:
             authenticator=self.authenticator,
             authorizer=self.authorizer,
         )
-        return renderer.render_object(msgspec.json.encode(reviewed), status=201)
+        return renderer.render_object(encode(reviewed), status=201)
 
     def _write_request(
         self, request: Request, kind: KindInfo, request_info: RequestInfo, options: str

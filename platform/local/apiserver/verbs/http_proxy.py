@@ -32,6 +32,7 @@ PROXY = "proxy"
 _PATH_CHARACTERS = "/:@!$&'()*+,;=~"
 """Characters of a path that URLs contain as they are."""
 
+_STATUSES = frozenset(each.value for each in HTTPStatus)
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _MAX_PAGE = 8 * 1024 * 1024
 """Bytes of an HTML page from which on its links are not rewritten."""
@@ -189,7 +190,7 @@ class HttpProxy:
 async def _response(
     response: "aiohttp.ClientResponse", *, prefix: str, hosts: tuple[str, ...]
 ) -> Response:
-    if response.status not in iter(HTTPStatus):
+    if response.status not in _STATUSES:
         response.close()
         raise _unavailable(f"error trying to reach service: its status is {response.status}")
     headers = tuple(
