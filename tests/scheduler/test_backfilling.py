@@ -529,3 +529,127 @@ def test_event_of_the_podgroup_and_metric_have_the_cause(later: float, text: str
     SchedulerMetrics(registry, clock=FakeClock()).record_decision(Decision(delays=(delay,)))
     name = "batholith_scheduler_start_delays_total"
     assert registry.get_sample_value(name, {"cause": "nodes"}) == 1
+
+
+def with_enqueue(mode: str = "easy", **more: object) -> World:
+    """A cluster of 16 CPUs with the default plugins and actions, of which 12 are used until 100."""
+    text = backfilling(mode, **more).replace("allocate, backfill", "enqueue, allocate, backfill")
+    world = World(text)
+    world.submit("a", 3, limit=100)
+    assert world.run() == ["a"]
+    return world
+
+
+def keep_out(world: World, name: str, *, cpu: int = 16, limit: float = 50, queue: str = "") -> None:
+    """Add a gang of four pods, which do not exist before it is admitted."""
+    world.submitted += 1
+    world.limits.seconds[name] = limit
+    group = podgroup(
+        name,
+        4,
+        phase="Pending",
+        resources={"cpu": cpu},
+        created=f"2026-01-02T00:00:{world.submitted:02}Z",
+        queue=queue or "default",
+    )
+    world.upsert(group)
+
+
+def estimates(world: World) -> dict[str, tuple[float, float | None]]:
+    """Return when gangs without a start reservation are expected to start."""
+    found = world.cluster.gangs.values()
+    return {
+        gang.name: (each.earliest, each.latest)
+        for gang in found
+        if (each := gang.estimated_start) is not None and world.planned(gang.name) is None
+    }
+
+
+def test_a_gang_that_is_not_admitted_states_when_it_is_expected_to_start() -> None:
+    world = with_enqueue()
+    keep_out(world, "large")
+    world.time = 20
+    (report,) = (each for each in world.decision().reports if each.key == "ns/large")
+    assert report.status is not None and report.status.phase == "Pending"
+    assert report.why is not None
+    assert report.why.start == StartEstimate(20, 100, StartBasis.LIMITS)
+
+
+def test_the_estimate_of_a_gang_ends_when_it_is_admitted_and_starts() -> None:
+    world = with_enqueue()
+    keep_out(world, "large")
+    world.run(20)
+    assert estimates(world) == {"large": (20, 100)}
+    world.end("a")
+    world.run(60)
+    world.names["large"] = [f"large-{number}" for number in range(4)]
+    world.upsert(*(pod(each, "large", cpu=4) for each in world.names["large"]))
+    assert world.run(61) == ["large"]
+    assert estimates(world) == {}
+
+
+def test_as_many_gangs_are_estimated_that_are_not_admitted_as_would_be_planned() -> None:
+    for mode, depth, expected in (("easy", 10, 1), ("conservative", 3, 3)):
+        world = with_enqueue(mode, depth=depth)
+        for number in range(4):
+            keep_out(world, f"large{number}", limit=50)
+        world.run(20)
+        ends = {f"large{number}": (20, 100 + 50 * number) for number in range(expected)}
+        assert estimates(world) == ends
+
+
+def test_the_first_gang_of_each_queue_is_estimated() -> None:
+    world = with_enqueue()
+    world.upsert(queue("other"))
+    for name, queue_name in (("x1", ""), ("x2", ""), ("y1", "other"), ("y2", "other")):
+        keep_out(world, name, queue=queue_name)
+    world.run(20)
+    assert estimates(world) == {"x1": (20, 100), "y1": (20, 150)}
+
+
+def test_gangs_that_are_not_admitted_are_estimated_after_those_with_a_reservation() -> None:
+    world = with_enqueue("conservative")
+    world.submit("planned", 4, limit=30)
+    keep_out(world, "large")
+    world.run(20)
+    assert world.start_of("planned") == 100
+    assert estimates(world) == {"large": (20, 130)}
+
+
+def test_a_gang_that_waits_for_an_unknown_end_has_no_latest_start() -> None:
+    world = with_enqueue("conservative")
+    world.submit("endless", 1, limit=None)
+    world.run(15)
+    keep_out(world, "large")
+    world.run(25)
+    assert estimates(world) == {"large": (25, None)}
+
+
+def test_a_gang_that_never_fits_or_whose_run_time_is_unknown_is_not_estimated() -> None:
+    world = with_enqueue("conservative")
+    keep_out(world, "huge", cpu=20)
+    keep_out(world, "unknown")
+    del world.limits.seconds["unknown"]
+    world.run(20)
+    assert estimates(world) == {}
+
+
+def test_estimates_of_gangs_that_are_not_admitted_follow_what_ends() -> None:
+    world = with_enqueue()
+    keep_out(world, "large")
+    world.run(20)
+    assert estimates(world) == {"large": (20, 100)}
+    world.submit("b", 1, limit=400)
+    assert world.run(40) == ["b"]
+    assert estimates(world) == {"large": (40, 440)}
+
+
+def test_a_gang_that_comes_right_after_an_estimate_is_estimated_soon() -> None:
+    world = with_enqueue("conservative")
+    keep_out(world, "large")
+    world.run(20)
+    keep_out(world, "next")
+    world.time = 22
+    assert world.decision().rechecks == {"ns/next": 8}
+    world.run(30)
+    assert estimates(world) == {"large": (20, 100), "next": (30, 150)}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from heapq import merge
+from heapq import merge, nsmallest
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from .backfilling.options import Mode, Options, Order
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .domain_capacities import planned_domain
+from .expected_pods import expected_pods
 from .missing_members import MissingMembers, required_tasks
 from .plugin_calls import PluginError
 from .plugin_decisions import SortKey
@@ -43,6 +44,9 @@ from .task_runs import grouped, runs
 
 RELEASE_SECONDS = 30.0
 """After which terminating pods are expected to have ended."""
+
+_ESTIMATE_SECONDS = 10.0
+"""Least time between two estimates of gangs that are not admitted to their queue."""
 
 _MAX_ATTEMPTS = 10
 """How many gangs per reservation a session tries to plan that have not been tried in it."""
@@ -119,7 +123,7 @@ class StartPlanning:
         for known in (self._plan.broken, self._plan.waiting_since):
             for key in [each for each in known if each not in self._cache.pending_gangs]:
                 del known[key]
-        self._plan.errors.forget_others(self._cache.pending_gangs)
+        self._plan.errors.forget_others(self._cache.gangs)
         if not self._plan or self._is_unchanged():
             return
         self._begin()
@@ -148,13 +152,16 @@ class StartPlanning:
 
     def finish(self) -> None:
         """End the planning of this session."""
+        if self.is_on and self._session.has_enqueue_action:
+            self._update_estimates()
         if not self._has_begun:
             return
         for key in self._estimated - self._plan.reservations.keys():
             if key in self._cache.gangs:
                 self._estimate(self._cache.gangs[key], None)
         for each in self._plan:
-            self._estimate(self._cache.gangs[each.waiting.key], self._estimate_of(each))
+            key = each.waiting.key
+            self._estimate(self._cache.gangs[key], self._interval(key, each.start))
         self._plan.end()
         self._publish()
         now = self._cache.cycle_time
@@ -170,17 +177,18 @@ class StartPlanning:
         if estimate is not before:
             self._cache.changes.mark(gang)
 
-    def _estimate_of(self, reservation: StartReservation) -> StartEstimate:
-        """Return when the gang of *reservation* starts, by how exact planned starts were before.
+    def _interval(self, key: str, start: float) -> StartEstimate:
+        """Return when the gang *key* starts that is to start at *start*, by how exact such starts
+        were before.
 
         Until that is known: gangs may end before their limits, and one that exceeds a prediction is
         expected to run for twice as long.
         """
-        now, start = self._cache.cycle_time, reservation.start
+        now = self._cache.cycle_time
         if start == math.inf:
             return StartEstimate(now, None, StartBasis.UNKNOWN)
         if start > now:
-            self._plan.errors.plan(reservation.waiting.key, now, start)
+            self._plan.errors.plan(key, now, start)
         has_limits = all(
             each.is_enforced for each in self._plan.ends.values() if each.time <= start
         )
@@ -192,6 +200,81 @@ class StartPlanning:
         if has_limits:
             return StartEstimate(now, start, basis)
         return StartEstimate(now + wait / 2, start + wait, basis)
+
+    def _update_estimates(self) -> None:
+        """Estimate again when gangs start that are not admitted to their queue, unless that was
+        done a moment ago; then a cycle follows for a new one."""
+        now, plan = self._cache.cycle_time, self._plan
+        if now >= plan.next_estimates:
+            plan.unestimated, plan.next_estimates = "", now + _ESTIMATE_SECONDS
+            self._estimate_pending(self._pending())
+        elif not plan.unestimated:
+            active = self._cache.scheduling_queue.active.values()
+            rejected = (each for each in active if each.is_pending)
+            plan.unestimated = next(
+                (each.key for each in rejected if self._session.is_rejected(each)), ""
+            )
+
+    def _estimate_pending(self, pending: Sequence[tuple[OrderKey, Gang]]) -> None:
+        """Estimate the starts of the first gangs of *pending*.
+
+        They have no start reservation: what admits them is up to the action ``enqueue``.
+        """
+        before, self._plan.estimated = self._plan.estimated, set()
+        counts = Counter(each.waiting.queue for each in self._plan)
+        for _, gang in pending:
+            name = self._cache.queues.of(gang).name
+            is_beyond = self._options.mode is Mode.EASY or counts.total() >= self._options.depth
+            if (counts[name] and is_beyond) or math.isinf(self.duration_of(gang)):
+                continue
+            estimate = self._expected_start(gang)
+            if estimate is not None:
+                counts[name] += 1
+                self._plan.estimated.add(gang.key)
+                self._estimate(gang, estimate)
+        for key in before - self._plan.estimated - self._plan.reservations.keys():
+            if key in self._cache.gangs:
+                self._estimate(self._cache.gangs[key], None)
+
+    def _pending(self) -> list[tuple[OrderKey, Gang]]:
+        """Return the first gangs of each queue that are not admitted to it, in order."""
+        rejected = {name: list(members) for name, members in self._unschedulable().items()}
+        for gang in self._cache.scheduling_queue.active.values():
+            if self._session.is_rejected(gang):
+                name = self._cache.queues.of(gang).name
+                rejected.setdefault(name, []).append((self._session.job_order(gang), gang))
+        found: list[tuple[OrderKey, Gang]] = []
+        for members in rejected.values():
+            pending = (each for each in members if each[1].is_pending and each[1].podgroup)
+            found += nsmallest(self._options.depth, pending, key=lambda member: member[0])
+        return sorted(found, key=lambda member: member[0])
+
+    def _expected_start(self, gang: Gang) -> StartEstimate | None:
+        """Return when *gang* starts, which is not admitted yet, after those that are planned; a
+        later call counts what it will use."""
+        needs = expected_pods(self._cache, gang)
+        if not needs:
+            return None
+        self._begin()
+        profile, index = self._plan.profile, self._cache.node_matrix.resource_index
+        try:
+            pod_needs = [
+                PodNeed(each.request_vector(index), self._session.feasible(each), count)
+                for each, count in needs
+            ]
+            # What its queue deserves depends on the pods that it requests, and these do not exist.
+            allowed = self._allowed(gang, needs, may_borrow=True)
+            duration = self.duration_of(gang)
+            found = profile.earliest(pod_needs, duration, allowed, before=math.inf)
+            if found is None and allowed(math.inf):
+                found = profile.at_some_time(pod_needs)
+        except PluginError as error:
+            self._session.calls.record(error)
+            return None
+        if found is None:
+            return None
+        profile.subtract(found)
+        return self._interval(gang.key, found.start)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -376,6 +459,7 @@ class StartPlanning:
         used = self._used_by(statement) if self._plan or self._has_begun else None
         self._session.commit(gang, statement)
         self._committed = used
+        self._plan.errors.observe(gang.key, self._cache.cycle_time)
 
     def _count_committed(self, gang: Gang) -> None:
         """Count what was allocated for *gang*, when what was lent to it is subtracted again."""
@@ -384,7 +468,6 @@ class StartPlanning:
             return
         if MissingMembers(gang).satisfied:
             self._plan.waiting_since.pop(gang.key, None)
-            self._plan.errors.observe(gang.key, self._cache.cycle_time)
             self._plan.drop(gang.key)
             gang.estimated_start = None
         if self._has_begun:
@@ -566,7 +649,8 @@ class StartPlanning:
         except PluginError as error:
             self._session.calls.record(error)
             return None
-        return replace(self._summary(gang, pod_needs), allowed=self._allowed(gang, needs))
+        allowed = self._allowed(gang, needs, may_borrow=self.may_borrow(gang))
+        return replace(self._summary(gang, pod_needs), allowed=allowed)
 
     def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
         """Return how many pods of which class *gang* needs to start, as ``allocate`` takes them."""
@@ -595,10 +679,9 @@ class StartPlanning:
     # -- limits of queues ----------------------------------------------------------------------
 
     def _allowed(
-        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]]
+        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]], *, may_borrow: bool
     ) -> Callable[[float], bool]:
         queue = self._cache.queues.of(gang)
-        may_borrow = self.may_borrow(gang)
 
         def allowed(time: float) -> bool:
             change = self._queue_change(gang, queue, time)

@@ -29,7 +29,7 @@ class StartErrors:
         """The actual wait as a fraction of the planned one."""
 
     def plan(self, key: str, now: float, start: float) -> None:
-        """Note that the gang *key* is planned to start at *start*, which is later than *now* and
+        """Note that the gang *key* is to start at *start*, which is later than *now* and
         finite; only its first planned start counts."""
         self._planned.setdefault(key, (now, start))
 

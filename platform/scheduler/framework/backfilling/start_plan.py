@@ -133,6 +133,12 @@ class StartPlan:
         """When gangs were first to get a reservation, as Unix time, by their keys."""
         self.errors = StartErrors()
         """How exact the planned starts of gangs were that have started."""
+        self.estimated: set[str] = set()
+        """Keys of gangs without a reservation whose starts are estimated."""
+        self.next_estimates = -math.inf
+        """When they are estimated again at the earliest, as Unix time."""
+        self.unestimated = ""
+        """Key of a gang that waits for that."""
         self.version = 0
         """Grows when a gang that was held back may start."""
         self._profile: Profile | None = None
@@ -260,9 +266,11 @@ class StartPlan:
                 self._plan_again(each.waiting, each, Cause.PRIORITY)
 
     def rechecks(self, now: float) -> dict[str, float]:
-        """Return in how many seconds reservations are due, by the keys of their gangs: a start, or
-        the end of the time for which one whose start is not known keeps capacity."""
+        """Return in how many seconds gangs are due, by their keys: a start, the end of the time for
+        which one whose start is not known keeps capacity, or the next estimates."""
         due = {each.waiting.key: self._due(each) for each in self}
+        if self.unestimated:
+            due[self.unestimated] = self.next_estimates
         return {key: at - now for key, at in due.items() if now < at < math.inf}
 
     def _due(self, reservation: StartReservation) -> float:
