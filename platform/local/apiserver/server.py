@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ...httpserver.limits import Limits
 from ...kube.supervision import supervise
+from ...machinery.clock import Clock, SystemClock
 from ...model import names
 from ...model.admission import Webhook
 from ...model.names import Resource
@@ -38,6 +38,7 @@ from .controllers.pods_by_node import PodsByNode
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
+from .current_time import use_clock
 from .discovery.catalog import Catalog
 from .errors.status import StatusError, disk_full
 from .http.auth import Authenticator, User
@@ -122,6 +123,9 @@ class Config:
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
+    clock: Clock = field(default_factory=SystemClock)
+    """Time of objects and controllers; requests and watches end by the system's."""
+
 
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[App]:
@@ -141,6 +145,7 @@ class _ServerCore:
     def __init__(self, config: Config) -> None:
         self._crds = config.crds
         self._optional_crds = config.optional_crds
+        self._clock = config.clock
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
@@ -153,7 +158,9 @@ class _ServerCore:
         deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
         self._log_proxy, streams = LogProxy(tls), StreamProxy(tls)
-        context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        context = ControllerContext(
+            writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
+        )
         self._kubernetes_service = KubernetesServiceController(
             context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
         )
@@ -176,7 +183,9 @@ class _ServerCore:
                 TaintEvictionController(context, pods),
                 PodGarbageCollector(context, pods, settings),
             ]
-        tokens = ServiceAccountTokens(config.service_account_signing_key, self._latest, time.time)
+        tokens = ServiceAccountTokens(
+            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
+        )
         authenticator = Authenticator(config.users_by_token, tokens)
         handlers = Handlers(
             reader=Reader(self._store),
@@ -197,6 +206,7 @@ class _ServerCore:
             metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
             address=config.address,
             writable=lambda: self._store.writable,
+            clock=config.clock,
         )
 
     def _latest(self, resource: Resource, namespace: str, name: str) -> StoredObject | None:
@@ -204,6 +214,7 @@ class _ServerCore:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        use_clock(self._clock)
         store = self._store
         self._pods_by_node.rebuild()
         self._authorizer.rebuild()

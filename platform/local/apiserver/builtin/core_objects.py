@@ -1,10 +1,10 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
-from datetime import UTC, datetime
 from typing import Any
 
-from ....model import quantity, times, validation
+from ....model import quantity, validation
+from ..current_time import now
 from ..errors.fields import (
     IMMUTABLE,
     FieldError,
@@ -253,7 +253,7 @@ def prepare_pvc_for_create(obj: Json) -> None:
 
 def prepare_volume_for_create(obj: Json) -> None:
     """Set the phase of a new volume to Pending."""
-    moment = times.format(datetime.now(UTC))
+    moment = now()
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from ....model import names
+from ..current_time import now
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
 from ..http.bodies import decode_body, get_object
 from ..http.requests import Json, ObjectPath, Request, Response
@@ -19,7 +20,7 @@ from .log_proxy import LogProxy, LogSource
 from .options import parse_delete_options
 from .stream_proxy import PORT_FORWARD, StreamProxy, StreamTarget, check_upgrade
 from .write_requests import WriteRequest
-from .writes import Writer, now
+from .writes import Writer
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _BINDING = replace(names.PODS, plural="pods/binding")
