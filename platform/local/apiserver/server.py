@@ -50,6 +50,7 @@ from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
 from .storage.stored_objects import StoredObject
 from .verbs.admission import Admission, LatestReader
+from .verbs.computed import ComputedReader
 from .verbs.deletes import Deleter
 from .verbs.handlers import Handlers
 from .verbs.log_proxy import LogProxy
@@ -195,6 +196,7 @@ class _ServerCore:
                 self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy, streams
             ),
             token_requests=TokenRequests(self._writer, tokens, self._latest),
+            computed=ComputedReader(self._store, self._catalog, self._log_proxy),
             authenticator=authenticator,
             authorizer=self._authorizer,
         )

@@ -1,6 +1,8 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from ....model import quantity, validation
@@ -446,6 +448,17 @@ def default_endpoints(obj: Json) -> None:
             port.setdefault("protocol", "TCP")
 
 
+_DOUBLE: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+_SCALING_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, _DOUBLE],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [_DOUBLE]},
+}
+
+
 def default_autoscaler(obj: Json) -> None:
     """Default a HorizontalPodAutoscaler."""
     spec = obj.setdefault("spec", {})
@@ -454,6 +467,9 @@ def default_autoscaler(obj: Json) -> None:
     spec.setdefault(
         "metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
     )
+    if (behavior := spec.get("behavior")) is not None:
+        for direction, defaults in _SCALING_RULES.items():
+            behavior[direction] = deepcopy(defaults) | (behavior.get(direction) or {})
 
 
 def default_webhooks(obj: Json) -> None:

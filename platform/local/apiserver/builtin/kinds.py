@@ -8,8 +8,10 @@ from ..kinds.groups import (
     ADMISSION,
     AUTHENTICATION,
     AUTHORIZATION,
+    METRICS,
     NETWORKING,
     RBAC,
+    REGISTRATION,
     RESOURCE,
     STORAGE,
 )
@@ -21,6 +23,7 @@ __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
 _CONNECT = ("create", "get")
 _CREATE = ("create",)
+_READ = ("get", "list")
 
 _EVENTS_GROUP = "events.k8s.io"
 
@@ -347,6 +350,19 @@ _OTHERS = (
     ),
 )
 
+NODE_METRICS = _kind(
+    Resource(METRICS, "v1beta1", "nodes", "NodeMetrics", namespaced=False),
+    verbs=_READ,
+    computed=True,
+)
+POD_METRICS = _kind(Resource(METRICS, "v1beta1", "pods", "PodMetrics"), verbs=_READ, computed=True)
+API_SERVICES = _kind(
+    _cluster(REGISTRATION, "apiservices", "APIService"),
+    categories=_EXTENSIONS,
+    verbs=_READ,
+    computed=True,
+)
+
 BUILT_IN: tuple[KindInfo, ...] = (
     *_CORE,
     *_WORKLOADS,
@@ -357,4 +373,7 @@ BUILT_IN: tuple[KindInfo, ...] = (
     _DEFINITIONS,
     *_OTHERS,
 )
-"""All built-in kinds; groups in the order of discovery."""
+"""All built-in kinds whose objects are stored; groups in the order of discovery."""
+
+COMPUTED = (API_SERVICES, NODE_METRICS, POD_METRICS)
+"""Kinds that can only be read."""

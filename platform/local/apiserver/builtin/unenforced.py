@@ -42,9 +42,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "ResourceQuota"): UnenforcedKind(
         _ENFORCED, "limit a Queue by its spec.capability instead"
     ),
-    ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
-        _RUN, "nothing is scaled automatically"
-    ),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),

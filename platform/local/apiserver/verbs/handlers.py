@@ -34,6 +34,7 @@ from ..media_types import APPLY_PATCH, JSON
 from ..storage.stored_objects import with_managed_fields
 from . import deletes, scale
 from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
+from .computed import ComputedReader
 from .deletes import Deleter
 from .options import check_timeout, delete_options, read_options, write_options
 from .patch_bodies import (
@@ -72,6 +73,7 @@ class Handlers:
     deleter: Deleter
     pods: PodSubresources
     token_requests: TokenRequests
+    computed: ComputedReader
     authenticator: Authenticator
     authorizer: Authorizer
 
@@ -86,6 +88,8 @@ class Handlers:
             check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise path_not_found()
+        if kind.computed:
+            return await self.computed.handle(request, kind, request_info)
         if len(request.body) > YAML_OFFLOAD_THRESHOLD:
             await _decode_large_body(request, kind, target)
         if target.subresource:

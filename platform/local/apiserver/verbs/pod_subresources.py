@@ -17,6 +17,7 @@ from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_options import log_parameters
 from .log_proxy import LogProxy, LogSource
+from .node_addresses import KUBELET_PORT, agent_address, host_of
 from .options import parse_delete_options
 from .stream_proxy import PORT_FORWARD, StreamProxy, StreamTarget, check_upgrade
 from .write_requests import WriteRequest
@@ -25,8 +26,6 @@ from .writes import Writer
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _BINDING = replace(names.PODS, plural="pods/binding")
 """Resource in the errors of a binding."""
-
-_KUBELET_PORT = 10250
 
 
 class PodSubresources:
@@ -160,11 +159,8 @@ class PodSubresources:
         entry = resource_store.get("", node)
         if entry is None:
             raise not_found(names.NODES, node)
-        status = entry.parse().get("status") or {}
-        by_type = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
-        host = by_type.get("InternalIP") or by_type.get("Hostname") or node
-        endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
-        return str(host), int(endpoint.get("Port") or _KUBELET_PORT)
+        found = entry.parse()
+        return agent_address(found) or (host_of(found), KUBELET_PORT)
 
 
 class PodKinds(msgspec.Struct, frozen=True, kw_only=True):
