@@ -3,8 +3,13 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import pytest
+from support.agent import container, manifest
+from support.agent_cluster import agent_cluster
+from support.api_servers import EmbeddedServerFactory
+from support.kubectl import Kubectl, needs_kubectl
 from support.polling import wait_until_true
 
 from batholith.local.agent.pods.usage_meter import NODE, UsageMeter
@@ -61,3 +66,27 @@ async def _has_worked(pid: int) -> bool:
     reading = read_processes([os.getpid()])
     own = read_processes([pid])  # only its children, of which none is left
     return reading.cpu_seconds >= own.cpu_seconds >= 0.1 and reading.memory > 25_000_000
+
+
+@pytest.mark.process
+async def test_kubectl_top_shows_pods_and_nodes(tmp_path: Path) -> None:
+    needs_kubectl()
+    servers, interval = EmbeddedServerFactory(), {"usage_interval": 0.1}
+    async with agent_cluster(servers, tmp_path, **interval) as cluster, cluster.agent():
+        await cluster.run(manifest("busy", container("sh", "-c", "while :; do :; done")))
+        await cluster.phase("busy", "Running")
+        kubectl = Kubectl(cluster.server, tmp_path)
+        busy: list[list[str]] = []
+
+        async def is_measured() -> bool:
+            result = await kubectl.run("top", "pods", "--containers", "--no-headers")
+            busy[:] = [line.split() for line in result.out.splitlines()]
+            return result.code == 0 and bool(busy)
+
+        await wait_until_true(is_measured)
+        ((pod, _, cores, memory),) = busy
+        assert pod == "busy" and cores.endswith("m") and memory.endswith("Mi")
+        (node,) = (await kubectl("top", "nodes", "--no-headers")).splitlines()
+        assert node.split()[0] == "here"
+        await cluster.delete("busy", grace=0)
+        await cluster.wait_pod_deleted("busy")
