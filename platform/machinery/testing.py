@@ -1,10 +1,12 @@
-"""Fake clock for tests."""
+"""Fake clock for tests, and what clocks that a test moves have in common."""
 
 import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+
+from .clock import Timer
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _MAX_ITERATIONS = 64
@@ -17,7 +19,7 @@ async def run_ready_tasks() -> None:
 
 
 class _Timer:
-    """A scheduled call of a :class:`FakeClock`."""
+    """A scheduled call."""
 
     __slots__ = ("callback", "due", "order")
 
@@ -33,6 +35,57 @@ class _Timer:
         self.callback = None
 
 
+class TimerQueue:
+    """Calls that a clock has scheduled, in the order of their times."""
+
+    def __init__(self) -> None:
+        self._timers: list[_Timer] = []
+        self._order = itertools.count()
+
+    def push(self, due: float, callback: Callable[[], object]) -> _Timer:
+        """Add a call; the times are those of the caller's clock."""
+        timer = _Timer(due, next(self._order), callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    @property
+    def next_due(self) -> float | None:
+        """Time of the first call that is not cancelled."""
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        return self._timers[0].due if self._timers else None
+
+    def call_next(self) -> None:
+        """Remove the first call, and run it."""
+        timer = heapq.heappop(self._timers)
+        call, timer.callback = timer.callback, None
+        if call is not None:
+            call()
+
+    def __len__(self) -> int:
+        return sum(timer.callback is not None for timer in self._timers)
+
+
+async def sleep_by(
+    call_later: Callable[[float, Callable[[], object]], Timer], seconds: float
+) -> None:
+    """Wait until a clock with this *call_later* has reached *seconds* from now."""
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = call_later(seconds, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+
+
 class FakeClock:
     """Clock that moves by :meth:`advance` and :meth:`tick` only."""
 
@@ -40,8 +93,7 @@ class FakeClock:
         self._start = start
         self._elapsed = 0.0
         self._monotonic_offset = self._wall_offset = 0.0
-        self._timers: list[_Timer] = []
-        self._order = itertools.count()
+        self._timers = TimerQueue()
 
     def now(self) -> datetime:
         """Return the wall clock: start plus time advanced plus steps."""
@@ -53,26 +105,11 @@ class FakeClock:
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock has been advanced by *seconds*."""
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await sleep_by(self.call_later, seconds)
 
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        timer = self.call_later(seconds, wake)
-        try:
-            await woken
-        finally:
-            timer.cancel()
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> _Timer:
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Schedule *callback* for when the clock has been advanced by *seconds*."""
-        timer = _Timer(self._elapsed + max(seconds, 0.0), next(self._order), callback)
-        heapq.heappush(self._timers, timer)
-        return timer
+        return self._timers.push(self._elapsed + max(seconds, 0.0), callback)
 
     async def advance(self, seconds: float) -> None:
         """Advance the clock, stopping at each timer to run the tasks that it wakes."""
@@ -100,16 +137,12 @@ class FakeClock:
     @property
     def timer_count(self) -> int:
         """Number of pending timers."""
-        self._timers = [timer for timer in self._timers if timer.callback is not None]
-        heapq.heapify(self._timers)
         return len(self._timers)
 
     def _fire_next(self, target: float) -> bool:
-        while self._timers and self._timers[0].due <= target:
-            timer = heapq.heappop(self._timers)
-            if timer.callback is not None:
-                self._elapsed = max(self._elapsed, timer.due)
-                call, timer.callback = timer.callback, None
-                call()
-                return True
-        return False
+        due = self._timers.next_due
+        if due is None or due > target:
+            return False
+        self._elapsed = max(self._elapsed, due)
+        self._timers.call_next()
+        return True

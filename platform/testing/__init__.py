@@ -14,17 +14,23 @@ Faults are injected on the server's side of the connection, so every client sees
 
 from .apiserver import ApiServer, BlockingApiServer
 from .changes import ObjectChange, WaitTimeoutError
+from .clock import AdvanceableClock
 from .cluster import BlockingCluster, Cluster
 from .components import ComponentError
 from .faults import Fault, FaultInjector, HeldRequests
+from .namespaces import BlockingNamespace, ClusterNamespace
 from .requests import RecordedRequest, RequestMatcher
 from .watches import WatchStream
+from .webhooks import ServedWebhook
 
 __all__ = [
+    "AdvanceableClock",
     "ApiServer",
     "BlockingApiServer",
     "BlockingCluster",
+    "BlockingNamespace",
     "Cluster",
+    "ClusterNamespace",
     "ComponentError",
     "Fault",
     "FaultInjector",
@@ -32,6 +38,7 @@ __all__ = [
     "ObjectChange",
     "RecordedRequest",
     "RequestMatcher",
+    "ServedWebhook",
     "WaitTimeoutError",
     "WatchStream",
 ]

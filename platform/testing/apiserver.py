@@ -25,11 +25,13 @@ from ..local.apiserver.storage.stored_objects import WatchEvent
 from ..local.supervisor.apiserver import RunningServer, Settings, running
 from ..model.admission import Webhook
 from ..model.names import PODS, Resource
-from ..model.spelling import hint
 from . import templates
 from .blocking import Blocking, calling, waiting
 from .changes import WAIT_SECONDS, Json, ObjectChange, Signal
+from .clock import AdvanceableClock
+from .discovery import find_resource
 from .faults import FaultInjector
+from .namespaces import BlockingNamespace, ClusterNamespace
 from .objects import container_status, key_of, new_object, phase_of
 from .requests import RequestMatcher
 from .watches import WatchStream
@@ -38,6 +40,9 @@ DEFAULT_NODE_LIFECYCLE = NodeLifecycleSettings()
 """Settings of kube-controller-manager."""
 
 _MERGE = "application/merge-patch+json"
+
+_QUIET_TURNS = 64
+"""Turns of the event loop without requests and writes after which components are idle."""
 
 
 class ApiServer:
@@ -75,6 +80,9 @@ class ApiServer:
         self.changes: list[ObjectChange] = []
         """Every committed change since the server was ready."""
 
+        self.clock = AdvanceableClock()
+        """Time of the server and of all components; see :meth:`advance`."""
+
         self._data_dir = data_dir
         self._port = port
         self._crds = crds
@@ -82,7 +90,10 @@ class ApiServer:
         self._collect_garbage = collect_garbage
         self._node_lifecycle = node_lifecycle
         self._stack = AsyncExitStack()
+        self._server_stack = AsyncExitStack()
         self._server: RunningServer | None = None
+        self._requests_in_flight = 0
+        self._requests_handled = 0
         self._last_write: PendingWrite | None = None
         """By :meth:`put` or :meth:`remove`."""
 
@@ -96,10 +107,9 @@ class ApiServer:
             # A collection would walk the whole heap of the test session.
             with gc_paused():
                 filled = await templates.fill(data_dir, self._crds)
-                settings = self._settings(data_dir, () if filled else self._crds)
-                self._server = await stack.enter_async_context(running(settings))
+                await self._start_server(data_dir, () if filled else self._crds)
+            stack.push_async_callback(self._stop_server)
             stack.callback(self.faults.clear)  # what is held would delay the stop
-            self._object_store.listeners.append(self._on_change)
             self._stack = stack.pop_all()
         return self
 
@@ -125,6 +135,41 @@ class ApiServer:
     ) -> None:
         """Stop the server and its thread."""
         self._blocking.__exit__(kind, error, trace)
+
+    # Restarts and time.
+
+    async def restart(self) -> None:
+        """Stop the server and start it again on the same port, with the same objects.
+
+        Connections are closed, as by a new version of a real server: clients connect and list
+        again, and components wait as long as they would.
+        """
+        running = self._running
+        self._port = running.port
+        await self._stop_server()
+        await self._start_server(running.kubeconfig.parent, self._crds)
+
+    async def advance(self, seconds: float) -> None:
+        """Advance the time of the cluster, and run all timers on the way in their order.
+
+        After each of them the components complete what they do because of it, as far as it takes
+        no time: a CronJob starts each of its jobs, a pod that sleeps ends. What other processes do
+        is not waited for.
+
+        Raises:
+            ValueError: *seconds* is negative.
+        """
+        await self.clock.advance(seconds, self._settled)
+
+    async def _settled(self) -> None:
+        """Wait until the server and the components in this loop have nothing to do."""
+        quiet, before = 0, -1
+        while quiet < _QUIET_TURNS:
+            await asyncio.sleep(0)
+            now = self._requests_handled + self.newest_version
+            busy = self._requests_in_flight or self._object_store.has_queued_writes
+            quiet = 0 if busy or now != before else quiet + 1
+            before = now
 
     # Access.
 
@@ -163,20 +208,11 @@ class ApiServer:
         """
         if isinstance(kind, Resource):
             return kind
-        served = {each.resource for each in self.app.catalog.stored_kinds()}
-        name, _, group = kind.partition(".")
-        found = {
-            each
-            for each in served
-            if name in (each.kind, each.plural) and group in ("", each.group)
-        }
-        names = {f"{each.plural}.{each.group}".rstrip(".") for each in found}
-        if len(names) > 1:
-            raise ValueError(f"{kind!r} is ambiguous: {', '.join(sorted(names))}")
-        if not found:
-            known = {text for each in served for text in (each.kind, each.plural)}
-            raise ValueError(f"no resource {kind!r} is served; {hint(name, known)}")
-        return found.pop()
+        return find_resource(kind, {each.resource for each in self.app.catalog.stored_kinds()})
+
+    def new_namespace(self, prefix: str = "test") -> ClusterNamespace:
+        """Return a namespace that exists within ``async with``, and serves webhooks in it."""
+        return ClusterNamespace(self.credentials, prefix=prefix, kubeconfig=self.kubeconfig)
 
     # Objects, by the rules of the server.
 
@@ -450,12 +486,27 @@ class ApiServer:
             collect_garbage=self._collect_garbage,
             node_lifecycle=self._node_lifecycle,
             wrap_handler=self._wrap,
+            clock=self.clock,
         )
+
+    async def _start_server(self, data_dir: Path, crds: Sequence[Json]) -> None:
+        settings = self._settings(data_dir, crds)
+        self._server = await self._server_stack.enter_async_context(running(settings))
+        self._object_store.listeners.append(self._on_change)
+
+    async def _stop_server(self) -> None:
+        self._last_write = None
+        await self._server_stack.aclose()
 
     def _wrap(self, handler: RequestHandler) -> RequestHandler:
         async def handle(received: HttpRequest) -> HttpResponse:
-            await self._committed()
-            return await handler(received)
+            self._requests_in_flight += 1
+            try:
+                await self._committed()
+                return await handler(received)
+            finally:
+                self._requests_in_flight -= 1
+                self._requests_handled += 1
 
         return self.faults.wrap(handle)
 
@@ -523,6 +574,10 @@ class BlockingApiServer(Blocking[ApiServer]):
         """Resource version of the newest change."""
         return self.call(lambda: self._target.newest_version)
 
+    def new_namespace(self, prefix: str = "test") -> BlockingNamespace:
+        """Return a namespace that exists within ``with``, and serves webhooks in it."""
+        return BlockingNamespace(self.call(self._target.new_namespace, prefix))
+
     resource = calling(ApiServer.resource)
     create = waiting(ApiServer.create)
     get = waiting(ApiServer.get)
@@ -532,6 +587,8 @@ class BlockingApiServer(Blocking[ApiServer]):
     wait_for = waiting(ApiServer.wait_for)
     wait_for_phase = waiting(ApiServer.wait_for_phase)
     wait_deleted = waiting(ApiServer.wait_deleted)
+    restart = waiting(ApiServer.restart)
+    advance = waiting(ApiServer.advance)
     objects = calling(ApiServer.objects)
     watches = calling(ApiServer.watches)
     remove = calling(ApiServer.remove)

@@ -1,7 +1,7 @@
 """Objects of an event loop, used by a test that blocks: their methods run in the loop's thread."""
 
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -38,6 +38,18 @@ class Blocking(Generic[TargetT]):
         finally:
             self._thread.close()
 
+    @contextmanager
+    def entered(self, manager: AbstractAsyncContextManager[T]) -> Generator[T]:
+        """Enter an async context manager in the thread of the cluster for the block."""
+        value = self.run(_enter(manager))
+        try:
+            yield value
+        except BaseException as error:
+            if not self.run(_exit(manager, error)):
+                raise
+        else:
+            self.run(_exit(manager, None))
+
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call *function* in the thread of the cluster, such as ``held.release``."""
         return self._thread.call(function, *args, **kwargs)
@@ -45,6 +57,16 @@ class Blocking(Generic[TargetT]):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for *coroutine* in the thread of the cluster, such as ``held.wait_held()``."""
         return self._thread.run(coroutine)
+
+
+async def _enter(manager: AbstractAsyncContextManager[T]) -> T:
+    return await manager.__aenter__()
+
+
+async def _exit(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> object:
+    if error is None:
+        return await manager.__aexit__(None, None, None)
+    return await manager.__aexit__(type(error), error, error.__traceback__)
 
 
 def waiting(

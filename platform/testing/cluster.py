@@ -19,7 +19,7 @@ from . import components
 from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer, BlockingApiServer
 from .blocking import calling
 from .changes import WAIT_SECONDS, Json
-from .components import Components
+from .components import Component, Components
 
 
 class Cluster(ApiServer):
@@ -49,8 +49,8 @@ class Cluster(ApiServer):
                 temporary one.
             crds: custom resource definitions in addition to Volcano's.
             admission: whether Volcano's objects and pods are defaulted and validated.
-            controllers: whether the controllers run: Volcano's, and those of workloads and
-                the endpoints of Services.
+            controllers: whether the controllers run: Volcano's, those of Jobs and CronJobs of
+                ``batch/v1``, of workloads and of the endpoints of Services.
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
             node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
@@ -72,7 +72,7 @@ class Cluster(ApiServer):
         self._place_at_creation = place_at_creation
         self._podgroups = PodGroupsOf(podgroups)
         self._simulation = SimulationSettings(nodes=nodes) if isinstance(nodes, int) else nodes
-        self._components = Components(self._signal.notify)
+        self._components = Components(self._signal.notify, self.clock)
 
     async def __aenter__(self) -> Self:
         """Start the API server, then the components.
@@ -148,10 +148,10 @@ class Cluster(ApiServer):
 
     async def _start_components(self) -> None:
         run = self._components
-        wanted: dict[str, components.Component] = {}
+        wanted: dict[str, Component] = {}
         if self._simulation.nodes:
             client = await run.client(self.credentials_of("agent"), "agent")
-            wanted |= components.agent(client, self._simulation, self.kubeconfig.parent)
+            wanted |= components.agent(client, self._simulation, self.kubeconfig.parent, self.clock)
         if self._controllers:
             client = await run.client(self.credentials_of("controllers"), "controllers")
             recorder = run.recorder(client, "vc-controller-manager")
@@ -160,15 +160,19 @@ class Cluster(ApiServer):
                 recorder,
                 place_at_creation=self._place_at_creation,
                 podgroups_of=self._podgroups,
+                clock=self.clock,
             )
+            wanted |= components.batch_controllers(client, recorder, self.clock)
             client = await run.client(self.credentials_of("workloads"), "workloads")
-            wanted |= workload_controllers(client, run.recorder(client, "workloads"))
+            recorder = run.recorder(client, "workloads")
+            wanted |= workload_controllers(client, recorder, clock=self.clock)
         if self._scheduler:
             client = await run.client(self.credentials_of("scheduler"), "scheduler")
             wanted |= components.scheduler(
                 client,
                 run.recorder(client, "volcano"),
                 place_at_creation=self._place_at_creation,
+                clock=self.clock,
             )
         await run.start(wanted)
         if self._controllers:  # a job goes to the default queue

@@ -6,7 +6,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..cron_ctrl import volcano
+from ..batch_ctrl.controller import BatchJobController
+from ..batch_ctrl.settings import ALL_JOBS, BatchJobSettings
+from ..cron_ctrl import kubernetes, volcano
 from ..cron_ctrl.controller import CronJobController
 from ..flow_ctrl.controller import JobFlowController
 from ..flow_ctrl.template_controller import JobTemplateController
@@ -14,11 +16,12 @@ from ..job_ctrl.controller import JobController
 from ..job_ctrl.settings import JobSettings
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
-from ..kube.client.events import EventRecorder
+from ..kube.client.events import EventRecorder, EventRecorderOptions
 from ..kube.informer.informer import Informer
+from ..kube.timing import Timing
 from ..local.agent.service import Agent
 from ..local.agent.settings import AgentSettings, SimulationSettings
-from ..machinery.clock import SystemClock
+from ..machinery.clock import Clock, SystemClock
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import PODGROUPS
 from ..model.podgroup import PodGroup
@@ -45,8 +48,9 @@ class Component(Protocol):
 class Components:
     """Runs components, and keeps the error of the first that ends before :meth:`stop`."""
 
-    def __init__(self, on_failure: Callable[[], None]) -> None:
+    def __init__(self, on_failure: Callable[[], None], clock: Clock) -> None:
         self.failure: ComponentError | None = None
+        self._clock = clock
         self._on_failure = on_failure
         self._tasks: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
@@ -59,7 +63,8 @@ class Components:
 
     def recorder(self, client: Client, component: str) -> EventRecorder:
         """Return an event recorder that runs."""
-        recorder = EventRecorder(client, component=component)
+        options = EventRecorderOptions(timing=Timing(now=self._clock.now))
+        recorder = EventRecorder(client, component=component, options=options)
         self._run(f"event recorder of {component}", recorder.run())
         return recorder
 
@@ -108,11 +113,11 @@ async def _either(task: asyncio.Task[None], ready: asyncio.Event) -> None:
 
 
 def agent(
-    client: Client, simulation: SimulationSettings, data_dir: Path
+    client: Client, simulation: SimulationSettings, data_dir: Path, clock: Clock
 ) -> Mapping[str, Component]:
     """Return the agent of simulated nodes."""
     settings = AgentSettings(data_dir=data_dir, simulation=simulation)
-    return {"agent": Agent(client, settings=settings)}
+    return {"agent": Agent(client, settings=settings, clock=clock)}
 
 
 def controllers(
@@ -121,10 +126,11 @@ def controllers(
     *,
     place_at_creation: bool = False,
     podgroups_of: PodGroupsOf = PodGroupsOf.ALL,
+    clock: Clock | None = None,
 ) -> Mapping[str, Component]:
     """Return Volcano's controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
-    clock = SystemClock()
+    clock = clock or SystemClock()
     return {
         "queue controller": QueueController(
             client,
@@ -151,8 +157,32 @@ def controllers(
     }
 
 
+def batch_controllers(
+    client: Client, recorder: EventRecorder, clock: Clock
+) -> Mapping[str, Component]:
+    """Return the controllers of Jobs and CronJobs of ``batch/v1``."""
+    return {
+        "batch job controller": BatchJobController(
+            client,
+            settings=BatchJobSettings(managed_by=ALL_JOBS, delete_finished=True),
+            clock=clock,
+            recorder=recorder.with_component("job-controller"),
+        ),
+        "batch cronjob controller": CronJobController(
+            client,
+            kubernetes.KIND,
+            clock=clock,
+            recorder=recorder.with_component("cronjob-controller"),
+        ),
+    }
+
+
 def scheduler(
-    client: Client, recorder: EventRecorder, *, place_at_creation: bool = False
+    client: Client,
+    recorder: EventRecorder,
+    *,
+    place_at_creation: bool = False,
+    clock: Clock | None = None,
 ) -> Mapping[str, Component]:
     """Return the scheduler, for pods of ``volcano`` and of ``default-scheduler``."""
     settings = SchedulerSettings(
@@ -160,6 +190,5 @@ def scheduler(
         queue_gates=True,
         place_at_creation=place_at_creation,
     )
-    return {
-        "scheduler": Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-    }
+    clock = clock or SystemClock()
+    return {"scheduler": Scheduler(client, settings=settings, clock=clock, recorder=recorder)}

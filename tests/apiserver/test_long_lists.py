@@ -304,21 +304,17 @@ async def test_snapshots_expire_without_writes(
 async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
     """Set the wall clock off by *seconds*; the monotonic clock is unaffected."""
     import time
-    from datetime import datetime, timedelta, tzinfo
+    from datetime import timedelta
 
-    from batholith.local.apiserver.verbs import deletes, writes
+    from batholith.machinery.clock import SystemClock
 
-    true = time.time
-
-    class WrongClock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-            return datetime.now(tz) + timedelta(seconds=seconds)
+    true, true_now = time.time, SystemClock.now
 
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: true() + seconds)
-        patch.setattr(writes, "datetime", WrongClock)
-        patch.setattr(deletes, "datetime", WrongClock)
+        patch.setattr(
+            SystemClock, "now", lambda clock: true_now(clock) + timedelta(seconds=seconds)
+        )
         yield
 
 

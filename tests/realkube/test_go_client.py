@@ -6,7 +6,7 @@ from pathlib import Path
 from support.api_servers import ServerFactory
 from support.components import component
 from support.embedded_cluster import embedded_cluster
-from support.go_client import needs_go_client, run_go_checks
+from support.go_client import needs_go_program, run_go_checks
 from support.polling import wait_until_true
 
 from batholith.admission.settings import AdmissionSettings
@@ -19,7 +19,7 @@ PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
 
 
 async def test_go_clients_find_what_they_expect(servers: ServerFactory, tmp_path: Path) -> None:
-    needs_go_client()
+    needs_go_program("client")
     async with servers.start(tmp_path, crds=crds.load()) as server:
         result = await run_go_checks(server.kubeconfig)
     assert {name: text for name, text in result.items() if text} == {}
@@ -27,7 +27,7 @@ async def test_go_clients_find_what_they_expect(servers: ServerFactory, tmp_path
 
 
 async def test_go_clients_that_know_cbor_fall_back(servers: ServerFactory, tmp_path: Path) -> None:
-    needs_go_client()
+    needs_go_program("client")
     async with servers.start(tmp_path, crds=crds.load()) as server:
         result = await run_go_checks(
             server.kubeconfig,
@@ -39,7 +39,7 @@ async def test_go_clients_that_know_cbor_fall_back(servers: ServerFactory, tmp_p
 
 
 async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
-    needs_go_client()
+    needs_go_program("client")
     async with embedded_cluster(tmp_path / "data", "--simulate", "2") as cluster:
         result = await run_go_checks(cluster.data_dir.kubeconfig, "-life")
     assert list(result.values()) == [""] * 3, result
@@ -48,7 +48,7 @@ async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
 async def test_a_go_program_commands_our_parts_on_either_server(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    needs_go_client()
+    needs_go_program("client")
     rules = webhooks(AdmissionSettings())
     async with (
         servers.start(tmp_path / "server", webhooks=rules, crds=crds.load()) as server,

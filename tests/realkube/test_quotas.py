@@ -13,8 +13,8 @@ from support.examples import examples
 from support.polling import wait_until_equal, wait_until_true
 from support.quotas import NAMESPACE, QuotaServer
 
-from batholith.local.apiserver.admission.quota_usage import utc_now
 from batholith.local.apiserver.admission.quotas import QuotaUsage
+from batholith.local.apiserver.current_time import current_time
 from batholith.model import crds
 from batholith.model.names import (
     PERSISTENTVOLUMECLAIMS,
@@ -152,7 +152,7 @@ class Pair:
             for resource in COUNTED:
                 for each in (await self.real.server.get(resource.path(NAMESPACE)))["items"]:
                     key = resource.group, resource.plural
-                    counted.charge(key, each["metadata"]["name"], each, utc_now())
+                    counted.charge(key, each["metadata"]["name"], each, current_time())
             used = {
                 each: counted.used[each].nanos if each in counted.used else 0
                 for each in spec["hard"]

@@ -1,4 +1,4 @@
-"""Runs the Go program of `tests/realkube/client`, which checks a server as Go clients see it."""
+"""Runs the Go programs of `tests/realkube`, which check a server as Go clients see it."""
 
 import asyncio
 import json
@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(__file__).parents[1] / "realkube" / "client" / "build"
+REALKUBE = Path(__file__).parents[1] / "realkube"
 
 
-def needs_go_client() -> Path:
-    """The program; skips without it, or fails where ``BATHOLITH_REQUIRE`` names realkube."""
-    result = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
+def needs_go_program(name: str) -> Path:
+    """A program; skips without it, or fails where ``BATHOLITH_REQUIRE`` names realkube."""
+    build = REALKUBE / name / "build"
+    result = subprocess.run([build, "--where"], check=True, capture_output=True, text=True)
     program = Path(result.stdout.strip())
     if not program.exists():
         if "realkube" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
-            pytest.fail("the Go client is required and not built: tests/realkube/client/build")
-        pytest.skip("the Go client is not built: run tests/realkube/client/build")
+            pytest.fail(f"the Go {name} is required and not built: tests/realkube/{name}/build")
+        pytest.skip(f"the Go {name} is not built: run tests/realkube/{name}/build")
     return program
 
 
@@ -30,14 +31,24 @@ async def run_go_checks(
 
     ``-run PATTERN`` picks checks, ``-life`` those that need controllers, scheduler and nodes.
     """
+    arguments = (f"-kubeconfig={kubeconfig}", *options)
+    return await _run(needs_go_program("client"), *arguments, environment=environment or {})
+
+
+async def run_go_operator(kubeconfig: Path) -> dict[str, str]:
+    """Failure message of each check of an operator, which envtest runs on a cluster."""
+    environment = {"USE_EXISTING_CLUSTER": "true", "KUBECONFIG": str(kubeconfig)}
+    return await _run(needs_go_program("operator"), environment=environment)
+
+
+async def _run(program: Path, *arguments: str, environment: Mapping[str, str]) -> dict[str, str]:
     process = await asyncio.create_subprocess_exec(
-        needs_go_client(),
-        f"-kubeconfig={kubeconfig}",
-        *options,
+        program,
+        *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **environment},
     )
     try:
         out, err = await process.communicate()

@@ -31,8 +31,9 @@ from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, create_dirs
+from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
-from .runtime import logs
+from .runtime import logs, usage
 from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
     IsolationReport,
@@ -97,6 +98,7 @@ class RealNode:
         self._sources = SourceManager(client, clock=clock, volumes=volumes)
         self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
+        self._usage = UsageMeter(clock)
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -123,6 +125,7 @@ class RealNode:
             self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
+            self._supervise("usage meter", self._measure_usage)
             ready.set()
             await stop.requested.wait()
             if stop.stop_pods:
@@ -206,7 +209,7 @@ class RealNode:
         files = self._settings.serving
         if files is None:
             return 0
-        server = AgentServer(self, self._clock, self)
+        server = AgentServer(self, self._clock, self, self)
         settings = self._settings
         listening = server.running(
             files,
@@ -374,6 +377,40 @@ class RealNode:
             duration = self._clock.monotonic() - start
             delay = max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * duration)
             await self._clock.sleep(delay)
+
+    # --- usage ------------------------------------------------------------------------------
+
+    async def _measure_usage(self) -> None:
+        """Read what the node and its containers use, until cancelled."""
+        while True:
+            keys = [NODE]
+            self._usage.record(NODE, usage.read_machine())
+            for uid, worker in list(self._workers.items()):
+                for name, container in worker.containers.running.items():
+                    key = (uid, f"{name}/{container.run.path.name}")
+                    self._usage.record(key, await container.read_usage())
+                    keys.append(key)
+            self._usage.keep_only(keys)
+            await self._clock.sleep(self._settings.usage_interval)
+
+    def usage_summary(self) -> dict[str, Any]:
+        """Return what the node and its running containers use; see `UsageSource`."""
+        node, pods = self._usage.get(NODE), []
+        for uid, worker in self._workers.items():
+            found = {
+                name: self._usage.get((uid, f"{name}/{container.run.path.name}"))
+                for name, container in worker.containers.running.items()
+            }
+            meta = worker.pod.metadata
+            containers = [
+                {"name": name, **measured.summary()}
+                for name, measured in found.items()
+                if measured is not None
+            ]
+            reference = {"name": meta.name, "namespace": meta.namespace, "uid": uid}
+            pods.append({"podRef": reference, "containers": containers})
+        name = {"nodeName": self._settings.node_name}
+        return {"node": name | ({} if node is None else node.summary()), "pods": pods}
 
     # --- logs -------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
+
 from ...httpserver.asgi import Receive, Response, Scope, Send, wait_disconnected
 from ...httpserver.asgi_server import serve_application
 from ...httpserver.buffering import BufferingListener
@@ -75,6 +77,14 @@ class LogSource(Protocol):
         ...
 
 
+class UsageSource(Protocol):
+    """Knows what the node and its containers use."""
+
+    def usage_summary(self) -> dict[str, Any]:
+        """Return the kubelet's summary, with CPU and memory."""
+        ...
+
+
 class StreamSource(Protocol):
     """Finds what clients may open streams to."""
 
@@ -110,6 +120,7 @@ class AgentServer:
     source: LogSource
     clock: Clock
     streams: StreamSource | None = None
+    usage: UsageSource | None = None
     _upgraded: set[asyncio.Task[Any]] = field(default_factory=set)
     """Tasks that serve streams."""
 
@@ -158,6 +169,9 @@ class AgentServer:
                 await Response(status=405, headers=(("allow", "GET, HEAD"),)).send(send)
             case ["healthz"]:
                 await Response.text("ok").send(send)
+            case ["stats", "summary"] if self.usage is not None:
+                body = msgspec.json.encode(self.usage.usage_summary())
+                await Response(body=body, content_type="application/json").send(send)
             case ["containerLogs", namespace, pod, container]:
                 query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"))))
                 try:

@@ -89,6 +89,9 @@ class AgentSettings:
     """Seconds after which a container that lacks its image is started again; doubled after each
     failed pull."""
 
+    usage_interval: float = 15.0
+    """Seconds between two readings of what containers and the node use."""
+
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount by hostPath and local volumes."""

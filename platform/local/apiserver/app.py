@@ -12,10 +12,12 @@ from itertools import accumulate
 
 import msgspec
 
+from ...machinery.clock import Clock
 from .authorization.attributes import request_attributes
 from .authorization.authorizer import Authorizer
 from .authorization.impersonation import acting_user, impersonates
 from .authorization.node_authorizer import NOT_NEEDED
+from .current_time import use_clock
 from .discovery.catalog import Catalog
 from .discovery.documents import aggregated_type
 from .errors.status import (
@@ -94,6 +96,7 @@ class App:
     writable: Callable[[], bool]
     """Whether the store accepts writes."""
 
+    clock: Clock
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
@@ -105,6 +108,7 @@ class App:
 
     async def __call__(self, http_request: HttpRequest) -> HttpResponse:
         """Handle one request."""
+        use_clock(self.clock)
         warnings: list[str] = []
         indented = wants_pretty(http_request.query, http_request.headers.get("user-agent", ""))
         try:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ...httpserver.limits import Limits
 from ...kube.supervision import supervise
+from ...machinery.clock import Clock, SystemClock
 from ...model import names
 from ...model.admission import Webhook
 from ...model.names import Resource
@@ -43,6 +43,7 @@ from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
+from .current_time import use_clock
 from .discovery.catalog import Catalog
 from .errors.status import StatusError, disk_full
 from .http.auth import Authenticator, User
@@ -54,6 +55,7 @@ from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
 from .storage.stored_objects import StoredObject
 from .verbs.admission import Admission, LatestReader
+from .verbs.computed import ComputedReader
 from .verbs.deletes import Deleter
 from .verbs.handlers import Handlers
 from .verbs.http_proxy import HttpProxy, ProxyKinds
@@ -128,6 +130,9 @@ class Config:
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
+    clock: Clock = field(default_factory=SystemClock)
+    """Time of objects and controllers; requests and watches end by the system's."""
+
 
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[App]:
@@ -147,6 +152,7 @@ class _ServerCore:
     def __init__(self, config: Config) -> None:
         self._crds = config.crds
         self._optional_crds = config.optional_crds
+        self._clock = config.clock
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
@@ -165,7 +171,9 @@ class _ServerCore:
         self._http_proxy = HttpProxy(
             self._store, _proxy_kinds(self._catalog), self._dynamic.services, tls
         )
-        context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        context = ControllerContext(
+            writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
+        )
         self._kubernetes_service = KubernetesServiceController(
             context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
         )
@@ -184,7 +192,9 @@ class _ServerCore:
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
-        tokens = ServiceAccountTokens(config.service_account_signing_key, self._latest, time.time)
+        tokens = ServiceAccountTokens(
+            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
+        )
         authenticator = Authenticator(config.users_by_token, tokens)
         handlers = Handlers(
             reader=Reader(self._store),
@@ -195,6 +205,7 @@ class _ServerCore:
             ),
             proxy=self._http_proxy,
             token_requests=TokenRequests(self._writer, tokens, self._latest),
+            computed=ComputedReader(self._store, self._catalog, self._log_proxy),
             authenticator=authenticator,
             authorizer=self._authorizer,
         )
@@ -209,6 +220,7 @@ class _ServerCore:
             metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
             address=address,
             writable=lambda: self._store.writable,
+            clock=self._clock,
         )
 
     def _node_controllers(
@@ -226,6 +238,7 @@ class _ServerCore:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        use_clock(self._clock)
         store = self._store
         self._pods_by_node.rebuild()
         self._authorizer.rebuild()

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...httpserver.limits import Limits
 from ...kube.private_files import ensure_private_dir, read_private
+from ...machinery.clock import Clock, SystemClock
 from ...model.admission import Webhook
 from ..apiserver import server
 from ..apiserver.app import App
@@ -72,6 +73,9 @@ class Settings:
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    """Time of objects and controllers, which tests advance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +161,7 @@ def _server_config(
         collect_garbage=settings.collect_garbage,
         node_lifecycle=settings.node_lifecycle,
         wrap_handler=settings.wrap_handler,
+        clock=settings.clock,
     )
 
 

@@ -23,6 +23,8 @@ from ...model.names import (
     STATEFULSETS,
     Resource,
 )
+from .autoscaler_types import AUTOSCALERS, Autoscaler
+from .autoscalers import AutoscalerController
 from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
@@ -84,6 +86,7 @@ class _Builder:
             ),
             "statefulset-controller": self._stateful_sets(),
             "daemon-set-controller": self._daemon_sets(),
+            "horizontal-pod-autoscaler": self._autoscalers(),
         }
 
     def _account(self, name: str) -> Client:
@@ -154,6 +157,14 @@ class _Builder:
             revisions=self._revisions,
             pods=self._pods,
             recorder=self._events("daemonset-controller"),
+            **self._common,
+        )
+
+    def _autoscalers(self) -> AutoscalerController:
+        return AutoscalerController(
+            self._account("horizontal-pod-autoscaler"),
+            autoscalers=Informer(self._client, AUTOSCALERS, Autoscaler),
+            recorder=self._events("horizontal-pod-autoscaler"),
             **self._common,
         )
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..runtime import oom
+from ..runtime import oom, usage
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
 from ..state.core_types import Pod
@@ -151,15 +151,25 @@ class ContainerWorker:
     async def check_memory(self) -> None:
         """Kill the container if it uses more memory than its limit."""
         limit = oom.limit_of(self._context.pod().containers[self.run.container_name])
-        # Commands of clients are no descendants of the shim, and count nevertheless.
-        pids = [self._process.pid, *self._context.node.client_commands.pids(self.run)]
-        if limit is None or not await asyncio.to_thread(oom.is_over_limit, pids, limit):
+        if limit is None or not await asyncio.to_thread(oom.is_over_limit, self._pids, limit):
             return
         if not self._finished:
             oom.mark_oom_killed(self.run)
             message = f"Container {self.run.container_name} uses more memory than its limit"
             self._context.record_event("OOMKilling", message)
             self._termination.kill()
+
+    async def read_usage(self) -> usage.Reading:
+        """Return what the container uses."""
+        return await asyncio.to_thread(usage.read_processes, self._pids)
+
+    @property
+    def _pids(self) -> list[int]:
+        """The processes of which those of the container are descendants.
+
+        Commands of clients are no descendants of the shim, and count nevertheless.
+        """
+        return [self._process.pid, *self._context.node.client_commands.pids(self.run)]
 
     def stop(self, kill_at: datetime) -> None:
         """Stop the container, killing it at *kill_at*; a repeated call only shortens the time."""

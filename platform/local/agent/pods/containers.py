@@ -204,6 +204,11 @@ class PodContainers:
         for worker in list(self._workers.values()):
             await worker.check_memory()
 
+    @property
+    def running(self) -> dict[str, ContainerWorker]:
+        """The workers of the running containers, by name."""
+        return dict(self._workers)
+
     def close(self) -> None:
         """Start no more containers."""
         self._closed = True

@@ -46,7 +46,19 @@ def is_over_limit(pids: Sequence[int], limit: int) -> bool:
     size = files.size + sum(map(_proportional_size, processes))
     if size <= limit:
         return False
-    return size - sum(tmpfs.mapped_size(each, files.devices) for each in processes) > limit
+    return size - _counted_twice(processes, files) > limit
+
+
+def memory_of(processes: Sequence[int]) -> int:
+    """Return the bytes that *processes* and their tmpfs use, as the limit counts them."""
+    files = tmpfs.usage(processes)
+    size = files.size + sum(map(_proportional_size, processes))
+    return max(size - _counted_twice(processes, files), 0)
+
+
+def _counted_twice(processes: Sequence[int], files: tmpfs.TmpfsUsage) -> int:
+    """Return the bytes of files in a tmpfs that are also in the sizes of processes."""
+    return sum(tmpfs.mapped_size(each, files.devices) for each in processes)
 
 
 def descendants(pids: Sequence[int]) -> list[int]:

@@ -5,7 +5,7 @@ resource, except that quotas with scopes apply to pods or to claims only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
@@ -293,8 +293,3 @@ def _claim_meets(claim: Json, requirement: Requirement) -> bool:
         modified.get("targetVolumeAttributesClassName"),
     )
     return requirement.matches_any(filter(None, names))
-
-
-def utc_now() -> datetime:
-    """Return the current time."""
-    return datetime.now(UTC)

@@ -15,6 +15,7 @@ import msgspec
 from ....model.names import RESOURCEQUOTAS
 from ....model.pod_resources import Amounts
 from ....model.quantity import ZERO, Quantity, QuantityError, parse
+from ..current_time import current_time
 from ..discovery.catalog import Catalog
 from ..errors.status import forbidden
 from ..http.requests import Json
@@ -33,7 +34,6 @@ from .quota_usage import (
     requirements,
     resource_of,
     usage,
-    utc_now,
 )
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Quotas:
         quota = self.get(namespace).get(name)
         if quota is None:
             return None
-        now = utc_now()
+        now = current_time()
         for key, each in quota.expired(now):
             entry = self._entry(key, namespace, each)
             quota.charge(key, each, entry.parse() if entry else None, now)
@@ -178,7 +178,7 @@ class Quotas:
             if missing := missing_amounts(key, obj, quota.limits[key]):
                 why = f"failed quota: {quota.name}: must specify {missing}"
                 raise forbidden(resource, attributes.name, why)
-        now = utc_now()
+        now = current_time()
         requested = usage(key, obj, now)
         if negative := sorted(name for name, amount in requested.items() if amount < ZERO):
             why = f"quota usage is negative for resource(s): {','.join(negative)}"
@@ -205,7 +205,7 @@ class Quotas:
         if not concerned or (event.type not in (ADDED, DELETED) and not depends_on_content(key)):
             return
         obj = None if event.type == DELETED else _content(key, event.entry)
-        now = utc_now()
+        now = current_time()
         for quota in concerned:
             quota.charge(key, event.entry.name, obj, now)
             self.on_change(namespace, quota.name)
@@ -222,7 +222,7 @@ class Quotas:
         quotas = {
             each.name: QuotaUsage(each.name, each.parse().get("spec") or {}) for each in entries
         }
-        now = utc_now()
+        now = current_time()
         for key in {key for quota in quotas.values() for key in quota.limits}:
             concerned = [quota for quota in quotas.values() if key in quota.limits]
             for entry in self._entries_in(key, namespace):

@@ -56,6 +56,7 @@ _WORKLOADS_RULES = (
         ("controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"),
     ),
     PolicyRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
+    PolicyRule(_READ, ("autoscaling",), ("horizontalpodautoscalers",)),
     PolicyRule(("create", "patch", "update"), ("", "events.k8s.io"), ("events",)),
 )  # fmt: skip
 
@@ -69,6 +70,9 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
     ),
     "endpoint-controller": (PolicyRule(_PATCH, ("",), ("endpoints",)),),
     "endpointslice-controller": (PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),),
+    "horizontal-pod-autoscaler": (
+        PolicyRule(_PATCH, ("autoscaling",), ("horizontalpodautoscalers/status",)),
+    ),
     "replicaset-controller": (
         PolicyRule(_PATCH, ("apps",), ("replicasets/status",)),
         PolicyRule(_GET, ("",), ("pods",)),

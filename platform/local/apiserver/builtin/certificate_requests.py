@@ -7,13 +7,13 @@ certificate to the status.
 import base64
 import binascii
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from ....model import times, validation
+from ....model import validation
+from ..current_time import now
 from ..errors.fields import FieldError, duplicate, forbidden, invalid, not_supported, required
 
 Json = dict[str, Any]
@@ -109,14 +109,14 @@ def _conditions(request: Json) -> list[Json]:
 
 
 def _set_condition_times(conditions: list[Json], old: list[Json]) -> None:
-    now = times.format(datetime.now(UTC))
+    written_at = now()
     known = {(each.get("type"), each.get("status")): each.get("lastTransitionTime") for each in old}
     for condition in conditions:
-        condition["lastUpdateTime"] = condition.get("lastUpdateTime") or now
+        condition["lastUpdateTime"] = condition.get("lastUpdateTime") or written_at
         condition["lastTransitionTime"] = (
             condition.get("lastTransitionTime")
             or known.get((condition.get("type"), condition.get("status")))
-            or now
+            or written_at
         )
 
 

@@ -1,11 +1,12 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
-from ....model import quantity, times, validation
+from ....model import quantity, validation
+from ..current_time import now
 from ..errors.fields import (
     IMMUTABLE,
     FieldError,
@@ -241,7 +242,7 @@ def prepare_pvc_for_create(obj: Json) -> None:
 
 def prepare_volume_for_create(obj: Json) -> None:
     """Set the phase of a new volume to Pending."""
-    moment = times.format(datetime.now(UTC))
+    moment = now()
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
 
 
@@ -437,6 +438,17 @@ def default_endpoints(obj: Json) -> None:
             port.setdefault("protocol", "TCP")
 
 
+_DOUBLE: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+_SCALING_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, _DOUBLE],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [_DOUBLE]},
+}
+
+
 def default_autoscaler(obj: Json) -> None:
     """Default a HorizontalPodAutoscaler."""
     spec = obj.setdefault("spec", {})
@@ -445,6 +457,9 @@ def default_autoscaler(obj: Json) -> None:
     spec.setdefault(
         "metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
     )
+    if (behavior := spec.get("behavior")) is not None:
+        for direction, defaults in _SCALING_RULES.items():
+            behavior[direction] = deepcopy(defaults) | (behavior.get(direction) or {})
 
 
 def default_webhooks(obj: Json) -> None:

@@ -10,8 +10,10 @@ from ..kinds.groups import (
     AUTHORIZATION,
     CERTIFICATES,
     FLOW_CONTROL,
+    METRICS,
     NETWORKING,
     RBAC,
+    REGISTRATION,
     RESOURCE,
     STORAGE,
 )
@@ -24,6 +26,7 @@ __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 _CONNECT = ("create", "get")
 _CREATE = ("create",)
 _PROXY = ("create", "delete", "get", "patch", "update")
+_READ = ("get", "list")
 
 _EVENTS_GROUP = "events.k8s.io"
 
@@ -376,6 +379,19 @@ _OTHERS = (
     ),
 )
 
+NODE_METRICS = _kind(
+    Resource(METRICS, "v1beta1", "nodes", "NodeMetrics", namespaced=False),
+    verbs=_READ,
+    computed=True,
+)
+POD_METRICS = _kind(Resource(METRICS, "v1beta1", "pods", "PodMetrics"), verbs=_READ, computed=True)
+API_SERVICES = _kind(
+    _cluster(REGISTRATION, "apiservices", "APIService"),
+    categories=_EXTENSIONS,
+    verbs=_READ,
+    computed=True,
+)
+
 BUILT_IN: tuple[KindInfo, ...] = (
     *_CORE,
     *_WORKLOADS,
@@ -386,4 +402,7 @@ BUILT_IN: tuple[KindInfo, ...] = (
     _DEFINITIONS,
     *_OTHERS,
 )
-"""All built-in kinds; groups in the order of discovery."""
+"""All built-in kinds whose objects are stored; groups in the order of discovery."""
+
+COMPUTED = (API_SERVICES, NODE_METRICS, POD_METRICS)
+"""Kinds that can only be read."""

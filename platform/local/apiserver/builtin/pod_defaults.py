@@ -1,9 +1,9 @@
 """Defaults of pods and pod templates, and the initial status of pods."""
 
-from datetime import UTC, datetime
 from typing import Any
 
-from ....model import quantity, times
+from ....model import quantity
+from ..current_time import now
 from .enums import PROBES
 
 Json = dict[str, Any]
@@ -149,7 +149,7 @@ def prepare_pod_for_create(pod: Json) -> None:
                 "type": "PodScheduled",
                 "status": "False",
                 "lastProbeTime": None,
-                "lastTransitionTime": times.format(datetime.now(UTC)),
+                "lastTransitionTime": now(),
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }

@@ -40,9 +40,6 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
-    ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
-        _RUN, "nothing is scaled automatically"
-    ),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),

@@ -13,6 +13,7 @@ from ....kube.supervision import TASK_RESTARTS, supervise
 from ....machinery.clock import Clock, SystemClock
 from ....machinery.controller import ShardedQueue, run_workers
 from ....model.names import Resource
+from ..current_time import use_clock
 from ..discovery.catalog import Catalog
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
@@ -95,6 +96,7 @@ class Controller(ABC):
 
     async def run(self) -> None:
         """Run until cancelled."""
+        use_clock(self.context.clock)
         await supervise(self.name, lambda: run_workers(self.queue, self.reconcile))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ....model import names
+from ..current_time import now
 from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
 from ..custom.kinds import custom_kinds
 from ..http import offload
@@ -15,7 +16,6 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import now
 from .base import Controller, ControllerContext, internal_request, without_finalizer
 
 _INLINE_COMPILE_SIZE = 8 * 1024

@@ -6,10 +6,11 @@ disruptions (`verbs.disruption_budgets`).
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ....model import names, times
+from ..current_time import current_time
 from ..http.requests import Json
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
@@ -77,7 +78,7 @@ class DisruptionController(Controller):
         pods = [
             pod for pod in self._pods.latest_entries_in(namespace) if selector.matches(pod.labels)
         ]
-        now = datetime.now(UTC)
+        now = current_time()
         recheck: list[datetime] = []
 
         def with_status(budget: Json) -> Json:

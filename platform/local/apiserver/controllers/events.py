@@ -1,12 +1,11 @@
 """Events that the server's own controllers record."""
 
-from datetime import UTC, datetime
-
 from ....model import names, times
+from ..current_time import current_time, now
 from ..errors.status import StatusError
 from ..http.requests import Json
 from ..storage.stored_objects import new_uid
-from ..verbs.writes import WriteResult, now
+from ..verbs.writes import WriteResult
 from .base import ControllerContext
 
 
@@ -33,7 +32,7 @@ def record_event(
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": 1,
-        "eventTime": times.format_micros(datetime.now(UTC)),
+        "eventTime": times.format_micros(current_time()),
         "action": reason,
         "source": {"component": component},
         "reportingComponent": component,

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from ....model import names
+from ..current_time import now
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import now
 from .base import Controller, ControllerContext, internal_request
 
 FINALIZER = "kubernetes"

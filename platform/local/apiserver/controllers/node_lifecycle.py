@@ -10,11 +10,12 @@ network than the nodes.
 import msgspec
 
 from ....model import names
+from ..current_time import now
 from ..http.requests import Json
 from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
-from ..verbs.writes import UpdateFunc, WriteResult, now
+from ..verbs.writes import UpdateFunc, WriteResult
 from . import node_health
 from .base import Controller, ControllerContext
 from .events import record_event, reference

@@ -1,8 +1,8 @@
 """The resource quota controller: writes the limits and the usage into the status of quotas."""
 
 from ....model.names import CRDS, RESOURCEQUOTAS
-from ..admission.quota_usage import utc_now
 from ..admission.quotas import Quotas
+from ..current_time import current_time
 from ..http.requests import Json
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
@@ -53,4 +53,4 @@ class ResourceQuotaController(Controller):
 
         written = self.context.update_unchecked(self._kind, (namespace, name), with_status)
         await written.committed()
-        return None if expiry is None else max((expiry - utc_now()).total_seconds(), 0.0)
+        return None if expiry is None else max((expiry - current_time()).total_seconds(), 0.0)

@@ -5,13 +5,13 @@ begins when the controller observes the taint, so a restart of the server begins
 """
 
 from ....model import names
+from ..current_time import now
 from ..errors.status import StatusError
 from ..http.requests import Json
 from ..storage.resource_store import Key, ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import now
 from . import node_health
 from .base import Controller, ControllerContext, internal_request
 from .events import record_event, reference

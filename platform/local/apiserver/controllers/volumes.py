@@ -6,16 +6,15 @@ that binding moves no files.
 """
 
 import hashlib
-from datetime import UTC, datetime
 from typing import Any
 
 from ....model import names, times
 from ..builtin.core_objects import default_class
+from ..current_time import current_time, now
 from ..errors.status import StatusError
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import now
 from . import volume_binding
 from .base import Controller, ControllerContext, internal_request
 from .volume_binding import Bind, Provision, Wait
@@ -178,7 +177,7 @@ class PersistentVolumeController(Controller):
             "firstTimestamp": moment,
             "lastTimestamp": moment,
             "count": 1,
-            "eventTime": times.format_micros(datetime.now(UTC)),
+            "eventTime": times.format_micros(current_time()),
             "action": "Bind",
             "source": {"component": _COMPONENT},
             "reportingComponent": _COMPONENT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ....model.names import Resource
-from ..builtin.kinds import BUILT_IN
+from ..builtin.kinds import BUILT_IN, COMPUTED
 from ..errors.status import qualified
 from ..kinds.info import KindInfo
 from . import documents, openapi, openapi_v2
@@ -26,7 +26,7 @@ class Catalog:
     """Kinds by group, version and plural, and the documents that list them."""
 
     def __init__(self) -> None:
-        self._built_in = {_path(kind): kind for kind in BUILT_IN}
+        self._built_in = {_path(kind): kind for kind in (*BUILT_IN, *COMPUTED)}
         self._custom: dict[str, tuple[KindInfo, ...]] = {}
         self._by_path: dict[Path, KindInfo] = {}
         self._documents: dict[str, tuple[bytes, str]] = {}
@@ -70,7 +70,7 @@ class Catalog:
         found = {}
         for kind in self._by_path.values():
             resource = kind.resource
-            if "list" not in kind.verbs or kind.stored_as is not None:
+            if "list" not in kind.verbs or kind.stored_as is not None or kind.computed:
                 continue
             if kind.custom and kind.storage_version != resource.version:
                 continue
@@ -135,10 +135,14 @@ class Catalog:
             case ["openapi", "v2"]:
                 return openapi_v2.document(kinds)
             case ["openapi", "v3"]:
-                return openapi.index(kinds)
+                return openapi.index(_with_schemas(kinds))
             case ["openapi", "v3", *group_version]:
-                return openapi.document("/".join(group_version), kinds)
+                return openapi.document("/".join(group_version), _with_schemas(kinds))
         return None
+
+
+def _with_schemas(kinds: list[KindInfo]) -> list[KindInfo]:
+    return [kind for kind in kinds if not kind.computed]
 
 
 def _path(kind: KindInfo) -> Path:

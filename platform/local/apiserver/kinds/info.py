@@ -149,6 +149,9 @@ class KindInfo:
     """When ``metadata.generation`` increases: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""
 
+    computed: bool = False
+    """Whether objects are computed for each request instead of stored; they can only be read."""
+
     status_on_create: bool = False
     """Whether a create may set the status: kubelets register their node with one."""
 

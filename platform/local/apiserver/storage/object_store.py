@@ -455,6 +455,11 @@ class ObjectStore:
             raise version_too_large(rv, self.committed_rv) from None
 
     @property
+    def has_queued_writes(self) -> bool:
+        """Whether writes are not committed yet."""
+        return bool(self._queued_writes)
+
+    @property
     def stopping(self) -> bool:
         """Whether :meth:`run` may return."""
         return self._closing

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from ..current_time import now
 from ..errors.status import StatusError, bad_request, conflict, not_found, stale_write
 from ..http import offload, yaml_process
 from ..http.bodies import duplicate_fields, parse_json
@@ -13,7 +14,7 @@ from . import scale
 from .field_managers import check_config, check_scale
 from .options import WriteOptions
 from .write_requests import WriteRequest, check_body, check_name_kept, prepare_body
-from .writes import PlannedWrite, Writer, init_metadata, now
+from .writes import PlannedWrite, Writer, init_metadata
 
 
 async def convert_large_config(request: Request) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
 from ....model import names, times
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
+from ..current_time import current_time, now
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, ObjectPath
@@ -19,7 +20,7 @@ from ..storage.stored_objects import StoredObject, encode
 from ..storage.watch import SelectionPredicate
 from .options import DeleteOptions
 from .write_requests import FOREGROUND, ORPHAN, WriteRequest
-from .writes import Writer, WriteResult, is_deletion_complete, now
+from .writes import Writer, WriteResult, is_deletion_complete
 
 _PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 _FINALIZER_OF = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
@@ -228,7 +229,7 @@ def _set_deletion_timestamp(
     kind = write_request.kind
     seconds = _pod_grace_period(obj, grace_period) if kind.resource == names.PODS else 0
     if "deletionTimestamp" not in metadata:
-        moment = datetime.now(UTC) + timedelta(seconds=seconds)
+        moment = current_time() + timedelta(seconds=seconds)
         metadata["deletionTimestamp"] = times.format(moment)
         if kind.resource == names.CRDS:
             _mark_crd_terminating(obj)

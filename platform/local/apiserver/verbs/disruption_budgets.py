@@ -8,12 +8,13 @@ import msgspec
 
 from ....model.meta import LabelSelector
 from ....model.selectors import Selector, from_label_selector
+from ..current_time import now
 from ..errors.status import StatusError
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
 from ..storage.stored_objects import StoredObject
 from .write_requests import WriteRequest
-from .writes import Writer, now
+from .writes import Writer
 
 _UNGUARDED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases of pods that may be evicted regardless of their budget."""

@@ -34,6 +34,7 @@ from ..media_types import APPLY_PATCH, JSON
 from ..storage.stored_objects import encode, with_managed_fields
 from . import deletes, scale
 from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
+from .computed import ComputedReader
 from .connections import review_connection
 from .deletes import Deleter
 from .http_proxy import PROXY, HttpProxy
@@ -72,6 +73,7 @@ class Handlers:
     pods: PodSubresources
     proxy: HttpProxy
     token_requests: TokenRequests
+    computed: ComputedReader
     authenticator: Authenticator
     authorizer: Authorizer
 
@@ -87,6 +89,8 @@ class Handlers:
             check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise path_not_found()
+        if kind.computed:
+            return await self.computed.handle(request, kind, request_info)
         if len(request.body) > YAML_OFFLOAD_THRESHOLD and target.subresource != PROXY:
             await _decode_large_body(request, kind, target)
         if target.subresource:

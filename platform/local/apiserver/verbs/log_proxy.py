@@ -1,5 +1,6 @@
-"""Proxy for container logs: streamed from the agent on the pod's node."""
+"""Client of the agents: container logs, streamed from the pod's node, and what a node uses."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -9,12 +10,16 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors.status import StatusError, internal
+from ..http.requests import Json
 
 if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect to an agent; a followed log may then be idle for any time."""
+
+USAGE_TIMEOUT = 5.0
+"""Seconds until an agent has sent its usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +48,42 @@ class LogProxy:
         Raises:
             StatusError: the agent's error, or 500 if it cannot be reached.
         """
+        path = "/".join(quote(each) for each in (source.namespace, source.pod, source.container))
+        url = f"https://{source.host}:{source.port}/containerLogs/{path}"
+        return _stream_body(await self._get(url, dict(source.parameters)))
+
+    async def usage(self, host: str, port: int) -> Json:
+        """Return the usage summary of an agent.
+
+        Raises:
+            StatusError: the agent's error, or 500 if it cannot be reached in time.
+        """
+        url = f"https://{host}:{port}/stats/summary"
+        try:
+            async with asyncio.timeout(USAGE_TIMEOUT):
+                response = await self._get(url, {})
+                decoded = msgspec.json.decode(await response.read())
+        except (TimeoutError, msgspec.DecodeError) as error:
+            raise internal(f'Get "{url}": {error}') from error
+        if not isinstance(decoded, dict):
+            raise internal(f'Get "{url}": the response is no object')
+        return decoded
+
+    async def _get(self, url: str, parameters: Mapping[str, str]) -> "aiohttp.ClientResponse":
         import aiohttp  # slow to import, and often not needed
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
             self._session = aiohttp.ClientSession(timeout=timeout)
-        path = "/".join(quote(each) for each in (source.namespace, source.pod, source.container))
-        url = f"https://{source.host}:{source.port}/containerLogs/{path}"
         try:
-            response = await self._session.get(
-                url, params=dict(source.parameters), ssl=self._context
-            )
+            response = await self._session.get(url, params=parameters, ssl=self._context)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise internal(f'Get "{url}": {error}') from error
         if response.status != 200:
             body = await response.read()
             response.release()
             raise error_from_response(response.status, body)
-        return _stream_body(response)
+        return response
 
     async def close(self) -> None:
         """Close the HTTP session."""

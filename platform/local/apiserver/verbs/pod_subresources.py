@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from ....model import names
+from ..current_time import now
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
 from ..http.bodies import decode_body, get_object
 from ..http.requests import Json, ObjectPath, Request, Response
@@ -16,16 +17,15 @@ from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_options import log_parameters
 from .log_proxy import LogProxy, LogSource
+from .node_addresses import KUBELET_PORT, agent_address, host_of
 from .options import parse_delete_options
 from .stream_proxy import PORT_FORWARD, StreamProxy, StreamTarget, check_upgrade
 from .write_requests import WriteRequest
-from .writes import Writer, now
+from .writes import Writer
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _BINDING = replace(names.PODS, plural="pods/binding")
 """Resource in the errors of a binding."""
-
-_KUBELET_PORT = 10250
 
 
 class PodSubresources:
@@ -171,11 +171,8 @@ def kubelet_address(nodes: ResourceStore, node: str) -> tuple[str, int]:
     entry = nodes.get("", node)
     if entry is None:
         raise not_found(names.NODES, node)
-    status = entry.parse().get("status") or {}
-    by_type = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
-    host = by_type.get("InternalIP") or by_type.get("Hostname") or node
-    endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
-    return str(host), int(endpoint.get("Port") or _KUBELET_PORT)
+    found = entry.parse()
+    return agent_address(found) or (host_of(found), KUBELET_PORT)
 
 
 class PodKinds(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,10 @@ Objects that need no conversion are sent as the stored bytes.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 
 import msgspec
 
+from ..current_time import current_time
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
 from ..http.auth import COMPONENTS_GROUP
@@ -163,7 +163,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
 
     def _row(self, data: bytes) -> Json:
         obj = msgspec.json.decode(self._in_version(data))
-        row: Json = {"cells": tables.cells(self.kind, obj, datetime.now(UTC))}
+        row: Json = {"cells": tables.cells(self.kind, obj, current_time())}
         if self.include == "Object":
             row["object"] = obj
         elif self.include == "None":

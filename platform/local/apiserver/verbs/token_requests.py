@@ -6,6 +6,7 @@ import msgspec
 
 from ....model import names, times
 from ....model.names import Resource
+from ..current_time import now
 from ..errors.fields import FieldError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, conflict, invalid, not_found
@@ -16,7 +17,7 @@ from ..kinds.groups import AUTHENTICATION
 from ..service_accounts.tokens import BoundClaims, Lookup, ServiceAccountTokens, bound_claims
 from ..storage.stored_objects import StoredObject
 from .write_requests import WriteRequest
-from .writes import Writer, now
+from .writes import Writer
 
 _KIND = Resource(AUTHENTICATION, "v1", "tokenrequests", "TokenRequest")
 _MIN_SECONDS, _DEFAULT_SECONDS, _MAX_SECONDS = 600, 3600, 2**32

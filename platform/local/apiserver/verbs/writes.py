@@ -7,15 +7,15 @@ always based on the latest state and needs no retries; callers then wait for the
 import asyncio
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 
-from ....model import names, times
+from ....model import names
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
 from ..authorization.node_authorizer import node_of
+from ..current_time import now
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
@@ -578,11 +578,6 @@ def is_deletion_complete(obj: Json) -> bool:
     if metadata.get("deletionGracePeriodSeconds"):
         return False
     return not (obj["kind"] == "Namespace" and (obj.get("spec") or {}).get("finalizers"))
-
-
-def now() -> str:
-    """Return the current time in the format of objects."""
-    return times.format(datetime.now(UTC))
 
 
 def init_metadata(metadata: Json) -> None:

@@ -1,0 +1,28 @@
+"""The time of the server whose request or controller runs, which a test may advance.
+
+Several servers with different clocks can run in one process, so the clock is a context variable.
+"""
+
+from contextvars import ContextVar
+from datetime import datetime
+
+from ...machinery.clock import Clock, SystemClock
+from ...model import times
+
+_SYSTEM = SystemClock()
+_clock: ContextVar[Clock] = ContextVar("clock of the API server")
+
+
+def use_clock(clock: Clock) -> None:
+    """Let the current task, and those it starts, read the time from *clock*."""
+    _clock.set(clock)
+
+
+def current_time() -> datetime:
+    """Return the current time in UTC."""
+    return _clock.get(_SYSTEM).now()
+
+
+def now() -> str:
+    """Return the current time in the format of objects."""
+    return times.format(current_time())
