@@ -134,7 +134,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
-    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be created with any"),
+    "ephemeralContainers": enforced(f"{AGENT}/state/pod_actions.py", [{"name": "c"}]),
     "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
     "hostIPC": warned(True),
     "hostNetwork": enforced(f"{AGENT}/pods/pod_setup.py", True),

@@ -46,6 +46,8 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=node.allocatable
         )
         base = image_environment(image, found.home) | self._service_variables()
+        if container.tty:
+            base["TERM"] = "xterm"
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
@@ -69,6 +71,9 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             capabilities=rights.capabilities(container),
             steps=self._image_steps(container, run, mounts, owner=ids.owner(user.uid)),
             tmpfs_size=self._tmpfs_size(container),
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
             error=mount_error,
             image=node.images.run_image(
                 image,

@@ -150,7 +150,10 @@ class LaunchSpecBuilder:
             return shutil.which(program, path=env.get("PATH"))
 
         try:
-            return images.command_line(container.image, command, args, find=find), ""
+            argv = images.command_line(
+                container.image, command, args, find=find, interactive=container.stdin
+            )
+            return argv, ""
         except images.ProgramNotFoundError as error:
             # The start of the run fails, as with an image that lacks the program.
             return [*command, *args], str(error)

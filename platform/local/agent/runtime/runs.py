@@ -71,11 +71,19 @@ class RunClaim(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+class JoinedProcess(msgspec.Struct, frozen=True):
+    """The first process of a container, by id and start time (`shim.start_time`)."""
+
+    pid: int
+    start: int
+
+
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """The command and the image in `launch.json`."""
+    """The command, the image and the joined process in `launch.json`."""
 
     argv: tuple[str, ...] = ()
     image: RunImage | None = None
+    joined: JoinedProcess | None = None
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
@@ -124,6 +132,10 @@ class LaunchSpec:
 
     tty: bool = False
 
+    joined: JoinedProcess | None = None
+    """A process of another container of the pod whose pid namespace the container joins, at the
+    level `UNSHARE`, with ids of its own."""
+
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
 
@@ -166,6 +178,8 @@ class RunDir:
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
             content |= _bubblewrap(spec, str(root))
+        if spec.joined is not None:
+            content["joined"] = msgspec.to_builtins(spec.joined)
         if spec.image is not None:
             image_run.prepare(self.path)
             writable = str(self.path / image_run.WRITABLE)
@@ -215,6 +229,12 @@ class RunDir:
         """Return the command of the run; empty without `launch.json`."""
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.argv if launch else ()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether its processes are in the pid namespace of another container."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch is not None and launch.joined is not None
 
     def image(self) -> RunImage | None:
         """Return the image of the run, if it runs one."""
@@ -406,9 +426,15 @@ class ContainerProcess:
 
 
 def collect_exit(run_dir: RunDir) -> ExitRecord:
-    """Return the exit record of a run without a shim; kill what is left of a run without one."""
+    """Return the exit record of a run without a shim; kill what is left of a run without one.
+
+    Processes in the pid namespace of another container may also be left of a run with one: the
+    first process of that container adopts them.
+    """
     record = run_dir.exit_record()
     if record is not None:
+        if run_dir.has_joined:
+            kill_tagged(run_dir.name)
         return record
     kill_tagged(run_dir.name)
     return lost_exit_record(run_dir)

@@ -154,11 +154,9 @@ class ShimRun:
         source, outputs, command_ends = self._open_streams(launch)
         failed_read, failed_write = os.pipe()
         info_read, info_write = os.pipe()
-        level, ids = launch["level"], launch["ids"]
-        if level == "unshare" and ids["base"] is None:
-            mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
-        elif level == "unshare":
-            mounting.unshare(mounting.NEW_PID)
+        level = launch["level"]
+        if level == "unshare":
+            _enter_pid_namespace(launch)
         self.main = self.target = os.fork()
         if self.main == 0:
             own = [*outputs, *(self.attached.descriptors if self.attached else [])]
@@ -318,6 +316,36 @@ class ShimRun:
                 return
 
 
+def _enter_pid_namespace(launch: dict) -> None:  # type: ignore[type-arg]
+    """Put children of this process into a pid namespace, a new one or that of another container.
+
+    Raises:
+        CannotStartError: the kernel does not permit it, or the other container has exited.
+    """
+    ids = launch["ids"]
+    if ids["base"] is None:
+        mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
+    elif "joined" in launch:
+        launch["joined"]["fd"] = _join_pid_namespace(launch["joined"])
+    else:
+        mounting.unshare(mounting.NEW_PID)
+
+
+def _join_pid_namespace(joined: dict) -> int:  # type: ignore[type-arg]
+    """Put children of this process into the pid namespace of another; return its descriptor.
+
+    Raises:
+        CannotStartError: that process has exited.
+    """
+    process = None
+    if start_time(joined["pid"]) is not None:
+        process = os.pidfd_open(joined["pid"])
+    if process is None or start_time(joined["pid"]) != joined["start"]:
+        raise CannotStartError("the target container has exited")
+    mounting.set_namespaces(process, mounting.NEW_PID)
+    return process
+
+
 def _run_child(
     launch: dict,  # type: ignore[type-arg]
     streams: tuple[int, ...],
@@ -393,8 +421,13 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     else:
         os.chdir("/")  # moves to the new root together with this process's root
         enter_root = fork_helper(lambda: mounting.pivot_root(root))
-        if ids["namespace"]:
+        if ids["namespace"] and "joined" in launch:
+            # Else no process of one container could trace those of the other.
+            mounting.set_namespaces(launch["joined"]["fd"], mounting.NEW_USER)
+        elif ids["namespace"]:
             mounting.enter_id_range(ids["base"])
+        if "joined" in launch:
+            os.close(launch["joined"]["fd"])
         mounting.drop_privileges(ids, ids["capabilities"])
         if not enter_root():
             raise CannotStartError("cannot change the root directory")
@@ -414,6 +447,8 @@ def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int, tty: b
             os.setsid()
             if tty:
                 _set_controlling_terminal()
+            # In the pid namespace of another container, it would outlive this process.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             os.makedirs(cwd, exist_ok=True)
             os.chdir(cwd)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

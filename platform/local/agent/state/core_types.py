@@ -189,6 +189,8 @@ class Container(ApiStruct, frozen=True):
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
+    target_container_name: str = ""
+    """Of an ephemeral container: the container whose processes it sees, if any."""
 
     @property
     def is_sidecar(self) -> bool:
@@ -319,6 +321,7 @@ class PodSpec(ApiStruct, frozen=True):
     security_context: SecurityContext = SecurityContext()
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     image_pull_secrets: tuple[ObjectName, ...] = ()
 
@@ -371,11 +374,13 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
 
     @property
     def all_container_statuses(self) -> tuple[ContainerStatus, ...]:
         """The statuses of all containers, init containers first."""
-        return (*self.init_container_statuses, *self.container_statuses)
+        own = (*self.init_container_statuses, *self.container_statuses)
+        return (*own, *self.ephemeral_container_statuses)
 
 
 class Pod(ApiStruct, frozen=True, dict=True):
@@ -398,15 +403,18 @@ class Pod(ApiStruct, frozen=True, dict=True):
     @cached_property
     def containers(self) -> dict[str, Container]:
         """All containers by name, init containers first."""
-        return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
+        spec = self.spec
+        every = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
+        return {c.name: c for c in every}
 
     @property
     def stop_order(self) -> tuple[tuple[str, ...], ...]:
-        """The containers in the stages in which they stop: main ones together, then sidecars.
+        """The containers in the stages in which they stop: all but sidecars, then sidecars.
 
         Sidecars (with the other init containers) stop one by one, the last one first.
         """
-        mains = tuple(c.name for c in self.spec.containers)
+        first = (*self.spec.containers, *self.spec.ephemeral_containers)
+        mains = tuple(c.name for c in first)
         return (mains, *((c.name,) for c in reversed(self.spec.init_containers)))
 
     @property

@@ -333,6 +333,8 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
 
 def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> bool:
     """Return whether the restart policy restarts *container* after *last_exit*."""
+    if container in pod.spec.ephemeral_containers:
+        return False
     if container.is_sidecar:
         return True
     if container in pod.spec.init_containers:
@@ -409,6 +411,8 @@ def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> di
     }
     if pod.spec.init_containers:
         status["initContainerStatuses"] = [renderer.container(c) for c in pod.spec.init_containers]
+    if ephemeral := pod.spec.ephemeral_containers:
+        status["ephemeralContainerStatuses"] = [renderer.ephemeral_container(c) for c in ephemeral]
     if state.started_at:
         status["startTime"] = format_time(state.started_at)
     if state.host_ip:
@@ -489,6 +493,12 @@ class _ContainerRenderer:
             "lastState": last,
         }
 
+    def ephemeral_container(self, container: Container) -> dict[str, Any]:
+        """Return one entry of ``ephemeralContainerStatuses``: as kubelets, never ready."""
+        found = self.container(container)
+        del found["started"]
+        return {**found, "ready": False}
+
     def _states(
         self, container: Container, state: ContainerState
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -531,7 +541,8 @@ class _ContainerRenderer:
             return {
                 "waiting": {"reason": state.start_failure[0], "message": state.start_failure[1]}
             }
-        later = container in self.pod.spec.containers and self.pod.spec.init_containers
+        initial = self.pod.spec.init_containers
+        later = initial and container not in initial
         return {"waiting": {"reason": "PodInitializing" if later else "ContainerCreating"}}
 
 

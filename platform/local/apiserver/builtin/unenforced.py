@@ -203,7 +203,7 @@ def _secret(obj: Json) -> Found:
         yield "type", "no token is written into it; use kubectl create token"
 
 
-_REVIEWED_SUBRESOURCES = ("", "status")
+_REVIEWED_SUBRESOURCES = ("", "status", "ephemeralcontainers")
 
 
 def _webhook_configuration(obj: Json) -> Found:
@@ -232,7 +232,7 @@ def _admission_rule(rule: Json, path: str) -> Found:
         yield f"{path}.operations[CONNECT]", "connections to pods are not reviewed"
     for resource in _list(rule.get("resources")):
         if str(resource).partition("/")[2] not in _REVIEWED_SUBRESOURCES:
-            why = "of subresources, only writes of the status are reviewed"
+            why = "of subresources, only the status and ephemeralcontainers are reviewed"
             yield f"{path}.resources[{resource}]", why
 
 

@@ -3,6 +3,7 @@
 The agent or the scheduler ignores them, or the scheduler does not schedule pods that have them.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -114,6 +115,16 @@ _CONTAINER = (
     UnenforcedField("volumeMounts[*].recursiveReadOnly", "use readOnly", ("Disabled",)),
 )
 
+_EPHEMERAL = (
+    *(row for row in _CONTAINER if row.path != "securityContext.capabilities.add"),
+    UnenforcedField(
+        "securityContext.capabilities.add",
+        "SYS_PTRACE is not given, and with other rights than those over the pod's own users the "
+        "container will not start",
+    ),
+)
+"""Fields of ephemeral containers."""
+
 _MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
 """Fields of containers that have an effect for init containers."""
 
@@ -122,6 +133,9 @@ _OFF_HOST = (
     UnenforcedField("ports[*].hostIP", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
 )
 """Fields of containers that are defaults if the pod uses the host network."""
+
+
+_CONTAINER_LIST = re.compile("^(initContainers|ephemeralContainers)")
 
 
 @dataclass(slots=True)
@@ -150,6 +164,7 @@ _PLAIN = (
     *_POD,
     *_with_prefix("containers", (*_CONTAINER, *_MAIN)),
     *_with_prefix("initContainers", _CONTAINER),
+    *_with_prefix("ephemeralContainers", _EPHEMERAL),
 )
 _ON_HOST_TREE = _tree(_PLAIN)
 _OFF_HOST_TREE = _tree(
@@ -178,7 +193,7 @@ def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple
             continue
         tree = _ON_HOST_TREE if spec.get("hostNetwork") is True else _OFF_HOST_TREE
         for found, row in _walk(tree, spec, path):
-            what = row.path.replace("initContainers", "containers"), row.effect
+            what = _CONTAINER_LIST.sub("containers", row.path), row.effect
             if what not in seen:
                 seen.add(what)
                 yield found, row.reason, row.effect

@@ -53,7 +53,7 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"ephemeralcontainers", "proxy", "resize"}),
+    "pods": frozenset({"proxy", "resize"}),
     "nodes": frozenset({"proxy"}),
     "services": frozenset({"proxy"}),
     "certificatesigningrequests": frozenset({"approval"}),
@@ -271,7 +271,7 @@ class Handlers:
                 if kind.custom
                 else path_not_found()
             )
-        if subresource == "status":
+        if subresource == "status" or kind.subresources[subresource].strategy is not None:
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:
                 raise method_not_allowed(kind.resource)

@@ -15,6 +15,7 @@ import msgspec
 from ....model import names, times
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
+from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
@@ -446,8 +447,11 @@ class Writer:
         taken = take_sent_entries(sent, obj["metadata"])
         if managed is None:
             managed = self._managed_after(write_request, entry, old=old, new=obj, sent=taken)
+        strategy = kind.subresources[subresource].strategy if subresource else None
         if subresource == "status":
             kind.before_status_update(obj, old)
+        elif strategy is not None:
+            kind.before_subresource_update(obj, old, strategy)
         else:
             kind.before_update(obj, old)
         if subresource:
@@ -483,21 +487,30 @@ class Writer:
         )
 
     def _admit_subresource(self, write_request: WriteRequest, obj: Json, old: Json) -> Json:
-        """Validate a write of a subresource; webhooks and policies see those of the status."""
-        kind, of_status = write_request.kind, write_request.object_path.subresource == "status"
+        """Validate a write of a subresource; webhooks and policies see all but scales."""
+        kind, subresource = write_request.kind, write_request.object_path.subresource
+        strategy, of_status = kind.subresources[subresource].strategy, subresource == "status"
         dynamic = self.admission.dynamic
-        attributes = None
-        if of_status and dynamic.is_configured:
-            attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
+        attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
+        reviewed = dynamic.is_configured and (of_status or strategy is not None)
+        if reviewed:
             mutated = dynamic.mutate(attributes, obj, lambda changed: changed)
-            if mutated is not obj:
+            if mutated is not obj and strategy is not None:
+                kind.prepare(mutated)
+                kind.before_subresource_update(mutated, old, strategy)
+            elif mutated is not obj:
                 kind.before_status_update(mutated, old)
-                obj = mutated
-        errors = (kind.validate_status if of_status else kind.validate)(obj, old)
+            obj = mutated
+        if strategy is not None:
+            errors = strategy.validate(obj, old)
+        else:
+            errors = (kind.validate_status if of_status else kind.validate)(obj, old)
         if errors:
             raise invalid(kind.resource, old["metadata"]["name"], errors)
-        if attributes is not None:
+        if reviewed:
             dynamic.validate(attributes, obj)
+        if strategy is not None and attributes.warnings is not None:
+            attributes.warnings.extend(warnings_on_write(kind.resource, obj, old))
         return obj
 
     def _admit(
