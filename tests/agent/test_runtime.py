@@ -25,6 +25,7 @@ from batholith.local.agent.runtime.runs import (
     lost_exit_record,
     start_and_wait,
 )
+from batholith.local.agent.runtime.stop_signals import signal_number
 from batholith.machinery.clock import SystemClock
 
 pytestmark = pytest.mark.process
@@ -149,6 +150,28 @@ async def test_sigterm_reaches_a_main_process_that_handles_it(box: Sandbox) -> N
     process.terminate()
     assert (await process.wait()).code == 5
     assert ("stdout", "caught") in box.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 3])
+async def test_the_container_s_own_signal_stops_it(box: Sandbox, number: int) -> None:
+    script = f"trap 'echo caught; exit 5' {number}; echo up; while :; do sleep 0.02; done"
+    process = box.start(["bash", "-c", script], stop_signal=number)
+    await box.until_logged("up")
+    process.terminate()
+    assert (await process.wait()).code == 5
+    assert ("stdout", "caught") in box.output()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("SIGINT", 2), ("INT", 2), ("sigint", 2), ("2", 2), ("SIGRTMIN+3", signal.SIGRTMIN + 3),
+        ("RTMAX-1", signal.SIGRTMAX - 1), ("SIGRTMAX", signal.SIGRTMAX), ("SIGRTMIN+99", None),
+        ("SIGNO", None), ("", None), ("0", None), ("99999", None), ("-9", None), ("٣", None),
+    ],
+)  # fmt: skip
+async def test_signals_have_the_names_of_pods_and_of_images(name: str, number: int | None) -> None:
+    assert signal_number(name) == number
 
 
 async def test_sigterm_terminates_a_main_process_without_a_handler(box: Sandbox) -> None:

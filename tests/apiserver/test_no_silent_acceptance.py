@@ -219,7 +219,9 @@ SUBRESOURCES: Mapping[str, set[str]] = {
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/proxy", "pods/p/resize", "services/s/proxy",
+    "pods/p/proxy",
+    "pods/p/resize",
+    "services/s/proxy",
 )
 """Subresources of other clusters that are rejected with a message of their own."""
 

@@ -14,7 +14,7 @@ from ..state import hosts
 from ..state.core_types import Container
 from ..state.environment import PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts
-from .launch_spec import LaunchSpecBuilder, forbidden_mount, termination_message_mount
+from .launch_spec import LaunchSpecBuilder, forbidden_mount, stop_signal, termination_message_mount
 
 _RESOLVER = "/etc/resolv.conf"
 
@@ -74,6 +74,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
+            stop_signal=stop_signal(container, image.process.stop_signal),
             error=mount_error,
             image=node.images.run_image(
                 image,

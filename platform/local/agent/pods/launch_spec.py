@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
+from ..runtime.stop_signals import signal_number
 from ..state import hosts
 from ..state.core_types import Container, Pod, Service
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
@@ -102,6 +104,7 @@ class LaunchSpecBuilder:
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
+            stop_signal=stop_signal(container),
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
@@ -201,6 +204,21 @@ class LaunchSpecBuilder:
                 "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
+
+
+def stop_signal(container: Container, default: str | None = None) -> int:
+    """Return the signal that stops the container: its own, *default*, or SIGTERM.
+
+    Raises:
+        ContainerConfigError: there is no such signal.
+    """
+    name = container.lifecycle.stop_signal
+    if not name:
+        return signal_number(default or "SIGTERM") or signal.SIGTERM
+    number = signal_number(name)
+    if number is None:
+        raise ContainerConfigError(f"container {container.name}: unknown stopSignal {name!r}")
+    return number
 
 
 def forbidden_mount(container: Container) -> str:

@@ -90,6 +90,8 @@ class PodWorker:
         old, self.pod = self.pod, pod
         self._setup.pod_changed(old)
         self._publish_peer()
+        if old.unready_gates != pod.unready_gates and not self._deleted and not self._suspended:
+            self._status_manager.mark_dirty(promptly=True)
         if pod.metadata.deletion_timestamp is not None:
             self._events.append(
                 PodTermination(at=self._deleted_at(pod), grace_period=pod.grace_period)
@@ -186,7 +188,8 @@ class PodWorker:
             self._node.hosts_files.set(peer, self.pod_dir.path / "hosts")
 
     def _is_ready(self) -> bool:
-        return all(self.state.of(c.name).ready for c in self.pod.spec.containers)
+        ready = all(self.state.of(c.name).ready for c in self.pod.spec.containers)
+        return ready and not self.pod.unready_gates
 
     async def _wait(self, wake_at: datetime | None) -> None:
         waits = self._setup.pending_backoffs

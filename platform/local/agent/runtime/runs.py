@@ -131,6 +131,8 @@ class LaunchSpec:
     """Whether the input ends when the first client that uses it disconnects."""
 
     tty: bool = False
+    stop_signal: int = signal.SIGTERM
+    """The signal that asks the program to stop."""
 
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
@@ -165,6 +167,7 @@ class RunDir:
             "stdin": spec.stdin,
             "stdin_once": spec.stdin_once,
             "tty": spec.tty,
+            "stop_signal": spec.stop_signal,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,
@@ -395,7 +398,7 @@ class ContainerProcess:
         return collect_exit(self.run_dir)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the main process."""
+        """Ask the main process to stop, by SIGTERM or the signal of its container."""
         self._signal(signal.SIGTERM)
 
     async def kill(self) -> None:

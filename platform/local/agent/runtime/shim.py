@@ -104,6 +104,8 @@ class ShimRun:
         self.host_changed = False
         self.started = 0.0
         self.pending: list[int] = []
+        self.stop_signal = int(signal.SIGTERM)
+        """What the target gets to stop: the init of a sandbox passes another signal on itself."""
         self.outputs: dict[int, LogWriter] = {}
         self.attached: Any = None
         """The `AttachServer` of a container with an input or a terminal."""
@@ -155,6 +157,8 @@ class ShimRun:
         failed_read, failed_write = os.pipe()
         info_read, info_write = os.pipe()
         level = launch["level"]
+        if level == "plain":
+            self.stop_signal = launch["stop_signal"]
         if level == "unshare":
             _enter_pid_namespace(launch)
         self.main = self.target = os.fork()
@@ -247,7 +251,7 @@ class ShimRun:
                 if number == signal.SIGUSR1:
                     self._kill_main()
                 else:
-                    os.kill(self.target, number)
+                    os.kill(self.target, self.stop_signal)
             except ProcessLookupError:
                 return  # it has exited; `_reap` collects its status
 
@@ -432,32 +436,32 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         if not enter_root():
             raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
-    run_init(launch["argv"], launch["env"], launch["cwd"], failed, launch.get("tty", False))
+    run_init(launch, failed)
 
 
 def _set_controlling_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int, tty: bool) -> None:
-    """Run as process 1: start *argv*, forward SIGTERM, reap, exit with the child's exit code."""
+def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
+    """Run as process 1: start the program, forward SIGTERM, reap, exit with its exit code."""
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            if tty:
+            if launch["tty"]:
                 _set_controlling_terminal()
             # In the pid namespace of another container, it would outlive this process.
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.makedirs(cwd, exist_ok=True)
-            os.chdir(cwd)
+            os.makedirs(launch["cwd"], exist_ok=True)
+            os.chdir(launch["cwd"])
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            execute(argv, env)
+            execute(launch["argv"], launch["env"])
         except BaseException as error:
             _report_failure(failed, error)
         os._exit(CANNOT_START)
     os.close(failed)
-    signal.signal(signal.SIGTERM, lambda number, _: _forward_signal(child, number))
+    signal.signal(signal.SIGTERM, lambda *_: _forward_signal(child, launch["stop_signal"]))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while True:
         pid, status = os.wait()
@@ -493,8 +497,8 @@ def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None: 
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
     if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
-    tty = launch.get("tty", False)
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, stderr, tty])
+    passed = {name: launch[name] for name in ("argv", "env", "cwd", "tty", "stop_signal")}
+    inner = json.dumps([passed, failed, stderr])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
@@ -521,14 +525,14 @@ def init_main(descriptor: int) -> None:
     all capabilities, and the container runs as the same user, which is not root of the host.
     """
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed, stderr, tty = json.load(file)
+        launch, failed, stderr = json.load(file)
     os.dup2(stderr, 2)
     os.close(stderr)
     os.set_inheritable(failed, False)
     os.write(failed, _OWN_MARK.encode())
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container runs as the same user
-    run_init(argv, env, cwd, failed, tty)
+    run_init(launch, failed)
 
 
 def exit_code(status: int) -> int:

@@ -126,7 +126,10 @@ class SleepAction(ApiStruct, frozen=True):
 
 
 class GrpcAction(ApiStruct, frozen=True):
-    """A call of the gRPC health service, which this agent does not support."""
+    """A call of the gRPC health service."""
+
+    port: int = 0
+    service: str = ""
 
 
 class LifecycleHandler(ApiStruct, frozen=True):
@@ -151,10 +154,34 @@ class Probe(LifecycleHandler, frozen=True):
 
 
 class Lifecycle(ApiStruct, frozen=True):
-    """Hooks of a container."""
+    """Hooks of a container, and the signal that stops it."""
 
     post_start: LifecycleHandler | None = None
     pre_stop: LifecycleHandler | None = None
+    stop_signal: str = ""
+
+
+class ExitCodes(ApiStruct, frozen=True):
+    """Exit codes that a rule applies to: those in *values*, or all others."""
+
+    operator: str = ""
+    values: tuple[int, ...] = ()
+
+
+RESTART = "Restart"
+"""The action of a rule that restarts the container."""
+
+
+class RestartRule(ApiStruct, frozen=True):
+    """A rule that precedes the restart policy of a container."""
+
+    action: str = ""
+    exit_codes: ExitCodes = ExitCodes()
+
+    def applies_to(self, code: int) -> bool:
+        """Return whether the rule applies to an exit with *code*."""
+        is_listed = code in self.exit_codes.values
+        return is_listed if self.exit_codes.operator == "In" else not is_listed
 
 
 class ContainerPort(ApiStruct, frozen=True):
@@ -184,6 +211,7 @@ class Container(ApiStruct, frozen=True):
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     restart_policy: str = ""
+    restart_policy_rules: tuple[RestartRule, ...] = ()
     termination_message_path: str = ""
     termination_message_policy: str = ""
     stdin: bool = False
@@ -296,6 +324,12 @@ class HostAlias(ApiStruct, frozen=True):
     hostnames: tuple[str, ...] = ()
 
 
+class ReadinessGate(ApiStruct, frozen=True):
+    """A condition that others set, and that a ready pod has."""
+
+    condition_type: str = ""
+
+
 class ObjectName(ApiStruct, frozen=True):
     """Reference to an object of the pod's namespace."""
 
@@ -324,6 +358,7 @@ class PodSpec(ApiStruct, frozen=True):
     ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     image_pull_secrets: tuple[ObjectName, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
@@ -406,6 +441,19 @@ class Pod(ApiStruct, frozen=True, dict=True):
         spec = self.spec
         every = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
         return {c.name: c for c in every}
+
+    @property
+    def unready_gates(self) -> tuple[str, ...]:
+        """Why readiness gates keep the pod from being ready, as kubelets report it."""
+        known = {each.type: each.status for each in self.status.conditions}
+        kinds = [gate.condition_type for gate in self.spec.readiness_gates]
+        return tuple(
+            f'the status of pod readiness gate "{kind}" is not "True", but {known[kind]}'
+            if kind in known
+            else f'corresponding condition of pod readiness gate "{kind}" does not exist.'
+            for kind in kinds
+            if known.get(kind) != "True"
+        )
 
     @property
     def stop_order(self) -> tuple[tuple[str, ...], ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....model import times
 from ....model.pod import FINISHED, PodPhase
-from .core_types import Container, Pod
+from .core_types import RESTART, Container, Pod
 
 PLACEHOLDER = "batholith.io/Placeholder"
 """Condition of a pod in which a container runs a placeholder instead of its image's program."""
@@ -332,16 +332,17 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
 
 
 def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> bool:
-    """Return whether the restart policy restarts *container* after *last_exit*."""
+    """Return whether the rules or the policy of *container*, or the pod's, restart it."""
     if container in pod.spec.ephemeral_containers:
         return False
-    if container.is_sidecar:
+    rules = (each for each in container.restart_policy_rules if each.applies_to(last_exit.code))
+    rule = next(rules, None)
+    if rule is not None and rule.action == RESTART:
         return True
-    if container in pod.spec.init_containers:
-        return last_exit.code != 0 and pod.spec.restart_policy != "Never"
-    if pod.spec.restart_policy == "Always":
-        return True
-    return pod.spec.restart_policy == "OnFailure" and last_exit.code != 0
+    policy = container.restart_policy or pod.spec.restart_policy
+    if container in pod.spec.init_containers and not container.is_sidecar:
+        return last_exit.code != 0 and policy != "Never"
+    return policy == "Always" or (policy == "OnFailure" and last_exit.code != 0)
 
 
 def is_init_complete(container: Container, state: ContainerState) -> bool:
@@ -448,6 +449,8 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     elif phase is PodPhase.FAILED:
         reason, message = "PodFailed", ""
     ready = not unready and not waiting
+    gates = pod.unready_gates if ready else ()
+    unmet = ("ReadinessGatesNotReady", ", ".join(gates)) if gates else (reason, message)
     done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
     placeholders = [c for c in pod.containers.values() if state.of(c.name).placeholder]
@@ -461,7 +464,7 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
         if not waiting
         else condition("Initialized", False, "ContainersNotInitialized", incomplete),
         condition("ContainersReady", ready, *(() if ready else (reason, message))),
-        condition("Ready", ready, *(() if ready else (reason, message))),
+        condition("Ready", ready and not gates, *(unmet if gates or not ready else ())),
     ]
 
 

@@ -1,7 +1,6 @@
 """Validation of pod updates: few fields may change, because a kubelet runs the pod."""
 
 from collections.abc import Iterator
-
 from typing import Any
 
 from ..errors.fields import FieldError, forbidden, invalid, quote

@@ -52,7 +52,6 @@ _POD = (
     UnenforcedField("hostPID", _OWN_NAMESPACES),
     UnenforcedField("hostnameOverride", "use spec.hostname"),
     UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
-    UnenforcedField("readinessGates", "a pod is ready when its containers are"),
     UnenforcedField("resourceClaims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("resources.claims", _NO_DEVICES),
     UnenforcedField("resources.limits", "only the limits of containers are enforced"),
@@ -87,14 +86,12 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("lifecycle.stopSignal", "containers are stopped by SIGTERM", ("SIGTERM",)),
-    UnenforcedField("livenessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
-    UnenforcedField("readinessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
-    UnenforcedField("startupProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
     UnenforcedField("resizePolicy", "pods cannot be resized"),
     UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
-    UnenforcedField("restartPolicyRules", "use spec.restartPolicy"),
+    UnenforcedField(
+        "restartPolicyRules[*].action", "containers are restarted one by one", ("Restart",)
+    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",
@@ -124,9 +121,6 @@ _EPHEMERAL = (
     ),
 )
 """Fields of ephemeral containers."""
-
-_MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
-"""Fields of containers that have an effect for init containers."""
 
 _OFF_HOST = (
     UnenforcedField("ports[*].hostPort", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
@@ -162,7 +156,7 @@ def _with_prefix(prefix: str, rows: Iterable[UnenforcedField]) -> list[Unenforce
 
 _PLAIN = (
     *_POD,
-    *_with_prefix("containers", (*_CONTAINER, *_MAIN)),
+    *_with_prefix("containers", _CONTAINER),
     *_with_prefix("initContainers", _CONTAINER),
     *_with_prefix("ephemeralContainers", _EPHEMERAL),
 )
