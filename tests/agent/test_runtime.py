@@ -181,6 +181,24 @@ async def test_sigterm_terminates_a_main_process_without_a_handler(box: Sandbox)
     assert (await process.wait()).code == 143
 
 
+async def test_a_fork_bomb_takes_no_more_than_its_own_processes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    if sandbox.ids.base is None and os.geteuid() == 0:
+        pytest.skip("the kernel limits no processes of root, and there are no ranges of ids")
+    bomb = "n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n + 1)); echo $n; done; echo all"
+    process = sandbox.start(f"trap '' TERM; echo up; {bomb}; sleep 1000", max_processes=40)
+    await wait_for(lambda: process.run_dir.is_finished or "39" in sandbox.lines())
+    other = Sandbox(tmp_path / "other", sandbox.level)
+    assert (await other.run("sleep 0 & wait; echo fine", max_processes=40)).code == 0
+    assert other.lines() == ["fine"]
+    await process.kill()
+    await process.wait()
+    lines = sandbox.lines()
+    assert "30" in lines
+    assert "40" not in lines
+
+
 async def test_kill_kills_all_processes_of_the_run(box: Sandbox) -> None:
     tag = unique_seconds()
     script = f"trap '' TERM; (setsid sleep {tag} &) ; setsid sleep {tag} & echo up; sleep {tag}"

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, pod
+from support.polling import wait_until_true
 
 Json = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -178,6 +179,37 @@ async def test_a_write_of_the_pod_itself_cannot_add_one(server: Server) -> None:
     response = await server.request("PUT", f"{PODS}/itself", created)
     assert response.status == 422, response.body
     assert "pod updates may not change fields other than" in response.body["message"]
+
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+async def test_a_policy_can_deny_one(server: Server) -> None:
+    rule = {
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        "resources": ["pods/ephemeralcontainers"],
+    }  # fmt: skip
+    expression = "object.spec.ephemeralContainers.all(each, each.image == 'allowed')"
+    policy = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "own", "expression": "object.metadata.name == 'guarded'"}],
+        "validations": [{"expression": expression, "message": "no such debugger"}],
+    }
+    created = await server.request("POST", POLICIES, {"metadata": {"name": "d"}, "spec": policy})
+    assert (created.status, created.warnings) == (201, [])
+    binding = {"policyName": "d", "validationActions": ["Deny"]}
+    await server.create(BINDINGS, {"metadata": {"name": "d"}, "spec": binding})
+    await server.create(PODS, pod("guarded"))
+
+    async def denied() -> bool:
+        response = await send(server, "guarded", debugger(), query="?dryRun=All")
+        return response.status == 422 and "no such debugger" in response.body["message"]
+
+    await wait_until_true(denied)
+    assert (await send(server, "guarded", debugger(image="allowed"))).status == 200
+    for path in (BINDINGS, POLICIES):
+        assert (await server.request("DELETE", f"{path}/d")).status == 200
 
 
 async def test_a_missing_pod_and_other_methods_are_errors(server: Server) -> None:

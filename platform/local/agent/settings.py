@@ -84,6 +84,9 @@ class AgentSettings:
     """Seconds after which a container that lacks its image is started again; doubled after each
     failed pull."""
 
+    storage_interval: float = 10.0
+    """Seconds between measurements of the disk space of pods with limits."""
+
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount by hostPath and local volumes."""

@@ -10,7 +10,7 @@ from ..images.credentials import Keyring
 from ..images.manager import RunMode
 from ..images.puller import ImagePullingError, Pull
 from ..images.store import StoredImage
-from ..runtime import image_run
+from ..runtime import cgroups, image_run
 from ..runtime.runs import (
     ContainerProcess,
     IsolationLevel,
@@ -160,7 +160,7 @@ class PodContainers:
         Raises:
             ContainerConfigError: as `start`, or the host changed in each attempt.
         """
-        message, images = "", self._context.node.images
+        message = ""
         image = await self._image_of(name)
         if image is not None:
             runs = self._context.pod_dir.runs(name)
@@ -169,7 +169,7 @@ class PodContainers:
             run = self._context.pod_dir.new_run(name)
             launch, error_message = self._build_launch_spec(run, volumes, image)
             launch = await self._with_target(name, launch)
-            await asyncio.to_thread(images.prepare, run, launch)
+            await asyncio.to_thread(self._prepare, run, launch)
             pid = await start_and_wait(run)
             process = ContainerProcess(run, pid, clock=self._context.node.clock)
             record = run.exit_record()
@@ -177,6 +177,22 @@ class PodContainers:
                 return process, error_message
             message = (await process.wait()).message
         raise ContainerConfigError(f"the sandbox cannot be set up: {message}")
+
+    def _prepare(self, run: RunDir, launch: LaunchSpec) -> None:
+        """Create the control group of a run, and write its launch spec.
+
+        Raises:
+            ContainerConfigError: the group cannot be created.
+        """
+        node, pod = self._context.node, self._context.pod()
+        container = pod.containers[run.container_name]
+        files = cgroups.limits_of(container, max_processes=launch.max_processes)
+        name = f"{run.container_name}-{run.path.name}"
+        try:
+            group = cgroups.create(node.cgroups, pod.metadata.uid, name, files)
+        except OSError as error:
+            raise ContainerConfigError(f"cannot create its control group: {error}") from error
+        node.images.prepare(run, replace(launch, cgroup=group))
 
     async def _with_target(self, name: str, launch: LaunchSpec) -> LaunchSpec:
         """Return *launch* with the pid namespace of the target of an ephemeral container, if any.

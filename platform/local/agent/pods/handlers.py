@@ -119,6 +119,8 @@ async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:
         "env": launch["env"],
         "cwd": launch["cwd"],
         "ids": ids,
+        "max_processes": launch.get("max_processes", 0),
+        "cgroup": launch.get("cgroup", ""),
         "pid": pid,
         "start": start,
     }

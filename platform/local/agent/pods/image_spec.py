@@ -14,7 +14,13 @@ from ..state import hosts
 from ..state.core_types import Container
 from ..state.environment import PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts
-from .launch_spec import LaunchSpecBuilder, forbidden_mount, stop_signal, termination_message_mount
+from .launch_spec import (
+    LaunchSpecBuilder,
+    forbidden_mount,
+    max_processes,
+    stop_signal,
+    termination_message_mount,
+)
 
 _RESOLVER = "/etc/resolv.conf"
 
@@ -75,6 +81,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             stdin_once=container.stdin_once,
             tty=container.tty,
             stop_signal=stop_signal(container, image.process.stop_signal),
+            max_processes=max_processes(),
             error=mount_error,
             image=node.images.run_image(
                 image,

@@ -36,6 +36,8 @@ _TMPFS_FRACTION = 8
 """Each tmpfs of a container without memory limit has the node's memory divided by this."""
 
 _MIN_TMPFS_SIZE = 1 << 20
+_PROCESS_LIMITS = ("threads-max", "pid_max")
+_PROCESS_FRACTION, _MIN_PROCESSES = 8, 1024
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _LOG_TAIL_BYTES = 16 * 1024
@@ -105,6 +107,7 @@ class LaunchSpecBuilder:
             stdin_once=container.stdin_once,
             tty=container.tty,
             stop_signal=stop_signal(container),
+            max_processes=max_processes(),
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
@@ -204,6 +207,15 @@ class LaunchSpecBuilder:
                 "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
+
+
+def max_processes() -> int:
+    """Return how many processes and threads one user of a container may have.
+
+    It is a fraction of those that the kernel supports, so that no container takes them all.
+    """
+    found = [int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in _PROCESS_LIMITS]
+    return max(min(found) // _PROCESS_FRACTION, _MIN_PROCESSES)
 
 
 def stop_signal(container: Container, default: str | None = None) -> int:

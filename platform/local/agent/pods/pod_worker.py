@@ -31,6 +31,7 @@ from .node_context import NodeContext
 from .pod_setup import PodSetup
 from .records import PodDir
 from .status_manager import PodStatusManager, confirm_deletion
+from .storage_limits import EVICTED, GRACE_PERIOD
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,17 @@ class PodWorker:
         self._deleted = True
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
+
+    def evict(self, message: str) -> None:
+        """Terminate the pod, unless it is terminating already: it exceeds a limit."""
+        if self.state.termination is not None or self._finished:
+            return
+        self._context.record_event(EVICTED, message)
+        self._enqueue(
+            PodTermination(
+                at=self._time.now(), grace_period=GRACE_PERIOD, reason=EVICTED, message=message
+            )
+        )
 
     def _enqueue(self, event: Event) -> None:
         self._events.append(event)

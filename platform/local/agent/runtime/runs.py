@@ -9,7 +9,7 @@ recover each run after a kill at any point, and none runs more than once:
 * a claim, no process, an exit record: it exited without an agent.
 * a claim, no process, no exit record: lost; its remaining processes are killed.
 
-CPU limits are not enforced: that needs cgroups, and so privileges. `oom` enforces memory limits.
+`cgroups` enforces limits of CPU and memory where it can; elsewhere `oom` enforces those of memory.
 Core dumps are disabled.
 """
 
@@ -79,11 +79,12 @@ class JoinedProcess(msgspec.Struct, frozen=True):
 
 
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """The command, the image and the joined process in `launch.json`."""
+    """The command and other parts of `launch.json`."""
 
     argv: tuple[str, ...] = ()
     image: RunImage | None = None
     joined: JoinedProcess | None = None
+    cgroup: str = ""
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
@@ -134,6 +135,12 @@ class LaunchSpec:
     stop_signal: int = signal.SIGTERM
     """The signal that asks the program to stop."""
 
+    max_processes: int = 0
+    """Processes and threads of each user of a container in a sandbox; 0: without a limit."""
+
+    cgroup: str = ""
+    """Path of the control group of its processes; empty for that of the agent."""
+
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
     level `UNSHARE`, with ids of its own."""
@@ -168,6 +175,8 @@ class RunDir:
             "stdin_once": spec.stdin_once,
             "tty": spec.tty,
             "stop_signal": spec.stop_signal,
+            "max_processes": spec.max_processes,
+            "cgroup": spec.cgroup,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,
@@ -232,6 +241,12 @@ class RunDir:
         """Return the command of the run; empty without `launch.json`."""
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.argv if launch else ()
+
+    @property
+    def cgroup(self) -> str:
+        """Path of the control group of its processes; empty for that of the agent."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.cgroup if launch else ""
 
     @property
     def has_joined(self) -> bool:

@@ -47,6 +47,9 @@ START_ERROR = "StartError"
 HOST_CHANGED = "HostChanged"
 """Reason of the exit record of a run that did not start because its plan was outdated."""
 
+_INIT_FIELDS = ("argv", "env", "cwd", "tty", "stop_signal", "max_processes")
+"""Entries of `launch.json` that the init of a sandbox has."""
+
 _OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
 """Prefixes of what the child reports: it is this program's; the plan is outdated."""
 
@@ -360,6 +363,8 @@ def _run_child(
     try:
         os.setsid()
         _reset_signals()
+        if launch.get("cgroup"):
+            enter_cgroup(launch["cgroup"])
         errors = os.dup(2)
         for end, number in zip(streams, range(3), strict=True):
             os.dup2(end, number)
@@ -456,6 +461,7 @@ def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
             os.makedirs(launch["cwd"], exist_ok=True)
             os.chdir(launch["cwd"])
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            limit_processes(launch["max_processes"])
             execute(launch["argv"], launch["env"])
         except BaseException as error:
             _report_failure(failed, error)
@@ -467,6 +473,28 @@ def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         pid, status = os.wait()
         if pid == child:
             os._exit(exit_code(status))
+
+
+def enter_cgroup(group: str) -> None:
+    """Move this process to a control group.
+
+    Raises:
+        OSError: that is not permitted, or the group does not exist.
+    """
+    descriptor = os.open(os.path.join(group, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
+
+
+def limit_processes(number: int) -> None:
+    """Limit the processes and threads of this user, unless *number* is 0.
+
+    In a user namespace only those in it count, so it must be entered before.
+    """
+    if number:
+        resource.setrlimit(resource.RLIMIT_NPROC, (number, number))
 
 
 def execute(argv: list[str], env: dict[str, str]) -> None:
@@ -497,7 +525,7 @@ def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None: 
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
     if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
-    passed = {name: launch[name] for name in ("argv", "env", "cwd", "tty", "stop_signal")}
+    passed = {name: launch[name] for name in _INIT_FIELDS}
     inner = json.dumps([passed, failed, stderr])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block

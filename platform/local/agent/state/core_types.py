@@ -302,6 +302,7 @@ class EmptyDirSource(ApiStruct, frozen=True):
     """A directory that exists as long as the pod."""
 
     medium: str = ""
+    size_limit: str | int | float | None = None
 
 
 class Volume(ApiStruct, frozen=True):

@@ -458,6 +458,11 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     not_run = f"images are not stored, and no program was run for: {named}"
     return [
         condition("PodScheduled", True),  # a pod that was created with its node has none
+        *(
+            [condition("DisruptionTarget", True, "TerminationByKubelet", state.termination.message)]
+            if state.termination and state.termination.reason == "Evicted"
+            else ()
+        ),
         *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)

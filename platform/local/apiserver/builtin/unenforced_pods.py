@@ -74,7 +74,6 @@ _POD = (
     UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
     UnenforcedField("volumes[*].emptyDir.medium", "the directory is on the disk of the machine"),
-    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of directories is not limited"),
     UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
@@ -88,7 +87,6 @@ _POD = (
 _CONTAINER = (
     UnenforcedField("resizePolicy", "pods cannot be resized"),
     UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
-    UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
     UnenforcedField(
         "restartPolicyRules[*].action", "containers are restarted one by one", ("Restart",)
     ),
