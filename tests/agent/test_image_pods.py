@@ -22,7 +22,7 @@ from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.images.store import ImageStore, StoredImage
 from batholith.local.agent.pods.image_use import image_uses
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.model.names import CONFIGMAPS, NODES, SECRETS
+from batholith.model.names import CONFIGMAPS, NODES, PODS, SECRETS
 
 pytestmark = [pytest.mark.process, pytest.mark.cluster]
 
@@ -509,3 +509,26 @@ async def test_pods_that_need_one_image_share_its_pull(
         for number in range(4):
             await stopped.phase(f"p{number}", "Succeeded")
     assert len(registry.paths("/blobs/")) == 2
+
+
+@pytest.mark.parametrize(("own", "caught"), [("", "USR1"), ("SIGUSR2", "USR2")])
+async def test_the_signal_of_an_image_or_of_the_pod_stops_the_container(
+    cluster: AgentCluster, load: Load, own: str, caught: str
+) -> None:
+    load(StopSignal="SIGUSR1")
+    traps = "; ".join(f"trap 'echo caught {name}; exit 0' {name}" for name in ("USR1", "USR2"))
+    script = f"{traps}; echo up; while :; do sleep 0.05; done"
+    more = {"lifecycle": {"stopSignal": own}} if own else {}
+    body = manifest("p", container("sh", "-c", script, image=NAME, **more))
+    body["metadata"]["finalizers"] = ["example.com/keep"]
+    body["spec"]["os"] = {"name": "linux"}
+    created = await cluster.run(body)
+    if "lifecycle" not in created["spec"]["containers"][0]:
+        caught = "USR1"  # a real server has dropped the pod's signal
+    await cluster.phase("p", "Running")
+    await cluster.wait_log("p", "up")
+    await cluster.delete("p")
+    await cluster.wait_log("p", f"caught {caught}")
+    patch = {"metadata": {"finalizers": None}}
+    await cluster.client.patch(PODS, "p", patch, namespace="default")
+    await cluster.wait_pod_deleted("p")

@@ -25,6 +25,7 @@ from batholith.local.agent.runtime.runs import (
     lost_exit_record,
     start_and_wait,
 )
+from batholith.local.agent.runtime.stop_signals import signal_number
 from batholith.machinery.clock import SystemClock
 
 pytestmark = pytest.mark.process
@@ -151,11 +152,51 @@ async def test_sigterm_reaches_a_main_process_that_handles_it(box: Sandbox) -> N
     assert ("stdout", "caught") in box.output()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 3])
+async def test_the_container_s_own_signal_stops_it(box: Sandbox, number: int) -> None:
+    script = f"trap 'echo caught; exit 5' {number}; echo up; while :; do sleep 0.02; done"
+    process = box.start(["bash", "-c", script], stop_signal=number)
+    await box.until_logged("up")
+    process.terminate()
+    assert (await process.wait()).code == 5
+    assert ("stdout", "caught") in box.output()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("SIGINT", 2), ("INT", 2), ("sigint", 2), ("2", 2), ("SIGRTMIN+3", signal.SIGRTMIN + 3),
+        ("RTMAX-1", signal.SIGRTMAX - 1), ("SIGRTMAX", signal.SIGRTMAX), ("SIGRTMIN+99", None),
+        ("SIGNO", None), ("", None), ("0", None), ("99999", None), ("-9", None), ("٣", None),
+    ],
+)  # fmt: skip
+async def test_signals_have_the_names_of_pods_and_of_images(name: str, number: int | None) -> None:
+    assert signal_number(name) == number
+
+
 async def test_sigterm_terminates_a_main_process_without_a_handler(box: Sandbox) -> None:
     process = box.start("echo up; sleep 60")
     await box.until_logged("up")
     process.terminate()
     assert (await process.wait()).code == 143
+
+
+async def test_a_fork_bomb_takes_no_more_than_its_own_processes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    if sandbox.ids.base is None and os.geteuid() == 0:
+        pytest.skip("the kernel limits no processes of root, and there are no ranges of ids")
+    bomb = "n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n + 1)); echo $n; done; echo all"
+    process = sandbox.start(f"trap '' TERM; echo up; {bomb}; sleep 1000", max_processes=40)
+    await wait_for(lambda: process.run_dir.is_finished or "39" in sandbox.lines())
+    other = Sandbox(tmp_path / "other", sandbox.level)
+    assert (await other.run("sleep 0 & wait; echo fine", max_processes=40)).code == 0
+    assert other.lines() == ["fine"]
+    await process.kill()
+    await process.wait()
+    lines = sandbox.lines()
+    assert "30" in lines
+    assert "40" not in lines
 
 
 async def test_kill_kills_all_processes_of_the_run(box: Sandbox) -> None:

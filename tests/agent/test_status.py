@@ -285,3 +285,64 @@ def test_state_can_be_rebuilt_from_the_status(policy: str, codes: list[int]) -> 
 def test_backoff_never_decreases_nor_exceeds_its_maximum(streak: int) -> None:
     back_off = BackOff(initial_delay=10, max_delay=300)
     assert back_off.delay(streak) <= back_off.delay(streak + 1) <= BACKOFF.max_delay
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "rules", "code", "restarts"),
+    [
+        ("Never", "", [], 3, False),
+        ("Never", "OnFailure", [], 3, True),
+        ("Never", "OnFailure", [], 0, False),
+        ("Never", "Always", [], 0, True),
+        ("Always", "Never", [], 3, False),
+        ("Never", "Never", [("In", [3, 4])], 3, True),
+        ("Never", "Never", [("In", [3, 4])], 5, False),
+        ("Never", "Never", [("NotIn", [3])], 5, True),
+        ("Never", "Never", [("NotIn", [3])], 3, False),
+        ("Never", "Never", [("In", [1]), ("In", [0])], 0, True),
+    ],
+)
+def test_rules_and_policy_of_a_container_precede_those_of_the_pod(
+    policy: str, own: str, rules: list[tuple[str, list[int]]], code: int, restarts: bool
+) -> None:
+    more = {"restartPolicy": own} if own else {}
+    listed = [
+        {"action": "Restart", "exitCodes": {"operator": operator, "values": values}}
+        for operator, values in rules
+    ]
+    text = manifest("p", container(**more, restartPolicyRules=listed), restartPolicy=policy)
+    pod = PodStatusSimulator(decode_pod(text), Started("c", after(0)), Exited("c", after(1), code))
+    assert (StartContainer("c") in pod.next_actions(1000).actions) is restarts
+    final = "Succeeded" if code == 0 else "Failed"
+    assert pod.status()["phase"] == ("Running" if restarts else final)
+
+
+def test_an_init_container_with_its_own_policy_is_retried_or_fails_the_pod() -> None:
+    for own, phase in (("OnFailure", "Pending"), ("Never", "Failed")):
+        first = container(name="first", restartPolicy=own)
+        opposite = {"OnFailure": "Never", "Never": "Always"}[own]
+        text = manifest("p", container(), initContainers=[first], restartPolicy=opposite)
+        pod = PodStatusSimulator(decode_pod(text), Started("first", after(0)))
+        assert pod.apply(Exited("first", after(1), 1)).status()["phase"] == phase
+
+
+def test_a_ready_pod_has_the_conditions_of_its_readiness_gates() -> None:
+    text = manifest("p", container(), readinessGates=[{"conditionType": "a.io/b"}])
+
+    def conditions(*stored: dict[str, str]) -> dict[str, tuple[str, str, str]]:
+        decoded = decode_pod({**text, "status": {"conditions": list(stored)}})
+        shown = PodStatusSimulator(decoded, Started("c", after(0))).status()["conditions"]
+        return {
+            each["type"]: (each["status"], each.get("reason", ""), each.get("message", ""))
+            for each in shown
+        }
+
+    missing = 'corresponding condition of pod readiness gate "a.io/b" does not exist.'
+    found = conditions()
+    assert found["ContainersReady"][0] == "True"
+    assert found["Ready"] == ("False", "ReadinessGatesNotReady", missing)
+    unmet = 'the status of pod readiness gate "a.io/b" is not "True", but False'
+    found = conditions({"type": "a.io/b", "status": "False"})
+    assert found["Ready"] == ("False", "ReadinessGatesNotReady", unmet)
+    assert "a.io/b" not in found
+    assert conditions({"type": "a.io/b", "status": "True"})["Ready"] == ("True", "", "")

@@ -135,7 +135,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
-    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be created with any"),
+    "ephemeralContainers": enforced(f"{AGENT}/state/pod_actions.py", [{"name": "c"}]),
     "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
     "hostIPC": warned(True),
     "hostNetwork": enforced(f"{AGENT}/pods/pod_setup.py", True),
@@ -151,7 +151,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "preemptionPolicy": enforced(f"{SERVER}/verbs/admission.py", "Never"),
     "priority": enforced(f"{SERVER}/verbs/admission.py", 1),
     "priorityClassName": enforced(f"{SERVER}/verbs/admission.py", "c"),
-    "readinessGates": warned([{"conditionType": "a"}]),
+    "readinessGates": enforced(f"{AGENT}/state/status.py", [{"conditionType": "a"}]),
     "resourceClaims": warned([{"name": "c"}]),
     "resources.claims": warned([{"name": "c"}]),
     "resources.limits": warned({"cpu": "1"}),
@@ -186,7 +186,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].configMap": enforced(_FILES),
     "volumes[*].downwardAPI": enforced(_FILES),
     "volumes[*].emptyDir.medium": warned("Memory"),
-    "volumes[*].emptyDir.sizeLimit": warned("1Gi"),
+    "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),
     "volumes[*].persistentVolumeClaim": enforced(_PVCS, {"claimName": "c"}),
@@ -218,7 +218,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].imagePullPolicy": enforced(f"{AGENT}/images/manager.py", "Always"),
     "containers[*].lifecycle.postStart": enforced(_PROBE),
     "containers[*].lifecycle.preStop": enforced(f"{AGENT}/pods/handlers.py"),
-    "containers[*].lifecycle.stopSignal": warned("SIGINT"),
+    "containers[*].lifecycle.stopSignal": enforced(f"{AGENT}/runtime/stop_signals.py", "SIGINT"),
     **{f"containers[*].{probe}.{name}": enforced(_PROBE, value)
         for probe in ("livenessProbe", "readinessProbe", "startupProbe")
         for name, value in (
@@ -226,7 +226,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
             ("periodSeconds", 1), ("successThreshold", 1), ("tcpSocket", {}),
             ("terminationGracePeriodSeconds", 1), ("timeoutSeconds", 1),
         )},
-    **{f"containers[*].{probe}.grpc": warned()
+    **{f"containers[*].{probe}.grpc": enforced(f"{AGENT}/pods/grpc_health.py")
         for probe in ("livenessProbe", "readinessProbe", "startupProbe")},
     "containers[*].name": enforced(f"{AGENT}/state/core_types.py", "c"),
     "containers[*].ports[*].containerPort": enforced(f"{AGENT}/pods/handlers.py", 80),
@@ -238,8 +238,9 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].resources.claims": warned([{"name": "c"}]),
     "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
-    "containers[*].restartPolicy": warned("Always"),
-    "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
+    "containers[*].restartPolicy": enforced(f"{AGENT}/state/status.py", "Always"),
+    "containers[*].restartPolicyRules[*].action": warned("RestartAllContainers"),
+    "containers[*].restartPolicyRules[*].exitCodes": enforced(f"{AGENT}/state/status.py"),
     "containers[*].securityContext.allowPrivilegeEscalation": enforced(_SHIM, False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
     "containers[*].securityContext.capabilities.add": warned(["NET_ADMIN"]),
@@ -269,7 +270,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].workingDir": enforced(f"{AGENT}/pods/launch_spec.py", "/a"),
 }  # fmt: skip
 """Every field of a pod's spec, or the object that contains it. Init containers have the fields of
-containers, except `restartPolicy`: it marks a sidecar."""
+containers."""
 
 
 def _leaves(message: str, path: str = "") -> Iterator[str]:
@@ -300,7 +301,7 @@ def _spec(path: str, value: Any) -> Any:
 @pytest.mark.parametrize("container_list", ["containers", "initContainers"])
 def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
     for path, row in POD_FIELDS.items():
-        if row.handling == "refused" or (container_list, path) == ("initContainers", _SIDE_CAR):
+        if row.handling == "refused":
             continue
         field_path = path.replace("containers", container_list)
         warnings = field_warnings(names.PODS, {"spec": _spec(field_path, row.body)})
@@ -318,14 +319,6 @@ def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored(spec: Json) 
     (warning,) = field_warnings(names.PODS, {"spec": spec})
     assert " leaves the pod unschedulable in the embedded cluster: " in warning
     assert unsupported_fields(msgspec.convert(spec, PodSpec))
-
-
-_SIDE_CAR = "containers[*].restartPolicy"
-
-
-def test_a_sidecar_brings_no_warning() -> None:
-    spec = {"initContainers": [{"name": "s", "restartPolicy": "Always"}]}
-    assert field_warnings(names.PODS, {"spec": spec}) == []
 
 
 def test_warnings_are_only_of_fields_that_a_pod_has() -> None:

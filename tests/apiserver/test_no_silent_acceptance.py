@@ -225,6 +225,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/namespaces/finalize": {"update"},
     "v1/pods/attach": {"create", "get"},
     "v1/pods/binding": {"create"},
+    "v1/pods/ephemeralcontainers": _STATUS,
     "v1/pods/eviction": {"create"},
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
@@ -237,7 +238,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
 """Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
-    "pods/p/ephemeralcontainers", "pods/p/resize",
+    "pods/p/resize",
 )  # fmt: skip
 """Subresources of other clusters that are rejected with a message of their own."""
 
@@ -473,7 +474,7 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
     await server.create(names.NODES.path(), node)
     await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
     for message, arguments in (
-        ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i")),
+        ("does not offer 'resize'", ("patch", "pod", "p", "--subresource=resize", "-p={}")),
     ):
         done = await kubectl.run(*arguments)
         assert done.code != 0

@@ -30,7 +30,7 @@ def run(*arguments: str, data: Path) -> Result:
 
 
 def layout(tmp_path: Path, name: str, *layers: Layer) -> str:
-    config = {"Healthcheck": {"Test": ["CMD", "true"]}, "StopSignal": "SIGQUIT"}
+    config = {"Healthcheck": {"Test": ["CMD", "true"]}, "StopSignal": "SIGODD"}
     return str(
         write_layout(tmp_path / f"layout-{name}", f"r.example/{name}:1", image(layers, config))
     )
@@ -43,7 +43,7 @@ def test_images_are_loaded_listed_and_removed(tmp_path: Path, data: Path) -> Non
         assert loaded.exit_code == 0, loaded.output
         assert f"loaded r.example/{name}:1" in loaded.output
         assert "HEALTHCHECK is ignored" in loaded.output
-        assert "STOPSIGNAL 'SIGQUIT' is ignored" in loaded.output
+        assert "STOPSIGNAL 'SIGODD' is unknown" in loaded.output
     listed = run("list", data=data).output.splitlines()
     assert [line.split()[0] for line in listed] == ["IMAGE", "r.example/one:1", "r.example/two:1"]
     assert listed[1].endswith("1.0 MiB")

@@ -24,6 +24,7 @@ from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
 from .images.support import ImageSupport
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
+from .pods import storage_limits
 from .pods.attachments import Attachment
 from .pods.client_commands import ClientCommands
 from .pods.image_use import image_uses
@@ -33,7 +34,7 @@ from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, create_dirs
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
-from .runtime import logs, usage
+from .runtime import cgroups, logs, usage
 from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
     IsolationReport,
@@ -58,6 +59,11 @@ _MEMORY_CHECK_INTERVAL = 1.0
 _MEMORY_CHECK_DUTY_CYCLE = 20
 """Checking memory takes at most one in this many seconds."""
 
+_UNENFORCED_LIMITS = (
+    "The kernel does not enforce all limits of containers: CPU limits have no effect without its "
+    "controller, and without the others memory is checked once a second, and the number of "
+    "processes is limited for each user: {}"
+)
 _FORWARD_BUFFER = 64 * 1024
 _NAMESPACE_INDEX = "namespace"
 
@@ -126,6 +132,7 @@ class RealNode:
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
             self._supervise("usage meter", self._measure_usage)
+            self._supervise("storage guard", self._enforce_storage_limits)
             ready.set()
             await stop.requested.wait()
             if stop.stop_pods:
@@ -136,6 +143,10 @@ class RealNode:
         create_dirs(settings.data_dir)
         report = await asyncio.to_thread(detect_isolation, settings.sandbox)
         self._record_isolation_events(report)
+        groups = await asyncio.to_thread(cgroups.detect, settings.data_dir)
+        if groups.reason:
+            message = _UNENFORCED_LIMITS.format(groups.reason)
+            self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
         port = await self._serve(stack)
         config = NodeConfig(
@@ -157,6 +168,7 @@ class RealNode:
             id_mode=report.id_mode,
             safe_paths=report.safe_paths,
             images=images,
+            cgroups=groups,
             allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
@@ -337,6 +349,8 @@ class RealNode:
             self._context.id_ranges.pop(uid, None)
         if pod_dir.is_busy:  # its worker had failed
             await asyncio.to_thread(kill_orphan, pod_dir, uid)
+        if self._context is not None and (root := self._context.cgroups.root) is not None:
+            await asyncio.to_thread(cgroups.remove_group, root / uid)
         await asyncio.to_thread(pod_dir.remove)
 
     async def _kill_orphans(self) -> None:
@@ -353,6 +367,9 @@ class RealNode:
                 await self._remove_pod_dir(pod_dir)
             else:
                 await asyncio.to_thread(pod_dir.clear)
+        if self._context is not None:
+            known = {record.uid for _, record in PodDir.all(self._settings.data_dir)}
+            await asyncio.to_thread(cgroups.remove_stale, self._context.cgroups, known)
         for pod_dir in PodDir.unrecorded(self._settings.data_dir):
             if pod_dir.path.name not in pods:
                 await self._remove_pod_dir(pod_dir)
@@ -377,6 +394,19 @@ class RealNode:
             duration = self._clock.monotonic() - start
             delay = max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * duration)
             await self._clock.sleep(delay)
+
+    async def _enforce_storage_limits(self) -> None:
+        """Evict pods that take more disk space than their limits, until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.storage_interval)
+            for worker in list(self._workers.values()):
+                if not storage_limits.has_limits(worker.pod):
+                    continue
+                message = await asyncio.to_thread(
+                    storage_limits.find_violation, worker.pod, worker.pod_dir
+                )
+                if message:
+                    worker.evict(message)
 
     # --- usage ------------------------------------------------------------------------------
 

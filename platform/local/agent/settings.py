@@ -92,6 +92,9 @@ class AgentSettings:
     usage_interval: float = 15.0
     """Seconds between two readings of what containers and the node use."""
 
+    storage_interval: float = 10.0
+    """Seconds between measurements of the disk space of pods with limits."""
+
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount by hostPath and local volumes."""

@@ -28,6 +28,7 @@ from ....kube.private_files import ensure_private_dir
 from ..runtime.ids import IMAGES, chown
 from ..runtime.removal import remove_tree
 from ..runtime.shim import replace_file
+from ..runtime.stop_signals import signal_number
 from .errors import ImageError
 from .formats import ImageConfig, ProcessConfig
 from .layer_tree import OPAQUE, LayerStack
@@ -306,8 +307,8 @@ def image_notes(config: ImageConfig) -> Iterator[str]:
     process = config.config or ProcessConfig()
     if process.healthcheck:
         yield "its HEALTHCHECK is ignored, as in Kubernetes: pods have probes"
-    if process.stop_signal not in (None, "", "SIGTERM", "15"):
-        yield f"its STOPSIGNAL {process.stop_signal[:20]!r} is ignored: containers get SIGTERM"
+    if process.stop_signal and signal_number(process.stop_signal) is None:
+        yield f"its STOPSIGNAL {process.stop_signal[:20]!r} is unknown: containers get SIGTERM"
 
 
 def _notes(found: UnpackedLayer) -> Iterator[str]:

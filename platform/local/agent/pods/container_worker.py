@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..runtime import oom, usage
+from ..runtime import cgroups, oom, usage
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
 from ..state.core_types import Pod
@@ -85,7 +85,9 @@ class PodContext:
         container, log_file = self.pod().containers[run.container_name], self.pod_dir.log_path(run)
         failed = record.code != 0
         message = record.message or termination_message(container, run, log_file, failed=failed)
-        killed = record.code == SIGKILL_EXIT_CODE and oom.was_oom_killed(run)
+        killed = record.code == SIGKILL_EXIT_CODE and (
+            oom.was_oom_killed(run) or cgroups.oom_killed(run.cgroup)
+        )
         reason = oom.REASON if killed else record.reason
         return Exited(
             run.container_name, record.finished_at, record.code, reason, message, steady_at
@@ -101,6 +103,9 @@ class ContainerWorker:
         self._process = process
         self._probes: asyncio.Task[None] | None = None
         self._finished = False
+        self._cgroup = self.run.cgroup
+        self._is_memory_limited = cgroups.limits_memory(self._cgroup)
+        """Whether the kernel enforces the memory limit."""
         container = context.pod().containers[self.run.container_name]
         self._pre_stop = container.lifecycle.pre_stop
         self._termination = ContainerTermination(
@@ -128,7 +133,10 @@ class ContainerWorker:
         self._finish()
         self._context.node.client_commands.kill(self.run)
         steady_at = self._context.node.steady_time.now()
-        return self._context.exited_event(self.run, record, steady_at=steady_at)
+        exited = self._context.exited_event(self.run, record, steady_at=steady_at)
+        if self._cgroup:
+            await asyncio.to_thread(cgroups.remove_group, Path(self._cgroup))
+        return exited
 
     async def wait_exited(self) -> None:
         """Wait until no process of the run is left."""
@@ -151,7 +159,9 @@ class ContainerWorker:
     async def check_memory(self) -> None:
         """Kill the container if it uses more memory than its limit."""
         limit = oom.limit_of(self._context.pod().containers[self.run.container_name])
-        if limit is None or not await asyncio.to_thread(oom.is_over_limit, self._pids, limit):
+        if limit is None or self._is_memory_limited:
+            return
+        if not await asyncio.to_thread(oom.is_over_limit, self._pids, limit):
             return
         if not self._finished:
             oom.mark_oom_killed(self.run)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -9,14 +10,22 @@ from ..images.credentials import Keyring
 from ..images.manager import RunMode
 from ..images.puller import ImagePullingError, Pull
 from ..images.store import StoredImage
-from ..runtime import image_run
-from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait
+from ..runtime import cgroups, image_run
+from ..runtime.runs import (
+    ContainerProcess,
+    IsolationLevel,
+    JoinedProcess,
+    LaunchSpec,
+    RunDir,
+    start_and_wait,
+)
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
 from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
+from .handlers import HandlerError, enter_request
 from .image_spec import ImageSpecBuilder
 from .launch_spec import log_shows_port_in_use
 from .pull_secrets import pull_keyring
@@ -28,6 +37,10 @@ _MAX_PLANS = 10
 _PORT_IN_USE_MESSAGE = (
     "The log reports that a port is already in use. Pods run in the host's network: choose "
     "another port, or listen on the pod's own address (status.podIP), which is"
+)
+_NOT_SHARED_MESSAGE = (
+    "Container {} does not see the processes of {}: containers share no process namespace unless "
+    "the agent runs as root"
 )
 _PLACEHOLDER_MESSAGE = (
     "Container {}: image {} is not stored, and a placeholder runs instead of its program. "
@@ -147,7 +160,7 @@ class PodContainers:
         Raises:
             ContainerConfigError: as `start`, or the host changed in each attempt.
         """
-        message, images = "", self._context.node.images
+        message = ""
         image = await self._image_of(name)
         if image is not None:
             runs = self._context.pod_dir.runs(name)
@@ -155,7 +168,8 @@ class PodContainers:
         for _ in range(_MAX_PLANS):
             run = self._context.pod_dir.new_run(name)
             launch, error_message = self._build_launch_spec(run, volumes, image)
-            await asyncio.to_thread(images.prepare, run, launch)
+            launch = await self._with_target(name, launch)
+            await asyncio.to_thread(self._prepare, run, launch)
             pid = await start_and_wait(run)
             process = ContainerProcess(run, pid, clock=self._context.node.clock)
             record = run.exit_record()
@@ -163,6 +177,45 @@ class PodContainers:
                 return process, error_message
             message = (await process.wait()).message
         raise ContainerConfigError(f"the sandbox cannot be set up: {message}")
+
+    def _prepare(self, run: RunDir, launch: LaunchSpec) -> None:
+        """Create the control group of a run, and write its launch spec.
+
+        Raises:
+            ContainerConfigError: the group cannot be created.
+        """
+        node, pod = self._context.node, self._context.pod()
+        container = pod.containers[run.container_name]
+        files = cgroups.limits_of(container, max_processes=launch.max_processes)
+        name = f"{run.container_name}-{run.path.name}"
+        try:
+            group = cgroups.create(node.cgroups, pod.metadata.uid, name, files)
+        except OSError as error:
+            raise ContainerConfigError(f"cannot create its control group: {error}") from error
+        node.images.prepare(run, replace(launch, cgroup=group))
+
+    async def _with_target(self, name: str, launch: LaunchSpec) -> LaunchSpec:
+        """Return *launch* with the pid namespace of the target of an ephemeral container, if any.
+
+        Raises:
+            ContainerConfigError: the target does not run.
+        """
+        context = self._context
+        target = context.pod().containers[name].target_container_name
+        if not target or launch.isolation is IsolationLevel.PLAIN:
+            return launch
+        runs = context.pod_dir.runs(target)
+        try:
+            found = await enter_request(runs[-1], ()) if runs else None
+        except HandlerError:
+            found = None
+        if found is None or runs[-1].shim_pid() is None:
+            raise ContainerConfigError(f"the target container {target} is not running")
+        own = launch.ids.base is None or launch.isolation is not IsolationLevel.UNSHARE
+        if own or found["start"] is None:
+            context.record_event("NotShared", _NOT_SHARED_MESSAGE.format(name, target))
+            return launch
+        return replace(launch, joined=JoinedProcess(found["pid"], found["start"]))
 
     def _build_launch_spec(
         self, run: RunDir, volumes: PodVolumes, image: StoredImage | None

@@ -1,4 +1,4 @@
-"""Handlers of hooks and probes: exec, httpGet, tcpSocket, sleep."""
+"""Handlers of hooks and probes: exec, httpGet, tcpSocket, grpc, sleep."""
 
 import asyncio
 import json
@@ -17,6 +17,7 @@ from ....machinery.clock import Clock
 from ..runtime import nsenter, shim
 from ..runtime.runs import RUN_VARIABLE, IsolationLevel, RunDir
 from ..state.core_types import Container, HttpGetAction, LifecycleHandler
+from .grpc_health import GrpcHealthError, check_health
 
 _PROGRAM = Path(nsenter.__file__)
 _MAX_ERROR_LENGTH = 1024
@@ -54,6 +55,7 @@ async def run_handler(
     except (
         OSError,
         aiohttp.ClientError,
+        GrpcHealthError,
         ValueError,
     ) as error:  # ValueError: invalid host or header
         raise HandlerError(str(error)) from error
@@ -69,6 +71,8 @@ async def _run_action(handler: LifecycleHandler, target: HandlerTarget) -> None:
         port = _resolve_port(action.port, target.container)
         _, writer = await asyncio.open_connection(action.host or target.ip, port)
         writer.close()
+    elif handler.grpc is not None:
+        await check_health(target.ip, handler.grpc.port, handler.grpc.service)
     elif handler.sleep is not None:
         await target.clock.sleep(handler.sleep.seconds)
     else:
@@ -115,6 +119,8 @@ async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:
         "env": launch["env"],
         "cwd": launch["cwd"],
         "ids": ids,
+        "max_processes": launch.get("max_processes", 0),
+        "cgroup": launch.get("cgroup", ""),
         "pid": pid,
         "start": start,
     }

@@ -14,7 +14,13 @@ from ..state import hosts
 from ..state.core_types import Container
 from ..state.environment import PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts
-from .launch_spec import LaunchSpecBuilder, forbidden_mount, termination_message_mount
+from .launch_spec import (
+    LaunchSpecBuilder,
+    forbidden_mount,
+    max_processes,
+    stop_signal,
+    termination_message_mount,
+)
 
 _RESOLVER = "/etc/resolv.conf"
 
@@ -46,6 +52,8 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=node.allocatable
         )
         base = image_environment(image, found.home) | self._service_variables()
+        if container.tty:
+            base["TERM"] = "xterm"
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
@@ -69,6 +77,11 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             capabilities=rights.capabilities(container),
             steps=self._image_steps(container, run, mounts, owner=ids.owner(user.uid)),
             tmpfs_size=self._tmpfs_size(container),
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
+            stop_signal=stop_signal(container, image.process.stop_signal),
+            max_processes=max_processes(),
             error=mount_error,
             image=node.images.run_image(
                 image,

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
+from ..runtime.stop_signals import signal_number
 from ..state import hosts
 from ..state.core_types import Container, Pod, Service
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
@@ -34,6 +36,8 @@ _TMPFS_FRACTION = 8
 """Each tmpfs of a container without memory limit has the node's memory divided by this."""
 
 _MIN_TMPFS_SIZE = 1 << 20
+_PROCESS_LIMITS = ("threads-max", "pid_max")
+_PROCESS_FRACTION, _MIN_PROCESSES = 8, 1024
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _LOG_TAIL_BYTES = 16 * 1024
@@ -102,6 +106,8 @@ class LaunchSpecBuilder:
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
+            stop_signal=stop_signal(container),
+            max_processes=max_processes(),
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
@@ -150,7 +156,10 @@ class LaunchSpecBuilder:
             return shutil.which(program, path=env.get("PATH"))
 
         try:
-            return images.command_line(container.image, command, args, find=find), ""
+            argv = images.command_line(
+                container.image, command, args, find=find, interactive=container.stdin
+            )
+            return argv, ""
         except images.ProgramNotFoundError as error:
             # The start of the run fails, as with an image that lacks the program.
             return [*command, *args], str(error)
@@ -198,6 +207,30 @@ class LaunchSpecBuilder:
                 "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
+
+
+def max_processes() -> int:
+    """Return how many processes and threads one user of a container may have.
+
+    It is a fraction of those that the kernel supports, so that no container takes them all.
+    """
+    found = [int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in _PROCESS_LIMITS]
+    return max(min(found) // _PROCESS_FRACTION, _MIN_PROCESSES)
+
+
+def stop_signal(container: Container, default: str | None = None) -> int:
+    """Return the signal that stops the container: its own, *default*, or SIGTERM.
+
+    Raises:
+        ContainerConfigError: there is no such signal.
+    """
+    name = container.lifecycle.stop_signal
+    if not name:
+        return signal_number(default or "SIGTERM") or signal.SIGTERM
+    number = signal_number(name)
+    if number is None:
+        raise ContainerConfigError(f"container {container.name}: unknown stopSignal {name!r}")
+    return number
 
 
 def forbidden_mount(container: Container) -> str:

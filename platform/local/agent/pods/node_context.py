@@ -15,6 +15,7 @@ from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
 from ..images.manager import ImageManager
+from ..runtime.cgroups import CgroupReport
 from ..runtime.ids import IdMode, Ids, allocate_range
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
@@ -146,6 +147,7 @@ class NodeContext:
     """Sub-paths can be mounted safely (`IsolationReport.safe_paths`)."""
 
     images: ImageManager
+    cgroups: CgroupReport
     allocatable: ResourceList
     hosts_files: HostsFileManager
     services: Callable[[str], Iterable[Service]]

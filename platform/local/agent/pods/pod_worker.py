@@ -31,6 +31,7 @@ from .node_context import NodeContext
 from .pod_setup import PodSetup
 from .records import PodDir
 from .status_manager import PodStatusManager, confirm_deletion
+from .storage_limits import EVICTED, GRACE_PERIOD
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class PodWorker:
         old, self.pod = self.pod, pod
         self._setup.pod_changed(old)
         self._publish_peer()
+        if old.unready_gates != pod.unready_gates and not self._deleted and not self._suspended:
+            self._status_manager.mark_dirty(promptly=True)
         if pod.metadata.deletion_timestamp is not None:
             self._events.append(
                 PodTermination(at=self._deleted_at(pod), grace_period=pod.grace_period)
@@ -101,6 +104,17 @@ class PodWorker:
         self._deleted = True
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
+
+    def evict(self, message: str) -> None:
+        """Terminate the pod, unless it is terminating already: it exceeds a limit."""
+        if self.state.termination is not None or self._finished:
+            return
+        self._context.record_event(EVICTED, message)
+        self._enqueue(
+            PodTermination(
+                at=self._time.now(), grace_period=GRACE_PERIOD, reason=EVICTED, message=message
+            )
+        )
 
     def _enqueue(self, event: Event) -> None:
         self._events.append(event)
@@ -186,7 +200,8 @@ class PodWorker:
             self._node.hosts_files.set(peer, self.pod_dir.path / "hosts")
 
     def _is_ready(self) -> bool:
-        return all(self.state.of(c.name).ready for c in self.pod.spec.containers)
+        ready = all(self.state.of(c.name).ready for c in self.pod.spec.containers)
+        return ready and not self.pod.unready_gates
 
     async def _wait(self, wake_at: datetime | None) -> None:
         waits = self._setup.pending_backoffs

@@ -4,7 +4,7 @@ Results are reported as events of `status`; `pod_actions` decides what follows f
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -67,8 +67,6 @@ class Prober:
         *started*: hook and startup probe succeeded under an earlier agent.
         """
         container = self.target.container
-        if any(probe.grpc for probe in self._probes()):
-            self.record_event("ProbeSkipped", "gRPC probes are not supported, and count as passed")
         if not started:
             if not await self._run_startup():
                 return
@@ -79,10 +77,6 @@ class Prober:
                 group.create_task(self._run_readiness(container.readiness_probe))
             if container.liveness_probe:
                 group.create_task(self._run_liveness(container.liveness_probe))
-
-    def _probes(self) -> Iterator[Probe]:
-        one = self.target.container
-        yield from filter(None, (one.startup_probe, one.liveness_probe, one.readiness_probe))
 
     async def _run_startup(self) -> bool:
         """Run the postStart hook, then the startup probe; return whether both succeeded."""
@@ -132,8 +126,6 @@ class Prober:
             await self._sleep(probe.period_seconds)
 
     async def _probe_once(self, probe: Probe, kind: str) -> bool:
-        if probe.grpc is not None:
-            return True
         try:
             await run_handler(probe, self.target, timeout=probe.timeout_seconds)
         except HandlerError as error:

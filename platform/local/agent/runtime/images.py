@@ -28,6 +28,9 @@ class ImageProfile:
     default_command: tuple[str, ...] = RUN_FOREVER
     """Runs if the pod has neither command nor arguments."""
 
+    interactive_command: tuple[str, ...] = ()
+    """Runs instead if the container has an input, and the machine this program."""
+
     runs_args: bool = False
     """Whether the image has no entry point, so that the pod's arguments are the command."""
 
@@ -36,14 +39,27 @@ class ImageProfile:
 
 
 _SHELL_IMAGES = (
-    "busybox", "alpine", "ubuntu", "debian", "centos", "fedora", "rockylinux", "bash",
-    "python", "golang", "node", "perl", "ruby", "openjdk", "hello-world",
-)  # fmt: skip
+    "busybox",
+    "alpine",
+    "ubuntu",
+    "debian",
+    "centos",
+    "fedora",
+    "rockylinux",
+    "bash",
+    "golang",
+)
+_LANGUAGE_IMAGES = ("python", "node", "perl", "ruby", "openjdk", "hello-world")
 
 PROFILES: tuple[ImageProfile, ...] = (
     *(
-        ImageProfile(pattern=name, default_command=EXIT_IMMEDIATELY, runs_args=True)
-        for name in _SHELL_IMAGES
+        ImageProfile(
+            pattern=name,
+            default_command=EXIT_IMMEDIATELY,
+            interactive_command=("sh",) if name in _SHELL_IMAGES else (),
+            runs_args=True,
+        )
+        for name in (*_SHELL_IMAGES, *_LANGUAGE_IMAGES)
     ),
     ImageProfile(pattern="nginx*", servers=("nginx",)),
     ImageProfile(pattern="httpd*", servers=("httpd", "httpd-foreground")),
@@ -87,17 +103,20 @@ def command_line(
     args: Sequence[str],
     *,
     find: Callable[[str], str | None],
+    interactive: bool = False,
 ) -> tuple[str, ...]:
     """Return the command that runs for the container.
 
-    *find* returns the path of a program inside the container, or ``None``.
+    *find* returns the path of a program inside the container, or ``None``. *interactive*: the
+    container has an input.
 
     Raises:
         ProgramNotFoundError: the machine lacks the pod's command.
     """
     profile = profile_of(image)
     if not command and not args:
-        return profile.default_command
+        shell = profile.interactive_command
+        return shell if interactive and shell and find(shell[0]) else profile.default_command
     if not command and not profile.runs_args:
         return RUN_FOREVER
     argv = (*command, *args)

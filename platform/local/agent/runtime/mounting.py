@@ -237,6 +237,15 @@ def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
         write_proc_file("/proc/self/uid_map", f"{inner[0]} {uid} 1")
 
 
+def set_namespaces(process: int, namespaces: int) -> None:
+    """Enter *namespaces* of a process, which is open as a pidfd.
+
+    Raises:
+        CannotStartError: it has exited, or the kernel does not permit it.
+    """
+    check_syscall(_LIBC.setns(process, namespaces), "setns")
+
+
 def drops_groups() -> bool:
     """Return whether containers are free of this process's supplementary groups."""
     child = os.fork()

@@ -23,11 +23,11 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 if __package__:
     from . import mounting
-    from .shim import start_time
+    from .shim import enter_cgroup, limit_processes, start_time
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import mounting  # type: ignore[import-not-found, no-redef]
-    from shim import start_time  # type: ignore[import-not-found, no-redef]
+    from shim import enter_cgroup, limit_processes, start_time  # type: ignore[import-not-found, no-redef]
 
 CANNOT_RUN = 126
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -55,6 +55,8 @@ def main() -> int:
     if child == 0:
         errors = 2 if stdio is None else os.dup(1)
         try:
+            if request.get("cgroup"):
+                enter_cgroup(request["cgroup"])
             if container:
                 container.enter()
             else:
@@ -164,6 +166,8 @@ def _execute(request: dict) -> None:  # type: ignore[type-arg]
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o022)
+    if request["pid"]:
+        limit_processes(request.get("max_processes", 0))
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())

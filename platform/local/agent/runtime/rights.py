@@ -23,6 +23,10 @@ _CAPABILITIES = {
 _HOST_CAPABILITIES = frozenset({"NET_BIND_SERVICE", "NET_RAW", "MKNOD", "AUDIT_WRITE"})
 """Capabilities without effect in a user namespace: they concern resources of the host."""
 
+_DEBUGGER_CAPABILITIES = frozenset({"SYS_PTRACE"})
+"""Capabilities without which ephemeral containers start nevertheless: kubectl debug adds it by
+default, and processes of the same user can be traced without it."""
+
 
 def capabilities(container: Container) -> frozenset[int]:
     """Return the capabilities of a container: the defaults without the dropped ones."""
@@ -62,7 +66,10 @@ def check_security_context(
         unsupported = f"user and group must be below {ID_RANGE_SIZE}, the number of a pod's ids"
     elif id_mode is IdMode.SWITCHED and user.is_requested and user.uid == 0:
         unsupported = "running as root needs a user namespace, which this machine does not permit"
-    unsupported = unsupported or next(_denied_capabilities(container, id_mode, isolation), None)
+    ephemeral = container in pod.spec.ephemeral_containers
+    ignored = _DEBUGGER_CAPABILITIES if ephemeral else frozenset[str]()
+    denied = _denied_capabilities(container, id_mode, isolation, ignored)
+    unsupported = unsupported or next(denied, None)
     if unsupported:
         raise ContainerConfigError(
             f"container {container.name}: unsupported security context: {unsupported}"
@@ -90,9 +97,9 @@ def _unsupported_without_sandbox(pod: Pod, container: Container, agent_uid: int)
 
 
 def _denied_capabilities(
-    container: Container, id_mode: IdMode, isolation: IsolationLevel
+    container: Container, id_mode: IdMode, isolation: IsolationLevel, ignored: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the privileges over the host, which no container gets."""
+    """Yield the privileges over the host, which no container gets, but for *ignored* ones."""
     context = container.security_context
     if context.privileged:
         yield "privileged"
@@ -102,7 +109,7 @@ def _denied_capabilities(
         set(_CAPABILITIES) - _HOST_CAPABILITIES if _has_id_range(id_mode, isolation) else set()
     )
     for name in map(_normalize, context.capabilities.add):
-        if name not in granted:
+        if name not in granted and name not in ignored:
             yield f"the capability {name}"
 
 

@@ -9,7 +9,7 @@ recover each run after a kill at any point, and none runs more than once:
 * a claim, no process, an exit record: it exited without an agent.
 * a claim, no process, no exit record: lost; its remaining processes are killed.
 
-CPU limits are not enforced: that needs cgroups, and so privileges. `oom` enforces memory limits.
+`cgroups` enforces limits of CPU and memory where it can; elsewhere `oom` enforces those of memory.
 Core dumps are disabled.
 """
 
@@ -71,11 +71,20 @@ class RunClaim(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+class JoinedProcess(msgspec.Struct, frozen=True):
+    """The first process of a container, by id and start time (`shim.start_time`)."""
+
+    pid: int
+    start: int
+
+
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """The command and the image in `launch.json`."""
+    """The command and other parts of `launch.json`."""
 
     argv: tuple[str, ...] = ()
     image: RunImage | None = None
+    joined: JoinedProcess | None = None
+    cgroup: str = ""
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
@@ -123,6 +132,18 @@ class LaunchSpec:
     """Whether the input ends when the first client that uses it disconnects."""
 
     tty: bool = False
+    stop_signal: int = signal.SIGTERM
+    """The signal that asks the program to stop."""
+
+    max_processes: int = 0
+    """Processes and threads of each user of a container in a sandbox; 0: without a limit."""
+
+    cgroup: str = ""
+    """Path of the control group of its processes; empty for that of the agent."""
+
+    joined: JoinedProcess | None = None
+    """A process of another container of the pod whose pid namespace the container joins, at the
+    level `UNSHARE`, with ids of its own."""
 
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
@@ -153,6 +174,9 @@ class RunDir:
             "stdin": spec.stdin,
             "stdin_once": spec.stdin_once,
             "tty": spec.tty,
+            "stop_signal": spec.stop_signal,
+            "max_processes": spec.max_processes,
+            "cgroup": spec.cgroup,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,
@@ -166,6 +190,8 @@ class RunDir:
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
             content |= _bubblewrap(spec, str(root))
+        if spec.joined is not None:
+            content["joined"] = msgspec.to_builtins(spec.joined)
         if spec.image is not None:
             image_run.prepare(self.path)
             writable = str(self.path / image_run.WRITABLE)
@@ -215,6 +241,18 @@ class RunDir:
         """Return the command of the run; empty without `launch.json`."""
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.argv if launch else ()
+
+    @property
+    def cgroup(self) -> str:
+        """Path of the control group of its processes; empty for that of the agent."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.cgroup if launch else ""
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether its processes are in the pid namespace of another container."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch is not None and launch.joined is not None
 
     def image(self) -> RunImage | None:
         """Return the image of the run, if it runs one."""
@@ -375,7 +413,7 @@ class ContainerProcess:
         return collect_exit(self.run_dir)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the main process."""
+        """Ask the main process to stop, by SIGTERM or the signal of its container."""
         self._signal(signal.SIGTERM)
 
     async def kill(self) -> None:
@@ -406,9 +444,15 @@ class ContainerProcess:
 
 
 def collect_exit(run_dir: RunDir) -> ExitRecord:
-    """Return the exit record of a run without a shim; kill what is left of a run without one."""
+    """Return the exit record of a run without a shim; kill what is left of a run without one.
+
+    Processes in the pid namespace of another container may also be left of a run with one: the
+    first process of that container adopts them.
+    """
     record = run_dir.exit_record()
     if record is not None:
+        if run_dir.has_joined:
+            kill_tagged(run_dir.name)
         return record
     kill_tagged(run_dir.name)
     return lost_exit_record(run_dir)

@@ -47,6 +47,9 @@ START_ERROR = "StartError"
 HOST_CHANGED = "HostChanged"
 """Reason of the exit record of a run that did not start because its plan was outdated."""
 
+_INIT_FIELDS = ("argv", "env", "cwd", "tty", "stop_signal", "max_processes")
+"""Entries of `launch.json` that the init of a sandbox has."""
+
 _OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
 """Prefixes of what the child reports: it is this program's; the plan is outdated."""
 
@@ -104,6 +107,8 @@ class ShimRun:
         self.host_changed = False
         self.started = 0.0
         self.pending: list[int] = []
+        self.stop_signal = int(signal.SIGTERM)
+        """What the target gets to stop: the init of a sandbox passes another signal on itself."""
         self.outputs: dict[int, LogWriter] = {}
         self.attached: Any = None
         """The `AttachServer` of a container with an input or a terminal."""
@@ -154,11 +159,11 @@ class ShimRun:
         source, outputs, command_ends = self._open_streams(launch)
         failed_read, failed_write = os.pipe()
         info_read, info_write = os.pipe()
-        level, ids = launch["level"], launch["ids"]
-        if level == "unshare" and ids["base"] is None:
-            mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
-        elif level == "unshare":
-            mounting.unshare(mounting.NEW_PID)
+        level = launch["level"]
+        if level == "plain":
+            self.stop_signal = launch["stop_signal"]
+        if level == "unshare":
+            _enter_pid_namespace(launch)
         self.main = self.target = os.fork()
         if self.main == 0:
             own = [*outputs, *(self.attached.descriptors if self.attached else [])]
@@ -249,7 +254,7 @@ class ShimRun:
                 if number == signal.SIGUSR1:
                     self._kill_main()
                 else:
-                    os.kill(self.target, number)
+                    os.kill(self.target, self.stop_signal)
             except ProcessLookupError:
                 return  # it has exited; `_reap` collects its status
 
@@ -318,6 +323,36 @@ class ShimRun:
                 return
 
 
+def _enter_pid_namespace(launch: dict) -> None:  # type: ignore[type-arg]
+    """Put children of this process into a pid namespace, a new one or that of another container.
+
+    Raises:
+        CannotStartError: the kernel does not permit it, or the other container has exited.
+    """
+    ids = launch["ids"]
+    if ids["base"] is None:
+        mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
+    elif "joined" in launch:
+        launch["joined"]["fd"] = _join_pid_namespace(launch["joined"])
+    else:
+        mounting.unshare(mounting.NEW_PID)
+
+
+def _join_pid_namespace(joined: dict) -> int:  # type: ignore[type-arg]
+    """Put children of this process into the pid namespace of another; return its descriptor.
+
+    Raises:
+        CannotStartError: that process has exited.
+    """
+    process = None
+    if start_time(joined["pid"]) is not None:
+        process = os.pidfd_open(joined["pid"])
+    if process is None or start_time(joined["pid"]) != joined["start"]:
+        raise CannotStartError("the target container has exited")
+    mounting.set_namespaces(process, mounting.NEW_PID)
+    return process
+
+
 def _run_child(
     launch: dict,  # type: ignore[type-arg]
     streams: tuple[int, ...],
@@ -328,6 +363,8 @@ def _run_child(
     try:
         os.setsid()
         _reset_signals()
+        if launch.get("cgroup"):
+            enter_cgroup(launch["cgroup"])
         errors = os.dup(2)
         for end, number in zip(streams, range(3), strict=True):
             os.dup2(end, number)
@@ -393,41 +430,71 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     else:
         os.chdir("/")  # moves to the new root together with this process's root
         enter_root = fork_helper(lambda: mounting.pivot_root(root))
-        if ids["namespace"]:
+        if ids["namespace"] and "joined" in launch:
+            # Else no process of one container could trace those of the other.
+            mounting.set_namespaces(launch["joined"]["fd"], mounting.NEW_USER)
+        elif ids["namespace"]:
             mounting.enter_id_range(ids["base"])
+        if "joined" in launch:
+            os.close(launch["joined"]["fd"])
         mounting.drop_privileges(ids, ids["capabilities"])
         if not enter_root():
             raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
-    run_init(launch["argv"], launch["env"], launch["cwd"], failed, launch.get("tty", False))
+    run_init(launch, failed)
 
 
 def _set_controlling_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int, tty: bool) -> None:
-    """Run as process 1: start *argv*, forward SIGTERM, reap, exit with the child's exit code."""
+def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
+    """Run as process 1: start the program, forward SIGTERM, reap, exit with its exit code."""
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            if tty:
+            if launch["tty"]:
                 _set_controlling_terminal()
-            os.makedirs(cwd, exist_ok=True)
-            os.chdir(cwd)
+            # In the pid namespace of another container, it would outlive this process.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            os.makedirs(launch["cwd"], exist_ok=True)
+            os.chdir(launch["cwd"])
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            execute(argv, env)
+            limit_processes(launch["max_processes"])
+            execute(launch["argv"], launch["env"])
         except BaseException as error:
             _report_failure(failed, error)
         os._exit(CANNOT_START)
     os.close(failed)
-    signal.signal(signal.SIGTERM, lambda number, _: _forward_signal(child, number))
+    signal.signal(signal.SIGTERM, lambda *_: _forward_signal(child, launch["stop_signal"]))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while True:
         pid, status = os.wait()
         if pid == child:
             os._exit(exit_code(status))
+
+
+def enter_cgroup(group: str) -> None:
+    """Move this process to a control group.
+
+    Raises:
+        OSError: that is not permitted, or the group does not exist.
+    """
+    descriptor = os.open(os.path.join(group, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
+
+
+def limit_processes(number: int) -> None:
+    """Limit the processes and threads of this user, unless *number* is 0.
+
+    In a user namespace only those in it count, so it must be entered before.
+    """
+    if number:
+        resource.setrlimit(resource.RLIMIT_NPROC, (number, number))
 
 
 def execute(argv: list[str], env: dict[str, str]) -> None:
@@ -458,8 +525,8 @@ def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None: 
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
     if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
-    tty = launch.get("tty", False)
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, stderr, tty])
+    passed = {name: launch[name] for name in _INIT_FIELDS}
+    inner = json.dumps([passed, failed, stderr])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
@@ -486,14 +553,14 @@ def init_main(descriptor: int) -> None:
     all capabilities, and the container runs as the same user, which is not root of the host.
     """
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed, stderr, tty = json.load(file)
+        launch, failed, stderr = json.load(file)
     os.dup2(stderr, 2)
     os.close(stderr)
     os.set_inheritable(failed, False)
     os.write(failed, _OWN_MARK.encode())
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container runs as the same user
-    run_init(argv, env, cwd, failed, tty)
+    run_init(launch, failed)
 
 
 def exit_code(status: int) -> int:

@@ -126,7 +126,10 @@ class SleepAction(ApiStruct, frozen=True):
 
 
 class GrpcAction(ApiStruct, frozen=True):
-    """A call of the gRPC health service, which this agent does not support."""
+    """A call of the gRPC health service."""
+
+    port: int = 0
+    service: str = ""
 
 
 class LifecycleHandler(ApiStruct, frozen=True):
@@ -151,10 +154,34 @@ class Probe(LifecycleHandler, frozen=True):
 
 
 class Lifecycle(ApiStruct, frozen=True):
-    """Hooks of a container."""
+    """Hooks of a container, and the signal that stops it."""
 
     post_start: LifecycleHandler | None = None
     pre_stop: LifecycleHandler | None = None
+    stop_signal: str = ""
+
+
+class ExitCodes(ApiStruct, frozen=True):
+    """Exit codes that a rule applies to: those in *values*, or all others."""
+
+    operator: str = ""
+    values: tuple[int, ...] = ()
+
+
+RESTART = "Restart"
+"""The action of a rule that restarts the container."""
+
+
+class RestartRule(ApiStruct, frozen=True):
+    """A rule that precedes the restart policy of a container."""
+
+    action: str = ""
+    exit_codes: ExitCodes = ExitCodes()
+
+    def applies_to(self, code: int) -> bool:
+        """Return whether the rule applies to an exit with *code*."""
+        is_listed = code in self.exit_codes.values
+        return is_listed if self.exit_codes.operator == "In" else not is_listed
 
 
 class ContainerPort(ApiStruct, frozen=True):
@@ -184,11 +211,14 @@ class Container(ApiStruct, frozen=True):
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     restart_policy: str = ""
+    restart_policy_rules: tuple[RestartRule, ...] = ()
     termination_message_path: str = ""
     termination_message_policy: str = ""
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
+    target_container_name: str = ""
+    """Of an ephemeral container: the container whose processes it sees, if any."""
 
     @property
     def is_sidecar(self) -> bool:
@@ -272,6 +302,7 @@ class EmptyDirSource(ApiStruct, frozen=True):
     """A directory that exists as long as the pod."""
 
     medium: str = ""
+    size_limit: str | int | float | None = None
 
 
 class Volume(ApiStruct, frozen=True):
@@ -292,6 +323,12 @@ class HostAlias(ApiStruct, frozen=True):
 
     ip: str = ""
     hostnames: tuple[str, ...] = ()
+
+
+class ReadinessGate(ApiStruct, frozen=True):
+    """A condition that others set, and that a ready pod has."""
+
+    condition_type: str = ""
 
 
 class ObjectName(ApiStruct, frozen=True):
@@ -319,8 +356,10 @@ class PodSpec(ApiStruct, frozen=True):
     security_context: SecurityContext = SecurityContext()
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     image_pull_secrets: tuple[ObjectName, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
@@ -371,11 +410,13 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
 
     @property
     def all_container_statuses(self) -> tuple[ContainerStatus, ...]:
         """The statuses of all containers, init containers first."""
-        return (*self.init_container_statuses, *self.container_statuses)
+        own = (*self.init_container_statuses, *self.container_statuses)
+        return (*own, *self.ephemeral_container_statuses)
 
 
 class Pod(ApiStruct, frozen=True, dict=True):
@@ -398,15 +439,31 @@ class Pod(ApiStruct, frozen=True, dict=True):
     @cached_property
     def containers(self) -> dict[str, Container]:
         """All containers by name, init containers first."""
-        return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
+        spec = self.spec
+        every = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
+        return {c.name: c for c in every}
+
+    @property
+    def unready_gates(self) -> tuple[str, ...]:
+        """Why readiness gates keep the pod from being ready, as kubelets report it."""
+        known = {each.type: each.status for each in self.status.conditions}
+        kinds = [gate.condition_type for gate in self.spec.readiness_gates]
+        return tuple(
+            f'the status of pod readiness gate "{kind}" is not "True", but {known[kind]}'
+            if kind in known
+            else f'corresponding condition of pod readiness gate "{kind}" does not exist.'
+            for kind in kinds
+            if known.get(kind) != "True"
+        )
 
     @property
     def stop_order(self) -> tuple[tuple[str, ...], ...]:
-        """The containers in the stages in which they stop: main ones together, then sidecars.
+        """The containers in the stages in which they stop: all but sidecars, then sidecars.
 
         Sidecars (with the other init containers) stop one by one, the last one first.
         """
-        mains = tuple(c.name for c in self.spec.containers)
+        first = (*self.spec.containers, *self.spec.ephemeral_containers)
+        mains = tuple(c.name for c in first)
         return (mains, *((c.name,) for c in reversed(self.spec.init_containers)))
 
     @property

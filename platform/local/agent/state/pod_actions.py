@@ -117,7 +117,11 @@ def _active_deadline(pod: Pod, state: PodState) -> datetime | None:
 
 
 def _startable_containers(pod: Pod, state: PodState) -> Iterator[Container]:
-    """Yield started sidecars and the next init container, or else sidecars and main containers."""
+    """Yield ephemeral containers, started sidecars, and the next init container or the main ones.
+
+    Ephemeral containers start at any time, also to debug an init container.
+    """
+    yield from pod.spec.ephemeral_containers
     for container in pod.spec.init_containers:
         done = is_init_complete(container, state.of(container.name))
         if container.is_sidecar or not done:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....model import times
 from ....model.pod import FINISHED, PodPhase
-from .core_types import Container, Pod
+from .core_types import RESTART, Container, Pod
 
 PLACEHOLDER = "batholith.io/Placeholder"
 """Condition of a pod in which a container runs a placeholder instead of its image's program."""
@@ -332,14 +332,17 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
 
 
 def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> bool:
-    """Return whether the restart policy restarts *container* after *last_exit*."""
-    if container.is_sidecar:
+    """Return whether the rules or the policy of *container*, or the pod's, restart it."""
+    if container in pod.spec.ephemeral_containers:
+        return False
+    rules = (each for each in container.restart_policy_rules if each.applies_to(last_exit.code))
+    rule = next(rules, None)
+    if rule is not None and rule.action == RESTART:
         return True
-    if container in pod.spec.init_containers:
-        return last_exit.code != 0 and pod.spec.restart_policy != "Never"
-    if pod.spec.restart_policy == "Always":
-        return True
-    return pod.spec.restart_policy == "OnFailure" and last_exit.code != 0
+    policy = container.restart_policy or pod.spec.restart_policy
+    if container in pod.spec.init_containers and not container.is_sidecar:
+        return last_exit.code != 0 and policy != "Never"
+    return policy == "Always" or (policy == "OnFailure" and last_exit.code != 0)
 
 
 def is_init_complete(container: Container, state: ContainerState) -> bool:
@@ -409,6 +412,8 @@ def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> di
     }
     if pod.spec.init_containers:
         status["initContainerStatuses"] = [renderer.container(c) for c in pod.spec.init_containers]
+    if ephemeral := pod.spec.ephemeral_containers:
+        status["ephemeralContainerStatuses"] = [renderer.ephemeral_container(c) for c in ephemeral]
     if state.started_at:
         status["startTime"] = format_time(state.started_at)
     if state.host_ip:
@@ -444,6 +449,8 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     elif phase is PodPhase.FAILED:
         reason, message = "PodFailed", ""
     ready = not unready and not waiting
+    gates = pod.unready_gates if ready else ()
+    unmet = ("ReadinessGatesNotReady", ", ".join(gates)) if gates else (reason, message)
     done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
     placeholders = [c for c in pod.containers.values() if state.of(c.name).placeholder]
@@ -451,13 +458,18 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     not_run = f"images are not stored, and no program was run for: {named}"
     return [
         condition("PodScheduled", True),  # a pod that was created with its node has none
+        *(
+            [condition("DisruptionTarget", True, "TerminationByKubelet", state.termination.message)]
+            if state.termination and state.termination.reason == "Evicted"
+            else ()
+        ),
         *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)
         if not waiting
         else condition("Initialized", False, "ContainersNotInitialized", incomplete),
         condition("ContainersReady", ready, *(() if ready else (reason, message))),
-        condition("Ready", ready, *(() if ready else (reason, message))),
+        condition("Ready", ready and not gates, *(unmet if gates or not ready else ())),
     ]
 
 
@@ -488,6 +500,12 @@ class _ContainerRenderer:
             "state": now,
             "lastState": last,
         }
+
+    def ephemeral_container(self, container: Container) -> dict[str, Any]:
+        """Return one entry of ``ephemeralContainerStatuses``: as kubelets, never ready."""
+        found = self.container(container)
+        del found["started"]
+        return {**found, "ready": False}
 
     def _states(
         self, container: Container, state: ContainerState
@@ -531,7 +549,8 @@ class _ContainerRenderer:
             return {
                 "waiting": {"reason": state.start_failure[0], "message": state.start_failure[1]}
             }
-        later = container in self.pod.spec.containers and self.pod.spec.init_containers
+        initial = self.pod.spec.init_containers
+        later = initial and container not in initial
         return {"waiting": {"reason": "PodInitializing" if later else "ContainerCreating"}}
 
 

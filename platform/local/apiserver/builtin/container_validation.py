@@ -11,6 +11,7 @@ from ..errors.fields import (
     invalid,
     not_supported,
     required,
+    too_many,
 )
 from .enums import PROBES, PROTOCOLS, PULL_POLICIES
 from .resource_validation import validate_resources
@@ -33,6 +34,18 @@ _PROBE_NUMBERS = (
     "failureThreshold",
 )
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+_STOP_SIGNALS = (
+    "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL",
+    "SIGINT", "SIGIO", "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT",
+    "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP", "SIGTTIN",
+    "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ",
+    "SIGRTMIN", "SIGRTMAX",
+    *(f"SIGRTMIN+{number}" for number in range(1, 16)),
+    *(f"SIGRTMAX-{number}" for number in range(1, 15)),
+)  # fmt: skip
+_MAX_RULES, _MAX_EXIT_CODES = 20, 255
+_RULE_ACTIONS = ("Restart", "RestartAllContainers")
+_CODE_OPERATORS = ("In", "NotIn")
 _LAST_PORT = 65535
 _LAST_ID = 2**31 - 1
 _MAX_PORT_NAME_LENGTH = 15
@@ -67,6 +80,8 @@ def validate_container(
 
 
 def _validate_enums(container: Json, path: str, errors: list[FieldError]) -> None:
+    if rules := container.get("restartPolicyRules"):
+        _validate_restart_rules(container, rules, path, errors)
     for key, allowed in (
         ("imagePullPolicy", PULL_POLICIES),
         ("terminationMessagePolicy", _MESSAGE_POLICIES),
@@ -77,11 +92,38 @@ def _validate_enums(container: Json, path: str, errors: list[FieldError]) -> Non
             errors.append(not_supported(f"{path}.{key}", value, allowed))
 
 
+def _validate_restart_rules(
+    container: Json, rules: list[Json], path: str, errors: list[FieldError]
+) -> None:
+    if not container.get("restartPolicy"):
+        text = "must specify restartPolicy when restart rules are used"
+        errors.append(required(f"{path}.restartPolicy", text))
+    field_path = f"{path}.restartPolicyRules"
+    if len(rules) > _MAX_RULES:
+        errors.append(too_many(field_path, len(rules), _MAX_RULES))
+    for index, rule in enumerate(rules):
+        where = f"{field_path}[{index}]"
+        if (action := rule.get("action")) not in _RULE_ACTIONS:
+            errors.append(not_supported(f"{where}.action", action or "", _RULE_ACTIONS))
+        codes = rule.get("exitCodes")
+        if codes is None:
+            errors.append(required(f"{where}.exitCodes", "must be specified"))
+            continue
+        if (operator := codes.get("operator")) not in _CODE_OPERATORS:
+            path_of = f"{where}.exitCodes.operator"
+            errors.append(not_supported(path_of, operator or "", _CODE_OPERATORS))
+        if len(codes.get("values") or ()) > _MAX_EXIT_CODES:
+            count = len(codes["values"])
+            errors.append(too_many(f"{where}.exitCodes.values", count, _MAX_EXIT_CODES))
+
+
 def validate_probes_and_hooks(
     container: Json, path: str, grace: int, errors: list[FieldError]
 ) -> None:
     """Validate probes and hooks; *grace* is the termination grace period in seconds."""
     for name, hook in container.get("lifecycle", {}).items():
+        if name == "stopSignal" and hook not in _STOP_SIGNALS:
+            errors.append(not_supported(f"{path}.lifecycle.{name}", hook, _STOP_SIGNALS))
         if isinstance(hook, dict):
             _validate_handler(hook, f"{path}.lifecycle.{name}", errors)
             seconds = hook.get("sleep", {}).get("seconds", 0)

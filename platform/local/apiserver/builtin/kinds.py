@@ -19,6 +19,7 @@ from ..kinds.groups import (
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import event_conversion
+from .pod_strategy import EPHEMERAL_CONTAINERS
 from .strategies import APPROVAL, BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
@@ -131,6 +132,12 @@ _CORE = (
         subresources=(
             "status",
             Subresource("binding", "Binding", _CREATE),
+            Subresource(
+                "ephemeralcontainers",
+                "Pod",
+                ("get", "patch", "update"),
+                strategy=EPHEMERAL_CONTAINERS,
+            ),
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
             Subresource("attach", "PodAttachOptions", _CONNECT, connects=True),

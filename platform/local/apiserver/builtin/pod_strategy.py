@@ -1,8 +1,10 @@
 """Validation of pod updates: few fields may change, because a kubelet runs the pod."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from ..errors.fields import FieldError, forbidden, invalid
+from ..errors.fields import FieldError, forbidden, invalid, quote
+from ..kinds.info import SubresourceStrategy
 from ..kinds.metadata import validate_annotations
 from .pod_validation import validate_pod_spec
 
@@ -34,6 +36,33 @@ def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
         # Unchanged specs are not validated again: status updates are most of the traffic.
         return validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
     return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
+
+
+def _keep_all_but_ephemeral_containers(pod: Json, old: Json) -> None:
+    containers = pod.get("spec", {}).get("ephemeralContainers")
+    pod["spec"] = {key: old["spec"][key] for key in old["spec"] if key != "ephemeralContainers"}
+    if containers:
+        pod["spec"]["ephemeralContainers"] = containers
+
+
+def _validate_ephemeral_containers_update(pod: Json, old: Json) -> list[FieldError]:
+    return [*validate_pod_spec(pod["spec"], "spec"), *_changed_ephemeral_containers(pod, old)]
+
+
+def _changed_ephemeral_containers(pod: Json, old: Json) -> Iterator[FieldError]:
+    path = "spec.ephemeralContainers"
+    by_name = {each.get("name"): each for each in pod["spec"].get("ephemeralContainers", ())}
+    for before in old["spec"].get("ephemeralContainers", ()):
+        found, name = by_name.get(before["name"]), quote(before["name"])
+        if found is None:
+            yield forbidden(path, f"existing ephemeral containers {name} may not be removed\n")
+        elif found != before:
+            yield forbidden(path, f"existing ephemeral containers {name} may not be changed\n")
+
+
+EPHEMERAL_CONTAINERS = SubresourceStrategy(
+    _keep_all_but_ephemeral_containers, _validate_ephemeral_containers_update
+)
 
 
 def _validate_create(pod: Json) -> list[FieldError]:
@@ -89,9 +118,7 @@ def _immutable_fields(spec: Json, old: Json) -> Json:
     rest = {key: value for key, value in spec.items() if key not in apart}
     for name in _CONTAINER_LISTS:
         rest[name] = [{**container, "image": ""} for container in spec.get(name) or ()]
-    # Lists that may only grow, one of them only at its end.
-    length = len(old.get("ephemeralContainers", ()))
-    rest["ephemeralContainers"] = spec.get("ephemeralContainers", [])[:length]
+    # A list that may only grow.
     kept = spec.get("tolerations", [])
     rest["tolerations"] = [each for each in old.get("tolerations", ()) if each in kept]
     if rest.get("terminationGracePeriodSeconds") == 1 and old["terminationGracePeriodSeconds"] < 0:

@@ -11,6 +11,7 @@ from ..errors.fields import (
     duplicate,
     forbidden,
     invalid,
+    not_found,
     not_supported,
     required,
 )
@@ -35,6 +36,12 @@ _GROUP_CHANGES = ("Always", "OnRootMismatch")
 _GROUP_POLICIES = ("Merge", "Strict")
 _SYSTEMS = ("linux", "windows")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_NOT_EPHEMERAL = (
+    "lifecycle", "livenessProbe", "ports", "readinessProbe", "resizePolicy", "resources",
+    "restartPolicy", "restartPolicyRules", "startupProbe",
+)  # fmt: skip
+"""Fields of containers that ephemeral containers may not have."""
+
 _NAMES = (
     ("hostname", validation.dns1123_label_error),
     ("subdomain", validation.dns1123_label_error),
@@ -61,6 +68,8 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
             field_path = f"{path}.{kind}[{index}]"
             _validate_name(container.get("name"), f"{field_path}.name", seen, errors)
             validate_container(container, field_path, volumes, errors)
+    if "ephemeralContainers" in spec:
+        _validate_ephemeral(spec, f"{path}.ephemeralContainers", errors)
     _validate_probes_and_hooks(spec, path, errors)
     _validate_host_network(spec, path, errors)
     _validate_enums(spec, path, errors)
@@ -68,6 +77,29 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
     _validate_dns(spec, path, errors)
     validate_scheduling(spec, path, errors)
     return errors
+
+
+def _validate_ephemeral(spec: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate what ephemeral containers may have, and their targets."""
+    lists = ("containers", "initContainers")
+    others = {container.get("name") for name in lists for container in spec.get(name) or ()}
+    for index, container in enumerate(spec["ephemeralContainers"] or ()):
+        field_path = f"{path}[{index}]"
+        target = container.get("targetContainerName")
+        if target and target not in others:
+            errors.append(not_found(f"{field_path}.targetContainerName", target))
+        mounts = enumerate(container.get("volumeMounts", ()))
+        set_fields = [
+            *(f"{field_path}.{key}" for key in _NOT_EPHEMERAL if container.get(key)),
+            *(
+                f"{field_path}.volumeMounts[{number}].{key}"
+                for number, mount in mounts
+                for key in ("subPath", "subPathExpr")
+                if mount.get(key)
+            ),
+        ]
+        text = "cannot be set for an Ephemeral Container"
+        errors += [forbidden(each, text) for each in set_fields]
 
 
 def validate_template(template: Json, path: str) -> list[FieldError]:

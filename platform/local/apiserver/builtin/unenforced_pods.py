@@ -3,6 +3,7 @@
 The agent or the scheduler ignores them, or the scheduler does not schedule pods that have them.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -51,7 +52,6 @@ _POD = (
     UnenforcedField("hostPID", _OWN_NAMESPACES),
     UnenforcedField("hostnameOverride", "use spec.hostname"),
     UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
-    UnenforcedField("readinessGates", "a pod is ready when its containers are"),
     UnenforcedField("resourceClaims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("resources.claims", _NO_DEVICES),
     UnenforcedField("resources.limits", "only the limits of containers are enforced"),
@@ -74,7 +74,6 @@ _POD = (
     UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
     UnenforcedField("volumes[*].emptyDir.medium", "the directory is on the disk of the machine"),
-    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of directories is not limited"),
     UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
@@ -86,14 +85,11 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("lifecycle.stopSignal", "containers are stopped by SIGTERM", ("SIGTERM",)),
-    UnenforcedField("livenessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
-    UnenforcedField("readinessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
-    UnenforcedField("startupProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
     UnenforcedField("resizePolicy", "pods cannot be resized"),
     UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
-    UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
-    UnenforcedField("restartPolicyRules", "use spec.restartPolicy"),
+    UnenforcedField(
+        "restartPolicyRules[*].action", "containers are restarted one by one", ("Restart",)
+    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",
@@ -114,14 +110,24 @@ _CONTAINER = (
     UnenforcedField("volumeMounts[*].recursiveReadOnly", "use readOnly", ("Disabled",)),
 )
 
-_MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
-"""Fields of containers that have an effect for init containers."""
+_EPHEMERAL = (
+    *(row for row in _CONTAINER if row.path != "securityContext.capabilities.add"),
+    UnenforcedField(
+        "securityContext.capabilities.add",
+        "SYS_PTRACE is not given, and with other rights than those over the pod's own users the "
+        "container will not start",
+    ),
+)
+"""Fields of ephemeral containers."""
 
 _OFF_HOST = (
     UnenforcedField("ports[*].hostPort", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
     UnenforcedField("ports[*].hostIP", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
 )
 """Fields of containers that are defaults if the pod uses the host network."""
+
+
+_CONTAINER_LIST = re.compile("^(initContainers|ephemeralContainers)")
 
 
 @dataclass(slots=True)
@@ -148,8 +154,9 @@ def _with_prefix(prefix: str, rows: Iterable[UnenforcedField]) -> list[Unenforce
 
 _PLAIN = (
     *_POD,
-    *_with_prefix("containers", (*_CONTAINER, *_MAIN)),
+    *_with_prefix("containers", _CONTAINER),
     *_with_prefix("initContainers", _CONTAINER),
+    *_with_prefix("ephemeralContainers", _EPHEMERAL),
 )
 _ON_HOST_TREE = _tree(_PLAIN)
 _OFF_HOST_TREE = _tree(
@@ -178,7 +185,7 @@ def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple
             continue
         tree = _ON_HOST_TREE if spec.get("hostNetwork") is True else _OFF_HOST_TREE
         for found, row in _walk(tree, spec, path):
-            what = row.path.replace("initContainers", "containers"), row.effect
+            what = _CONTAINER_LIST.sub("containers", row.path), row.effect
             if what not in seen:
                 seen.add(what)
                 yield found, row.reason, row.effect

@@ -22,6 +22,17 @@ CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", 
 
 
 @dataclass(frozen=True, slots=True)
+class SubresourceStrategy:
+    """How a write of a subresource, whose body is the whole object, changes part of the object."""
+
+    prepare_for_update: Callable[[dict[str, Any], dict[str, Any]], None]
+    """Restores in the first object, from the second, what a write may not change in the spec."""
+
+    validate: Callable[[dict[str, Any], dict[str, Any]], list[FieldError]]
+    """Validates the first object as an update of the second."""
+
+
+@dataclass(frozen=True, slots=True)
 class Subresource:
     """A subresource of a kind."""
 
@@ -37,6 +48,9 @@ class Subresource:
 
     status_strategy: "RestStrategy | None" = None
     """How the status is written here, if it is another part of it than through ``status``."""
+
+    strategy: SubresourceStrategy | None = None
+    """Of one with the verbs of an object, but for the status."""
 
 
 def common_subresources(resource: Resource) -> dict[str, Subresource]:
@@ -300,6 +314,20 @@ class KindInfo:
             if (self.resource.group, self.resource.plural) == ("apps", "deployments"):
                 _restore(metadata, old["metadata"], "labels")
         self._status_strategy(subresource).prepare_for_update(obj, old)
+
+    def before_subresource_update(
+        self, obj: dict[str, Any], old: dict[str, Any], strategy: SubresourceStrategy
+    ) -> None:
+        """Keep everything that a write of a subresource may not change."""
+        sent = obj["metadata"]
+        for key in (*old, *obj):
+            if key != "spec":
+                _restore(obj, old, key)
+        obj["metadata"] = metadata = dict(old["metadata"])
+        for key in ("resourceVersion", "managedFields"):
+            _restore(metadata, sent, key)
+        strategy.prepare_for_update(obj, old)
+        self.update_generation(obj, old)
 
     def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         if self.generation == "never":

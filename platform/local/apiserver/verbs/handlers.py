@@ -56,7 +56,7 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
 _UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"ephemeralcontainers", "resize"}),
+    "pods": frozenset({"resize"}),
 }
 """Subresources of Kubernetes that are not supported, by plural."""
 
@@ -276,7 +276,7 @@ class Handlers:
                 if kind.custom
                 else path_not_found()
             )
-        if kind.writes_status(subresource):
+        if kind.writes_status(subresource) or kind.subresources[subresource].strategy is not None:
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:
                 raise method_not_allowed(kind.resource)

@@ -14,7 +14,7 @@ import msgspec
 from ....model import names
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
-from ..authorization.node_authorizer import node_of
+from ..builtin.unenforced import warnings_on_write
 from ..current_time import now
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
@@ -448,8 +448,11 @@ class Writer:
         taken = take_sent_entries(sent, obj["metadata"])
         if managed is None:
             managed = self._managed_after(write_request, entry, old=old, new=obj, sent=taken)
+        strategy = kind.subresources[subresource].strategy if subresource else None
         if of_status:
             kind.before_status_update(obj, old, subresource)
+        elif strategy is not None:
+            kind.before_subresource_update(obj, old, strategy)
         else:
             kind.before_update(obj, old)
         if subresource:
@@ -485,28 +488,34 @@ class Writer:
         )
 
     def _admit_subresource(self, write_request: WriteRequest, obj: Json, old: Json) -> Json:
-        """Validate a write of a subresource; webhooks and policies see those of the status."""
+        """Validate a write of a subresource; webhooks and policies see all but scales."""
         kind, subresource = write_request.kind, write_request.object_path.subresource
+        strategy = kind.subresources[subresource].strategy
         dynamic = self.admission.dynamic
-        attributes = None
-        if node_of(write_request.user) is not None:
-            changed = self._admission_attributes(write_request, "UPDATE", obj, old)
-            self.admission.node_restriction.check(changed, obj)
-        if subresource == "status" and dynamic.is_configured:
-            attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
+        attributes = self._admission_attributes(write_request, "UPDATE", obj, old)
+        self.admission.node_restriction.check(attributes, obj)
+        reviewed = dynamic.is_configured and (subresource == "status" or strategy is not None)
+        if reviewed:
             mutated = dynamic.mutate(attributes, obj, lambda changed: changed)
-            if mutated is not obj:
+            if mutated is not obj and strategy is not None:
+                kind.prepare(mutated)
+                kind.before_subresource_update(mutated, old, strategy)
+            elif mutated is not obj:
                 kind.before_status_update(mutated, old)
-                obj = mutated
-        if kind.writes_status(subresource):
+            obj = mutated
+        if strategy is not None:
+            errors = strategy.validate(obj, old)
+        elif kind.writes_status(subresource):
             errors = kind.validate_status(obj, old, subresource)
         else:
             errors = kind.validate(obj, old)
         if errors:
             raise invalid(kind.resource, old["metadata"]["name"], errors)
         self.admission.check_signer(write_request.user, kind, subresource, obj=obj, old=old)
-        if attributes is not None:
+        if reviewed:
             dynamic.validate(attributes, obj)
+        if strategy is not None and attributes.warnings is not None:
+            attributes.warnings.extend(warnings_on_write(kind.resource, obj, old))
         return obj
 
     def _admit(
