@@ -1,10 +1,10 @@
 """All commands of ``batholith``. Each imports its dependencies when it runs, to start fast."""
 
 from . import cluster, images
+from .component_commands import COMPONENTS, add_component, new_app
 from .export import export
 from .jobs.commands import register
 from .preflight import preflight
-from .program import COMPONENTS, add_component, new_app
 
 app = new_app()
 app.command()(cluster.up)

@@ -6,8 +6,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from batholith.cli.component_commands import COMPONENTS
 from batholith.cli.main import app
-from batholith.cli.program import COMPONENTS
 
 
 @pytest.mark.parametrize(
