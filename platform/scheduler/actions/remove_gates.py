@@ -15,8 +15,7 @@ from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.gangs.diagnosis import Stage
-from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task, TaskStatus, add_amounts
 from ..state.queue.scheduling_queue import QueueingHints
 
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..state.gangs.gang import Gang
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import IntVector
 from .gang_domains import EVERYWHERE, Needs, Option

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..plugins.extension_points import Scores
 from ..state.gangs.diagnosis import DomainFit
-from ..state.gangs.gang import Gang, TaskStatus
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup, TaskStatus
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector, Matrix

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 
-from ..state.gangs.gang import Gang, Task
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup, Task
 from ..state.podinfo.equivalence import EquivalenceClass
 
 

@@ -13,8 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from ..plugins.queue_state import queue_state_rejection
-from ..state.gangs.gang import Gang, Task
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup, Task
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .domain_capacities import eviction_domains_of

@@ -8,8 +8,7 @@ a class than it needs, no other change helps. Then gangs with equal demand wait 
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from ..state.gangs.gang import Gang, Task, TaskStatus
-from ..state.gangs.sub_groups import SubGroups
+from ..state.gangs.gang import Gang, SubGroups, Task, TaskStatus
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import is_preemptable_gang
 from ..state.queue.scheduling_queue import (

@@ -16,8 +16,7 @@ from ..plugins.extension_points import Rejection
 from ..plugins.placement import Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
-from ..state.gangs.gang import Gang, QueueInfo, Task
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task
 from ..state.planning.reservations import Purpose, Reservation
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.admission_rounds import AdmissionRounds

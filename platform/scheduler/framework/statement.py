@@ -16,8 +16,7 @@ from ..plugins.extension_points import (
 from ..plugins.placement import GangRef, Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
-from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus, add_amounts
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task, TaskStatus, add_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
 from ..state.resources import IntVector

@@ -13,8 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from ..state.gangs.diagnosis import FitError, Stage
-from ..state.gangs.gang import Gang, Task
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup, Task
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import IntVector
 from .affinity_order import in_affinity_order

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..state.gangs.gang import Gang, Task
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import Gang, SubGroup, Task
 from .missing_members import MissingMembers
 
 TryWhole = Callable[[SubGroup, Sequence[Task]], bool]

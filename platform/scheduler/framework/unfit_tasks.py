@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..state.gangs.diagnosis import FitError
-from ..state.gangs.sub_groups import SubGroup
+from ..state.gangs.gang import SubGroup
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..state.gangs.diagnosis import Stage
-from ..state.gangs.gang import Gang, Task, TaskCounts, TaskStatus
-from ..state.gangs.sub_groups import SubGroup, SubGroupPolicy, SubGroups
+from ..state.gangs.gang import Gang, SubGroup, SubGroups, Task, TaskCounts, TaskStatus
+from ..state.gangs.sub_groups import SubGroupPolicy
 from ..state.gangs.task_table import TaskTable
 from ..state.resources import BoolVector, IntVector
 from .extension_points import Preemptor, Rejection

@@ -7,7 +7,7 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..topology.constraint import TopologyConstraint, constraint_from
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
 from .start_estimate import StartEstimate
-from .sub_groups import SubGroup, SubGroupKey, SubGroups
+from .sub_groups import SubGroupKey, SubGroupPolicy
 
 
 class TaskStatus(IntEnum):
@@ -235,6 +235,98 @@ class Task:
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
+
+
+class SubGroup:
+    """Pods that are allocated together, within their gang."""
+
+    __slots__ = ("counts", "policy", "tasks", "values")
+
+    def __init__(self, policy: SubGroupPolicy, values: tuple[str, ...]) -> None:
+        """Start without tasks."""
+        self.policy = policy
+        self.values = values
+        self.counts = TaskCounts()
+        self.tasks: dict[str, Task] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the policy, and the values of its labels."""
+        return "-".join((self.policy.name, *self.values))
+
+    @property
+    def missing(self) -> int:
+        """How many pods it lacks to be whole."""
+        return max(self.policy.size - self.counts.ready, 0)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The order of sub-groups: one that has lost pods first, then the highest priority, then
+        the first value as a number."""
+        priority = max((task.priority for task in self.tasks.values()), default=0)
+        first = self.values[0]
+        index = int(first) if first.isascii() and first.isdecimal() else 0
+        has_lost = 0 < self.counts.ready < self.policy.size
+        return (not has_lost, -priority, self.policy.position, index, self.values)
+
+
+class SubGroups:
+    """The sub-groups of a gang."""
+
+    def __init__(self, spec: PodGroupSpec) -> None:
+        """Compile the policies of *spec*; there are no sub-groups yet."""
+        self.policies = [
+            SubGroupPolicy(position, each) for position, each in enumerate(spec.sub_group_policy)
+        ]
+        self._by_key: dict[SubGroupKey, SubGroup] = {}
+
+    def __iter__(self) -> Iterator[SubGroup]:
+        return iter(self._by_key.values())
+
+    def key_of(self, labels: Mapping[str, str]) -> SubGroupKey | None:
+        """Return the key of the sub-group of a pod with *labels*; ``None`` if it is in none."""
+        for policy in self.policies:
+            values = policy.values(labels)
+            if values is not None:
+                return policy.position, values
+        return None
+
+    def add(self, task: Task) -> None:
+        """Add *task* to its sub-group."""
+        key = self.key_of(task.labels)
+        if key is None:
+            return
+        known = self._by_key.get(key)
+        if known is None:
+            policy = self.policies[key[0]]
+            known = self._by_key[key] = SubGroup(policy, key[1])
+        task.sub_group = known
+        known.tasks[task.uid] = task
+        known.counts.by_status[task.status] += 1
+
+    def remove(self, task: Task) -> None:
+        """Remove *task* from its sub-group."""
+        known, task.sub_group = task.sub_group, None
+        if known is None:
+            return
+        del known.tasks[task.uid]
+        known.counts.by_status[task.status] -= 1
+        if not known.tasks:
+            del self._by_key[known.policy.position, known.values]
+
+    def short(self, is_whole: Callable[[SubGroup], bool]) -> dict[int, int]:
+        """Return how many more sub-groups are needed for which *is_whole*, by the position of the
+        policy, where some are."""
+        needed = {each.position: each.minimum for each in self.policies if each.minimum}
+        for each in self._by_key.values() if needed else ():
+            position = each.policy.position
+            if position in needed and is_whole(each):
+                needed[position] -= 1
+        return {position: count for position, count in needed.items() if count > 0}
+
+    def is_ready(self) -> bool:
+        """Return whether as many sub-groups as needed are whole."""
+        return not self.short(lambda each: each.counts.ready >= each.policy.size)
 
 
 class QueueInfo:
@@ -541,7 +633,7 @@ class Gang:
             task.sub_group = None
         self.sub_groups = None
         if spec.sub_group_policy:
-            self.sub_groups = SubGroups(spec, TaskCounts)
+            self.sub_groups = SubGroups(spec)
             for task in self.tasks.values():
                 self.sub_groups.add(task)
 
