@@ -113,8 +113,11 @@ def _usage_query(page: Page) -> dict[str, str]:
 
 
 async def _usage(page: Page, query: dict[str, str]) -> Usage:
-    times = {name: f"{query[name]}T00:00:00Z" for name in ("from", "to") if name in query}
-    return await page.rest.get(rest_path("usage"), Usage, {**query, **times})
+    sent: dict[str, object] = {**query}
+    for name in ("from", "to"):
+        if name in query:
+            sent[name] = f"{query[name]}T00:00:00Z"
+    return await page.rest.get(rest_path("usage"), Usage, sent)
 
 
 async def show_usage(page: Page) -> Response:
