@@ -46,12 +46,14 @@ from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
 
 if TYPE_CHECKING:
+    from ..admission.settings import AdmissionSettings
     from ..httpserver.limits import Limits
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
     from ..local.agent.settings import AgentSettings
     from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
+    from ..model.notification_destinations import NotificationRules
     from .health import Endpoint
 
 Kubeconfig = Annotated[
@@ -145,12 +147,9 @@ def apiserver(
 ) -> None:
     """Run the embedded Kubernetes API server."""
     from ..admission import annotations, installed_crds
-    from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
-    from ..job_ctrl.plugins import entry_points
     from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
-    from ..training_ctrl.frameworks import FRAMEWORKS
 
     logs.configure(log_format=log_format, level=log_level)
     with exit_on_error(ValueError):
@@ -162,12 +161,8 @@ def apiserver(
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
-        rules = AdmissionSettings(
-            max_pods_per_job=max_pods_per_job,
-            job_plugins=JOB_PLUGINS | entry_points.names(),
-            queue_gates=True,
-            notifications=notified,
-            frameworks=() if other_training_operator else FRAMEWORKS,
+        rules = _admission_rules(
+            max_pods_per_job, notified, other_training_operator=other_training_operator
         )
         own, training = crds.load(), crds.load_training()
         if not other_training_operator:
@@ -191,6 +186,22 @@ def apiserver(
 
     with exit_on_error(OSError), listener:
         run(main)
+
+
+def _admission_rules(
+    max_pods_per_job: int, notified: "NotificationRules", *, other_training_operator: bool
+) -> "AdmissionSettings":
+    from ..admission.settings import JOB_PLUGINS, AdmissionSettings
+    from ..job_ctrl.plugins import entry_points
+    from ..training_ctrl.frameworks import FRAMEWORKS
+
+    return AdmissionSettings(
+        max_pods_per_job=max_pods_per_job,
+        job_plugins=JOB_PLUGINS | entry_points.names(),
+        queue_gates=True,
+        notifications=notified,
+        frameworks=() if other_training_operator else FRAMEWORKS,
+    )
 
 
 def _endpoints(

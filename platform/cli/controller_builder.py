@@ -47,6 +47,8 @@ _MODULES = {
     controller_selection.BATCH_CRON_JOB: ("cron_ctrl.controller", "cron_ctrl.kubernetes"),
     controller_selection.HYPERNODE: ("hypernode_ctrl.controller",),
     controller_selection.TRAINING: ("training_ctrl.controller",),
+    controller_selection.JOB_SUSPENSION: ("podgroup_ctrl.suspension",),
+    controller_selection.JOBSET_SUSPENSION: ("podgroup_ctrl.suspension",),
 }
 
 
@@ -146,6 +148,12 @@ class Builder:
             controller_selection.BATCH_JOB: self._batch_job_controller,
             controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
             controller_selection.TRAINING: self._training_controller,
+            controller_selection.JOB_SUSPENSION: self._suspension_controller(
+                controller_selection.JOB_SUSPENSION
+            ),
+            controller_selection.JOBSET_SUSPENSION: self._suspension_controller(
+                controller_selection.JOBSET_SUSPENSION
+            ),
         }
         return [create() for name, create in factories.items() if name in enabled]
 
@@ -380,3 +388,28 @@ class Builder:
             recorder=self.recorder,
             podgroups=self._podgroups,
         )
+
+    def _suspension_controller(self, name: str) -> Callable[[], LeaderElectionRunnable]:
+        def build() -> LeaderElectionRunnable:
+            from ..podgroup_ctrl.suspension import KINDS, SuspensionController, SuspensionSettings
+
+            (kind,) = (each for each in KINDS if each.controller == name)
+            settings = SuspensionSettings(
+                reconcile_timeout=self._timeout,
+                scheduler_names=tuple(self.flags.scheduler_name),
+                work_metrics=self.metrics.work,
+            )
+
+            def create() -> SuspensionController:
+                return SuspensionController(
+                    self.client,
+                    kind,
+                    settings=settings,
+                    clock=self._clock,
+                    recorder=self.recorder,
+                    podgroups=self._podgroups,
+                )
+
+            return self._while_served(create, kind.resource)
+
+        return build

@@ -7,9 +7,12 @@ BATCH_CRON_JOB = "batch-cronjob-controller"
 TRAINING = "training-controller"
 HYPERNODE = "hyperNode-controller"
 
-OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING)
+JOB_SUSPENSION = "job-suspension-controller"
+JOBSET_SUSPENSION = "jobset-suspension-controller"
+
+OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING, JOB_SUSPENSION, JOBSET_SUSPENSION)
 """Controllers that run only if they are named, since most clusters have another controller for
-their objects."""
+their objects, or because they need more rights."""
 
 CONTROLLERS = (
     "job-controller",

@@ -263,7 +263,6 @@ class EmbeddedCluster:
         api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
         store = f"sqlite:///{self._data.api_db}"
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
-        notify = ["--notify-key-file", str(self._data.notify_key)]
         allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
@@ -315,7 +314,8 @@ class EmbeddedCluster:
                 name="api",
                 arguments=self._client_arguments(
                     *("api", "--store", store, "--listen-fd", str(rest)),
-                    *(*API_FLAGS, *pages, *notify, *allowed, *limits),
+                    *("--notify-key-file", str(self._data.notify_key), *allowed),
+                    *(*API_FLAGS, *pages, *limits),
                 ),
                 descriptors=[rest],
                 environment=environment,

@@ -7,7 +7,7 @@ controller creates. :mod:`.decide` computes the effects, :mod:`.executor` execut
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -199,12 +199,15 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         owner: Described | None = None
         if grouper.resource is not None:
             namespace = view.pods[0].metadata.namespace
+            # The API server does not validate names in owner references.
+            if error := dns1123_subdomain_error(membership.owner):
+                return msgspec.structs.replace(view, unreadable=_unreadable(grouper, error))
             try:
                 owner = await self._client.get(
                     grouper.resource, membership.owner, namespace=namespace, view=grouper.view
                 )
-            except (NotFoundError, ForbiddenError, DecodeError) as error:
-                return msgspec.structs.replace(view, unreadable=_unreadable(grouper, error))
+            except (NotFoundError, ForbiddenError, DecodeError) as failure:
+                return msgspec.structs.replace(view, unreadable=_unreadable(grouper, failure))
             if membership.owner_uid not in ("", owner.metadata.uid):
                 return msgspec.structs.replace(
                     view, unreadable=_unreadable(grouper, "it was created again")
@@ -213,8 +216,10 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         try:
             for role in gang.roles:
                 quota_usage(role.spec)
-        except QuantityError as error:
-            return msgspec.structs.replace(view, unreadable=_unreadable(grouper, error))
+        except QuantityError as failure:
+            return msgspec.structs.replace(view, unreadable=_unreadable(grouper, failure))
+        if not self._settings.inherit_owner_annotations:
+            gang = replace(gang, annotations={})
         return msgspec.structs.replace(view, gang=gang)
 
     async def _owner(self, owner: OwnerReference, namespace: str) -> Owner | None:

@@ -70,6 +70,22 @@ async def test_a_name_of_several_kinds_is_refused_until_the_kind_is_given(shell:
     assert await shell.out("wait", "jobs/train", "--for", "Running") == "jobs/train: Running\n"
 
 
+async def test_a_job_that_has_not_started_is_held_and_released(shell: Shell) -> None:
+    await shell.submit(Job("big").task("main", image="busybox", cpu=100000))
+    assert await shell.out("hold", "big", "--wait", "60") == "jobs/big: Aborted\n"
+    refused = await shell.run("hold", "big")
+    assert (refused.exit_code, "only a job that has not started" in refused.stderr) == (1, True)
+    assert (await shell.out("release", "big")).startswith("jobs/big: ")
+
+    async def waits_again() -> bool:
+        return (await shell.out("jobs", "--phase", "Pending", "-o", "name")) == "jobs/big\n"
+
+    await until(waits_again)
+    await shell.running("train")
+    refused = await shell.run("hold", "train")
+    assert (refused.exit_code, "batholith suspend" in refused.stderr) == (1, True)
+
+
 async def test_a_job_is_suspended_resumed_restarted_and_cancelled(shell: Shell) -> None:
     await shell.running("train")
     assert await shell.out("suspend", "train", "--wait", "60") == "jobs/train: Aborted\n"

@@ -1,6 +1,7 @@
 """The pages of the history."""
 
 import csv
+import html
 import io
 import re
 from collections.abc import AsyncIterator
@@ -15,10 +16,12 @@ from support.rest import JOB
 
 from batholith.api.history.tasks import HistorySettings
 from batholith.api.pages.usage_chart import HEIGHT, LEFT, OTHERS, WIDTH, draw
-from batholith.model.names import JOBS
+from batholith.model import times
+from batholith.model.names import JOBS, PODS
 from batholith.wire.history import Usage, UsagePoint, UsageSeries
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CONTAINER = {"name": "main", "image": "busybox"}
 ATTACK = '=cmd|"/c calc"<script>'
 
 
@@ -86,6 +89,47 @@ async def test_a_wrong_date_is_named_and_can_be_corrected(pages: PagesClient) ->
 async def test_usage_is_shown_where_nothing_was_used(pages: PagesClient) -> None:
     status, text = await pages.get("/history/usage?by=user&step=1d&resource=memory")
     assert (status, "Nothing was used" in text) == (200, True)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_usage_of_a_user_is_shown_by_queue_and_downloaded(pages: PagesClient) -> None:
+    job = await pages.client.get(JOBS, "train", namespace="default", view=dict)
+    owner = {"name": "train", "uid": job["metadata"]["uid"], "controller": True}
+    owner |= {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
+    container = {**CONTAINER, "resources": {"requests": {"cpu": "2"}}}
+    pod = {
+        "metadata": {"name": "used", "ownerReferences": [owner]},
+        "spec": {"containers": [container]},
+    }
+    await pages.client.create(PODS, pod, namespace="default")
+    started = {"status": {"phase": "Running", "startTime": times.format(datetime.now(UTC))}}
+    await pages.client.patch(PODS, "used", started, namespace="default", subresource="status")
+    await wait_until_true(lambda: shows(pages, "/history/usage?by=namespace", ">default</a>"))
+    status, text = await pages.get("/history/usage?by=namespace")
+    (link,) = re.findall(r'<a href="(/history/usage[^"]*)">default</a>', text)
+    assert (status, html.unescape(link)) == (
+        200, "/history/usage?by=user&step=1h&namespace=default"
+    )  # fmt: skip
+    assert (await pages.get(html.unescape(link)))[0] == 200
+    status, text = await pages.get("/history/usage.csv?by=namespace&step=1d")
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert status == 200
+    assert {row["namespace"] for row in found} == {"default"}
+    assert {row["resource"] for row in found} >= {"cpu", "pods"}
+    assert all(datetime.fromisoformat(row["start"]).tzinfo for row in found)
+    other = await pages.get("/history/usage.csv?by=namespace&namespace=other")
+    assert other == (200, "start,namespace,resource,resource_seconds\r\n")
+    assert (await pages.get("/history/usage.csv?by=nonsense"))[0] == 422
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_filters_of_the_history_lead_to_the_usage_of_the_same(pages: PagesClient) -> None:
+    _, text = await pages.get("/history?queue=default&from=2026-01-01")
+    (link,) = re.findall(r'<a href="(/history/usage[^"]*)">', text)
+    assert html.unescape(link) == ("/history/usage?by=user&step=1d&queue=default&from=2026-01-01")
+    _, text = await pages.get(html.unescape(link))
+    assert 'name="queue" value="default"' in text
+    assert 'name="from" value="2026-01-01"' in text
 
 
 def usage(**amounts: list[float]) -> Usage:

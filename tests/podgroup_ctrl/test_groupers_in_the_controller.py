@@ -174,6 +174,31 @@ async def test_a_malformed_object_does_not_keep_its_pods_from_running(
     assert [event[3] for event in world.recorder.events] == ["GangUnknown"]
 
 
+async def test_a_name_that_is_none_is_not_requested(world: World) -> None:
+    """The API server does not validate the names of owners."""
+    owner = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "name": "../../../../api/v1/secrets/s",
+        "uid": "ray-uid",
+        "controller": True,
+    }
+    async with running(world.controller()):
+        world.pod("a", ownerReferences=[owner])
+        await wait_for(lambda: world.bound("a"))
+    assert [event[3] for event in world.recorder.events] == ["GangUnknown"]
+    assert not any("secrets" in each.path for each in world.api.faults.requests)
+
+
+async def test_annotations_of_the_owner_are_not_read_without_inheritance(world: World) -> None:
+    world.jobset(replicated("worker", 5), **{"scheduling.volcano.sh/group-min-member": "2"})
+    settings = PodGroupSettings(groupers=("jobset",), inherit_owner_annotations=False)
+    async with running(PodGroupController(world.client, settings=settings, clock=world.clock)):
+        world.member("a", "worker")
+        await wait_for(lambda: world.bound("a"))
+    assert world.min_member() == 5
+
+
 NOTES = {"batholith.io/gang": "pair", "batholith.io/gang-size": "2"}
 
 

@@ -2,14 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import yaml
 from starlette.responses import Response
 
-from ...wire.history import JobHistory, RecordedJob, RecordedJobPage, Usage
+from ...wire.history import JobHistory, RecordedJobPage, Usage
 from ...wire.jobs import JobKindName, Phase
 from .rest import RestError, encode_query, rest_path
 from .usage_chart import draw
@@ -19,6 +20,7 @@ LIMIT = 100
 """Jobs on one page."""
 FILTERS = ("name", "namespace", "queue", "user", "phase", "kind", "from", "to")
 USAGE_BY = ("queue", "user", "namespace")
+USAGE_FILTERS = ("by", "step", *USAGE_BY, "from", "to")
 STEPS = {"1h": "the last 24 hours", "1d": "the last 30 days"}
 COLUMNS = (
     *("namespace", "kind", "name", "uid", "queue", "user", "phase", "reason", "message"),
@@ -45,6 +47,14 @@ def _request(filters: dict[str, str]) -> tuple[str, dict[str, object]]:
     return rest_path(*scope, "history", "jobs"), query
 
 
+def _usage_filters(filters: dict[str, str]) -> dict[str, str]:
+    """Return the parameters with which the usage page has the queue, user and time of *filters*."""
+    chosen = {name: filters[name] for name in (*USAGE_BY, "from", "to")}
+    by = "user" if filters["queue"] and not filters["user"] else "queue"
+    step = "1d" if filters["from"] or filters["to"] else "1h"
+    return {"by": by, "step": step, **chosen}
+
+
 async def list_history(page: Page) -> Response:
     """Show the recorded jobs that match the filters."""
     filters = _filters(page)
@@ -56,6 +66,7 @@ async def list_history(page: Page) -> Response:
         "next_url": "",
         "problem": "",
         "csv_url": "/history/jobs.csv?" + encode_query(filters),
+        "usage_url": "/history/usage?" + encode_query(_usage_filters(filters)),
     }
     path, query = _request(filters)
     try:
@@ -77,24 +88,11 @@ async def list_history(page: Page) -> Response:
 async def download_history(page: Page) -> Response:
     """Send the recorded jobs that match the filters as CSV."""
     path, query = _request(_filters(page))
-    output = io.StringIO()
-    writer = csv.writer(output)
-    writer.writerow(COLUMNS)
-    async for job in page.rest.items(path, RecordedJobPage, query):
-        writer.writerow(_cells(job))
-    headers = {
-        "Content-Disposition": 'attachment; filename="jobs.csv"',
-        "Cache-Control": "no-store",
-    }
-    return Response(output.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
-
-
-def _cells(job: RecordedJob) -> Iterator[str]:
-    """Yield the cells of a row; none of them is a formula for a spreadsheet."""
-    for column in COLUMNS:
-        value = getattr(job, column)
-        text = "" if value is None else value.isoformat() if "_at" in column else str(value)
-        yield f"'{text}" if text.startswith(_FORMULA) else text
+    rows = [
+        [_cell(getattr(job, column)) for column in COLUMNS]
+        async for job in page.rest.items(path, RecordedJobPage, query)
+    ]
+    return _csv("jobs.csv", COLUMNS, rows)
 
 
 async def show_recorded(page: Page) -> Response:
@@ -108,13 +106,27 @@ async def show_recorded(page: Page) -> Response:
     return page.render("recorded_job.html", job=job, spec=spec)
 
 
+def _usage_query(page: Page) -> dict[str, str]:
+    """Return what the usage page shows, as parameters of its URL."""
+    found = {name: page.query.get(name, "").strip() for name in USAGE_FILTERS}
+    return {"by": "queue", "step": "1h", **{name: text for name, text in found.items() if text}}
+
+
+async def _usage(page: Page, query: dict[str, str]) -> Usage:
+    sent: dict[str, object] = {**query}
+    for name in ("from", "to"):
+        if name in query:
+            sent[name] = f"{query[name]}T00:00:00Z"
+    return await page.rest.get(rest_path("usage"), Usage, sent)
+
+
 async def show_usage(page: Page) -> Response:
     """Show what queues, users or namespaces have used over time."""
-    by, step = page.query.get("by", "queue"), page.query.get("step", "1h")
+    query = _usage_query(page)
     resource = page.query.get("resource", "cpu")
     usage, problem = Usage(), ""
     try:
-        usage = await page.rest.get(rest_path("usage"), Usage, {"by": by, "step": step})
+        usage = await _usage(page, query)
     except RestError as error:
         if error.status == 401:
             raise
@@ -123,21 +135,62 @@ async def show_usage(page: Page) -> Response:
     resources = sorted({name for total in totals.values() for name in total} | {"cpu"})
     return page.render(
         "usage.html",
-        by=by,
+        query=query,
         bys=USAGE_BY,
-        step=step,
         steps=STEPS,
         resource=resource,
         resources=resources,
         totals=totals,
+        details={name: _details_url(query, name) for name in totals if name},
         chart=draw(usage, resource),
+        csv_url="/history/usage.csv?" + encode_query(query),
         problem=problem,
     )
+
+
+def _details_url(query: dict[str, str], name: str) -> str:
+    """Return the URL of what one queue, user or namespace has used, divided by another one."""
+    by = query["by"]
+    following = {**query, "by": "queue" if by == "user" else "user", by: name}
+    return "/history/usage?" + encode_query(following)
+
+
+async def download_usage(page: Page) -> Response:
+    """Send what the usage page shows as CSV, with one row for each interval and resource."""
+    query = _usage_query(page)
+    usage = await _usage(page, query)
+    rows = (
+        (point.start, series.name, resource, amount)
+        for series in usage.series
+        for point in series.points
+        for resource, amount in sorted(point.resource_seconds.items())
+    )
+    columns = ("start", query["by"], "resource", "resource_seconds")
+    return _csv("usage.csv", columns, ([_cell(each) for each in row] for row in rows))
+
+
+def _csv(name: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> Response:
+    output = io.StringIO()
+    writer = csv.writer(output)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Cache-Control": "no-store",
+    }
+    return Response(output.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def _cell(value: object) -> str:
+    """Return the text of a cell, which is no formula for a spreadsheet."""
+    text = "" if value is None else value.isoformat() if isinstance(value, datetime) else str(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 ROUTES = (
     ("GET", "/history", list_history),
     ("GET", "/history/jobs.csv", download_history),
     ("GET", "/history/usage", show_usage),
+    ("GET", "/history/usage.csv", download_usage),
     ("GET", "/history/jobs/{uid}", show_recorded),
 )

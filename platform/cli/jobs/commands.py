@@ -263,6 +263,25 @@ def resume(client: "Client", names: JobNames, wait: CommandWait = 10) -> None:
     for_each(client, names, lambda found: _outcome(found, found.resume(wait=wait)))
 
 
+def hold(client: "Client", names: JobNames, wait: CommandWait = 10) -> None:
+    """Keep jobs that have not started from starting, until they are released."""
+
+    def act(found: "JobHandle") -> str:
+        if found.phase != Phase.PENDING:
+            raise CommandFailedError(
+                f"{key(found)} is {found.phase}: only a job that has not started can be held;"
+                " `batholith suspend` ends the pods of others"
+            )
+        return _outcome(found, found.suspend(wait=wait))
+
+    for_each(client, names, act)
+
+
+def release(client: "Client", names: JobNames, wait: CommandWait = 1) -> None:
+    """Let held jobs start when it is their turn."""
+    resume(client, names, wait)
+
+
 def restart(
     client: "Client",
     names: JobNames,
@@ -372,7 +391,8 @@ def _first(records: Iterator[Any], limit: int) -> list[Any]:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, run, sweep, jobs, job, why, logs, wait, cancel, suspend, resume, restart, rerun,
+    submit, run, sweep, jobs, job, why, logs, wait, cancel, suspend, resume, hold, release,
+    restart, rerun,
     queues, queue, history, usage, mcp,
 )  # fmt: skip
 RUN_PROGRAMS = (submit, run, sweep)

@@ -16,12 +16,14 @@ from ..core_types import Pod
 class RoleSpec(PodResources, frozen=True):
     """Fields of a pod template's spec."""
 
+    scheduler_name: str = ""
     priority_class_name: str = ""
 
 
 class RoleTemplate(ApiStruct, frozen=True):
     """A pod template in an owner's spec."""
 
+    metadata: ObjectMeta = ObjectMeta()
     spec: RoleSpec = RoleSpec()
 
 

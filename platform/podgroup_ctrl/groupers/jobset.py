@@ -22,14 +22,23 @@ _NAME, _UID = f"{_PREFIX}/jobset-name", f"{_PREFIX}/jobset-uid"
 _ROLE, _INDEX = f"{_PREFIX}/replicatedjob-name", f"{_PREFIX}/job-index"
 
 
-class _JobSpec(ApiStruct, frozen=True):
+class JobSpec(ApiStruct, frozen=True):
+    """Fields of the spec of a Job of batch/v1."""
+
     parallelism: int | None = None
     completions: int | None = None
+    suspend: bool = False
     template: RoleTemplate = RoleTemplate()
+
+    @property
+    def pods(self) -> int:
+        """How many pods run at a time."""
+        parallelism = 1 if self.parallelism is None else self.parallelism
+        return parallelism if self.completions is None else min(parallelism, self.completions)
 
 
 class _JobTemplate(ApiStruct, frozen=True):
-    spec: _JobSpec = _JobSpec()
+    spec: JobSpec = JobSpec()
 
 
 class _DependsOn(ApiStruct, frozen=True):
@@ -48,6 +57,7 @@ class _StartupPolicy(ApiStruct, frozen=True):
 
 
 class _Spec(ApiStruct, frozen=True):
+    suspend: bool = False
     replicated_jobs: tuple[_ReplicatedJob, ...] = ()
     startup_policy: _StartupPolicy = _StartupPolicy()
 
@@ -65,7 +75,8 @@ def _membership(pod: Pod) -> Membership | None:
     return Membership(podgroup=group, owner=name, owner_uid=uid) if group else None
 
 
-def _gang(jobset: JobSet, pods: Sequence[Pod]) -> Gang:
+def gang_of(jobset: JobSet, pods: Sequence[Pod]) -> Gang:
+    """Return the gang of a JobSet of which *pods* exist."""
     return Gang(
         owner=owner_reference(jobset, JOBSETS),
         roles=[_role(each) for each in _started(jobset, pods)],
@@ -91,10 +102,7 @@ def _started(jobset: JobSet, pods: Sequence[Pod]) -> Iterable[_ReplicatedJob]:
 
 
 def _role(job: _ReplicatedJob) -> Role:
-    spec = job.template.spec
-    pods = 1 if spec.parallelism is None else spec.parallelism
-    if spec.completions is not None:
-        pods = min(pods, spec.completions)
+    spec, pods = job.template.spec, job.template.spec.pods
     replicas = 1 if job.replicas is None else job.replicas
     return Role(
         name=job.name,
@@ -106,4 +114,6 @@ def _role(job: _ReplicatedJob) -> Role:
     )
 
 
-GROUPER = Grouper(name="jobset", resource=JOBSETS, view=JobSet, membership=_membership, gang=_gang)
+GROUPER = Grouper(
+    name="jobset", resource=JOBSETS, view=JobSet, membership=_membership, gang=gang_of
+)

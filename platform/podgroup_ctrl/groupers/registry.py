@@ -1,12 +1,12 @@
 """The groupers by name, and how the PodGroup of a pod is named."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..core_types import Pod
 from . import annotation, argo, jobset, leader_worker_set, mpi, ray, spark
 from .base import Grouper, Membership
 
-GROUPERS = {
+GROUPERS: Mapping[str, Grouper] = {
     module.GROUPER.name: module.GROUPER
     for module in (annotation, jobset, leader_worker_set, ray, spark, mpi, argo)
 }
