@@ -121,21 +121,32 @@ OtherTrainingOperator = Annotated[
 ]
 
 
+LocalListenFd = Annotated[
+    int | None,
+    typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
+]
+NodeOption = Annotated[
+    str,
+    typer.Option(
+        help="Node of the agent, whose token then has the rights of a kubelet of that name.",
+        show_default="the agent simulates nodes",
+    ),
+]
+VolumesKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Kubeconfig of a user who may list claims, to remove directories of deleted ones.",
+        show_default="--kubeconfig",
+    ),
+]
+
+
 def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
-    local_listen_fd: Annotated[
-        int | None,
-        typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
-    ] = None,
-    node: Annotated[
-        str,
-        typer.Option(
-            help="Node of the agent, whose token then has the rights of a kubelet of that name.",
-            show_default="the agent simulates nodes",
-        ),
-    ] = "",
+    local_listen_fd: LocalListenFd = None,
+    node: NodeOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
     notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
@@ -233,14 +244,7 @@ def agent(
     mount: MountOption = None,
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
-    volumes_kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Path of a kubeconfig that may list claims, to remove the directories of deleted "
-            "ones.",
-            show_default="--kubeconfig",
-        ),
-    ] = None,
+    volumes_kubeconfig: VolumesKubeconfig = None,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -254,7 +258,6 @@ def agent(
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
     from ..local.agent.service import Agent
-    from ..machinery.clock import SystemClock
     from .health import CannotListenError, serve_endpoints
 
     logs.configure(log_format=log_format, level=log_level)
@@ -274,13 +277,7 @@ def agent(
             new_client(claims, "agent", metrics=telemetry.client_metrics) as volumes,
         ):
             recorder = EventRecorder(client, component="kubelet")
-            node_agent = Agent(
-                client,
-                settings=settings,
-                clock=SystemClock(),
-                recorder=recorder,
-                volumes=volumes,
-            )
+            node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
             task = asyncio.current_task()
 
             def stop() -> None:

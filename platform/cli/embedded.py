@@ -261,18 +261,16 @@ class EmbeddedCluster:
     def _components(self) -> list[ComponentSpec]:
         data, options = str(self._data.root), self._options
         api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
-        store = f"sqlite:///{self._data.api_db}"
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
-        if not options.simulate:
-            server += ["--node", node_name()]
         server += ["--notifications", *allowed]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
+        server += self._node_arguments()
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -313,7 +311,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    *("api", "--store", store, "--listen-fd", str(rest)),
+                    *("api", "--store", f"sqlite:///{self._data.api_db}", "--listen-fd", str(rest)),
                     *("--notify-key-file", str(self._data.notify_key), *allowed),
                     *(*API_FLAGS, *pages, *limits),
                 ),
@@ -332,6 +330,10 @@ class EmbeddedCluster:
         """Return a component that has no options."""
         arguments = self._client_arguments(name)
         return ComponentSpec(name=name, arguments=arguments, environment=environment)
+
+    def _node_arguments(self) -> list[str]:
+        """Return the API server's arguments about the agent, which may simulate nodes."""
+        return [] if self._options.simulate else ["--node", node_name()]
 
     def _agent_arguments(self) -> list[str]:
         data, options = self._data, self._options

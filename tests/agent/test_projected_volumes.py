@@ -16,6 +16,7 @@ from support.api_servers import ServerFactory
 from support.examples import examples
 
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.volumes import source_manager
 from batholith.local.agent.volumes.projected import ProjectedFile, atomic_write
 from batholith.machinery.clock import SystemClock, Timer
 from batholith.model.names import CONFIGMAPS, PODS, SECRETS
@@ -101,10 +102,13 @@ WAIT = (
 )
 
 
+@pytest.mark.parametrize("watches", [100, 0], ids=["watched", "read at intervals"])
 @pytest.mark.process
 async def test_files_follow_their_sources_while_a_pod_runs(
-    servers: ServerFactory, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: int
 ) -> None:
+    monkeypatch.setattr(source_manager, "_MAX_WATCHES", watches)
+    monkeypatch.setattr(source_manager, "_POLL_INTERVAL", 0.05)
     script = WAIT + (
         "shown; echo; until_shows 2222; echo 2; echo single $(cat $R/single);"
         "touch $R/m/mine 2>/dev/null || echo no; until test -f $R/p/more; do sleep 0.02; done"

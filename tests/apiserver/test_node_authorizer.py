@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
@@ -9,15 +10,17 @@ from support.node_requests import (
     CORE,
     READS,
     WRITES,
-    Case,
+    NodeRequest,
     create_objects,
     kubelet,
-    mirror_cases,
+    mirror_requests,
     pod,
-    token_cases,
+    token_requests,
 )
 
-from batholith.local.apiserver.authorization import node_graph
+from batholith.local.apiserver.builtin.pod_references import Key, references
+
+Json = dict[str, Any]
 
 
 @pytest.fixture
@@ -26,16 +29,16 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield started
 
 
-async def check(server: EmbeddedServer, case: Case) -> None:
-    response = await case.send(server)
-    assert response.status == case.status, (case, response.body)
+async def check(server: EmbeddedServer, request: NodeRequest) -> None:
+    response = await request.send(server)
+    assert response.status == request.status, (request, response.body)
 
 
 async def test_a_node_reads_and_writes_what_belongs_to_it_alone(server: EmbeddedServer) -> None:
     await create_objects(server)
-    cases = (*READS, *await token_cases(server), *await mirror_cases(server), *WRITES)
-    for case in cases:
-        await check(server, case)
+    requests = (*READS, *await token_requests(server), *await mirror_requests(server), *WRITES)
+    for request in requests:
+        await check(server, request)
 
 
 async def test_only_kubelets_by_group_and_name_are_nodes(server: EmbeddedServer) -> None:
@@ -52,7 +55,7 @@ async def test_a_right_to_read_begins_and_ends_with_the_pod_that_needs_it(
     server: EmbeddedServer,
 ) -> None:
     await create_objects(server)
-    secret = Case(200, "GET", f"{CORE}/secrets/late")
+    secret = NodeRequest(200, "GET", f"{CORE}/secrets/late")
     await server.create(f"{CORE}/secrets", {"metadata": {"name": "late"}})
     assert (await secret.send(server)).status == 403
     source = {"secretRef": {"name": "late"}}
@@ -66,21 +69,21 @@ async def test_the_graph_is_the_same_after_a_restart(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, node_lifecycle=False) as server:
         await create_objects(server)
     async with embedded_server(tmp_path, node_lifecycle=False) as server:
-        for case in READS:
-            await check(server, case)
+        for request in READS:
+            await check(server, request)
 
 
 async def test_status_updates_of_pods_cost_the_graph_nothing(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    references = node_graph.references
 
-    def counted(obj: dict[str, object]) -> set[tuple[str, str, str]]:
+    def counted(obj: Json) -> set[Key]:
         read.append("pod")
         return references(obj)
 
-    monkeypatch.setattr(node_graph, "references", counted)
+    graph = "batholith.local.apiserver.authorization.node_graph"
+    monkeypatch.setattr(f"{graph}.references", counted)
     for number in range(3):
         await server.create(f"{CORE}/pods", pod(f"p-{number}", "a"))
     assert len(read) == 3
@@ -89,6 +92,6 @@ async def test_status_updates_of_pods_cost_the_graph_nothing(
         path = f"{CORE}/pods/p-{number}/status"
         response = await server.request("PATCH", path, change, content_type=MERGE)
         assert response.status == 200
-    for case in READS:
-        await case.send(server)
+    for request in READS:
+        await request.send(server)
     assert len(read) == 3

@@ -15,12 +15,12 @@ from support.node_requests import (
     READS,
     VOLUMES,
     WRITES,
-    Case,
+    NodeRequest,
     claim,
     create_objects,
-    mirror_cases,
+    mirror_requests,
     pod,
-    token_cases,
+    token_requests,
     volume,
 )
 from support.polling import wait_until_true
@@ -87,7 +87,9 @@ async def wait_observed(server: Server, number: int) -> None:
 
 
 def random_pod(random_: random.Random, name: str) -> Json:
-    some = lambda: f"x-{random_.randint(0, 2)}"  # noqa: E731
+    def some() -> str:
+        return f"x-{random_.randint(0, 2)}"
+
     volumes: list[Json] = [
         {"name": "s", "secret": {"secretName": some(), "optional": True}},
         {"name": "m", "configMap": {"name": some(), "optional": True}},
@@ -169,29 +171,29 @@ async def test_requests_of_kubelets_get_the_same_responses(tmp_path: Path) -> No
         await wait_until_true(observed)
         pairs = [
             *zip(READS, READS, strict=True),
-            *zip(await token_cases(theirs), await token_cases(ours), strict=True),
-            *zip(await mirror_cases(theirs), await mirror_cases(ours), strict=True),
+            *zip(await token_requests(theirs), await token_requests(ours), strict=True),
+            *zip(await mirror_requests(theirs), await mirror_requests(ours), strict=True),
             *zip(WRITES[:-1], WRITES[:-1], strict=True),
         ]
         differences = []
-        for their_case, our_case in pairs:
-            expected = await _response(theirs, their_case)
-            actual = await _response(ours, our_case)
-            if actual != expected or expected[0] != our_case.status:
-                differences.append((our_case, expected, actual))
+        for theirs_sent, ours_sent in pairs:
+            expected = await _response(theirs, theirs_sent)
+            actual = await _response(ours, ours_sent)
+            if actual != expected or expected[0] != ours_sent.status:
+                differences.append((ours_sent, expected, actual))
         assert differences == []
 
 
-async def _response(server: Server, case: Case) -> tuple[int, str]:
+async def _response(server: Server, request: NodeRequest) -> tuple[int, str]:
     """The status of the response, and the message of an error."""
-    response = await case.send(server)
+    response = await request.send(server)
     if response.status < 400:
         return response.status, ""
-    return response.status, _without_uids(response.body["message"], case)
+    return response.status, _without_uids(response.body["message"], request)
 
 
-def _without_uids(message: str, case: Case) -> str:
+def _without_uids(message: str, request: NodeRequest) -> str:
     """A message without the uid of the node, which differs."""
-    owners = ((case.body or {}).get("metadata") or {}).get("ownerReferences") or ()
+    owners = ((request.body or {}).get("metadata") or {}).get("ownerReferences") or ()
     before, found, _ = message.partition(" got ")
     return before if owners and found else message

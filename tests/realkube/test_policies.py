@@ -41,9 +41,15 @@ class EmbeddedFactory(EmbeddedServerFactory):
 
     @asynccontextmanager
     async def start(
-        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self,
+        directory: Path,
+        *,
+        webhooks: Sequence[Webhook] = (),
+        crds: Sequence[Json] = (),
+        node: str = "",
     ) -> AsyncIterator[Server]:
-        async with super().start(directory, webhooks=webhooks, crds=definitions.load()) as server:
+        own = definitions.load()
+        async with super().start(directory, webhooks=webhooks, crds=own, node=node) as server:
             await server.create(JOBS.path("default"), _wrong_job())
             for each in policies():
                 await server.create(path_of(each["kind"]), each)

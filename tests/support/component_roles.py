@@ -35,7 +35,7 @@ def combined(directory: Path, components: tuple[str, ...]) -> Objects:
 
 
 def rules_by_component() -> Json:
-    """The rules of each component: those of the cluster, and those of its own namespace."""
+    """The rules of each component: those of the cluster, and those of the platform's namespace."""
     with tempfile.TemporaryDirectory() as directory:
         found = combined(Path(directory) / "all", EMBEDDED)
     return {

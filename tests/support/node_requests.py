@@ -22,7 +22,7 @@ def kubelet(node: str) -> dict[str, str]:
 
 
 def pod(name: str, node: str, **spec: Any) -> Json:
-    """A pod of a node that gets no token of its own accord."""
+    """A pod of a node that gets no token automatically."""
     container = {"name": "c", "image": "x", **spec.pop("container", {})}
     whole = {"containers": [container], "automountServiceAccountToken": False, **spec}
     return {"metadata": {"name": name}, "spec": {"nodeName": node, **whole} if node else whole}
@@ -93,7 +93,7 @@ async def create_objects(server: Server) -> None:
 
 
 @dataclass(frozen=True)
-class Case:
+class NodeRequest:
     """A request of the kubelet of node ``a``, and the expected status."""
 
     status: int
@@ -115,7 +115,7 @@ def _labels(**labels: str | None) -> Json:
 
 
 READS = tuple(
-    Case(status, "GET", path)
+    NodeRequest(status, "GET", path)
     for status, path in (
         *((200, f"{CORE}/{each}-a") for each in ("secrets/s", "configmaps/m", "pods/pod")),
         *((403, f"{CORE}/{each}-b") for each in ("secrets/s", "configmaps/m", "pods/pod")),
@@ -157,42 +157,44 @@ READS = tuple(
 )
 
 WRITES = (
-    Case(403, "POST", NODES, {"metadata": {"name": "c"}}),
-    Case(403, "PATCH", f"{NODES}/b", _labels(x="1")),
-    Case(403, "PATCH", f"{NODES}/b/status", {"status": {"phase": "Running"}}),
-    Case(403, "DELETE", f"{NODES}/a"),
-    Case(200, "PATCH", f"{NODES}/a", _labels(x="1")),
-    Case(200, "PATCH", f"{NODES}/a", _labels(**{"kubernetes.io/hostname": "a"})),
-    Case(200, "PATCH", f"{NODES}/a", _labels(**{"node.kubernetes.io/kind": "a"})),
-    Case(403, "PATCH", f"{NODES}/a", _labels(**{RESTRICTED: "1"})),
-    Case(403, "PATCH", f"{NODES}/a/status", _labels(**{RESTRICTED: "1"})),
-    Case(403, "PATCH", f"{NODES}/a", _labels(**{"x.kubernetes.io/y": "1", "k8s.io/z": "1"})),
-    Case(403, "PATCH", f"{NODES}/a", {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}),
-    Case(200, "PATCH", f"{NODES}/a/status", {"status": {"capacity": {"cpu": "4"}}}),
-    Case(200, "PATCH", f"{CORE}/pods/pod-a/status", {"status": {"message": "m"}}),
-    Case(403, "PATCH", f"{CORE}/pods/pod-b/status", {"status": {"message": "m"}}),
-    Case(403, "PATCH", f"{CORE}/pods/pod-a", _labels(x="1")),
-    Case(403, "POST", f"{CORE}/pods", pod("plain", "a")),
-    Case(403, "DELETE", f"{CORE}/pods/pod-b"),
-    Case(403, "POST", f"{CORE}/pods/pod-b/eviction", {"metadata": {"name": "pod-b"}}),
-    Case(403, "POST", f"{CORE}/pods/pod-a/binding", {"target": {"name": "a"}}),
-    Case(403, "PATCH", f"{CORE}/secrets/s-a", _labels(x="1")),
-    Case(403, "POST", f"{CORE}/secrets", {"metadata": {"name": "new"}}),
-    Case(201, "POST", LEASES, lease("a")),
-    Case(403, "POST", LEASES, lease("c")),
-    Case(403, "PATCH", f"{LEASES}/b", _labels(x="1")),
-    Case(200, "PATCH", f"{LEASES}/a", _labels(x="1")),
-    Case(403, "POST", LEASES.replace("kube-node-lease", "default"), lease("a")),
-    Case(201, "POST", CSI_NODES, {"metadata": {"name": "a"}, "spec": {"drivers": []}}),
-    Case(403, "POST", CSI_NODES, {"metadata": {"name": "c"}, "spec": {"drivers": []}}),
-    Case(403, "DELETE", f"{CSI_NODES}/b"),
-    Case(201, "POST", SLICES, resource_slice("more-a", "a")),
-    Case(403, "POST", SLICES, resource_slice("more-b", "b")),
-    Case(403, "DELETE", f"{SLICES}/slice-b"),
-    Case(403, "POST", f"{CORE}/serviceaccounts/account-b/token", {"spec": {}}),
-    Case(403, "POST", f"{CORE}/serviceaccounts/account-a/token", {"spec": {}}),
-    Case(200, "DELETE", f"{CORE}/pods/pod-a?gracePeriodSeconds=0"),
-    Case(403, "GET", f"{CORE}/secrets/s-a"),
+    NodeRequest(403, "POST", NODES, {"metadata": {"name": "c"}}),
+    NodeRequest(403, "PATCH", f"{NODES}/b", _labels(x="1")),
+    NodeRequest(403, "PATCH", f"{NODES}/b/status", {"status": {"phase": "Running"}}),
+    NodeRequest(403, "DELETE", f"{NODES}/a"),
+    NodeRequest(200, "PATCH", f"{NODES}/a", _labels(x="1")),
+    NodeRequest(200, "PATCH", f"{NODES}/a", _labels(**{"kubernetes.io/hostname": "a"})),
+    NodeRequest(200, "PATCH", f"{NODES}/a", _labels(**{"node.kubernetes.io/kind": "a"})),
+    NodeRequest(403, "PATCH", f"{NODES}/a", _labels(**{RESTRICTED: "1"})),
+    NodeRequest(403, "PATCH", f"{NODES}/a/status", _labels(**{RESTRICTED: "1"})),
+    NodeRequest(403, "PATCH", f"{NODES}/a", _labels(**{"x.kubernetes.io/y": "1", "k8s.io/z": "1"})),
+    NodeRequest(
+        403, "PATCH", f"{NODES}/a", {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
+    ),
+    NodeRequest(200, "PATCH", f"{NODES}/a/status", {"status": {"capacity": {"cpu": "4"}}}),
+    NodeRequest(200, "PATCH", f"{CORE}/pods/pod-a/status", {"status": {"message": "m"}}),
+    NodeRequest(403, "PATCH", f"{CORE}/pods/pod-b/status", {"status": {"message": "m"}}),
+    NodeRequest(403, "PATCH", f"{CORE}/pods/pod-a", _labels(x="1")),
+    NodeRequest(403, "POST", f"{CORE}/pods", pod("plain", "a")),
+    NodeRequest(403, "DELETE", f"{CORE}/pods/pod-b"),
+    NodeRequest(403, "POST", f"{CORE}/pods/pod-b/eviction", {"metadata": {"name": "pod-b"}}),
+    NodeRequest(403, "POST", f"{CORE}/pods/pod-a/binding", {"target": {"name": "a"}}),
+    NodeRequest(403, "PATCH", f"{CORE}/secrets/s-a", _labels(x="1")),
+    NodeRequest(403, "POST", f"{CORE}/secrets", {"metadata": {"name": "new"}}),
+    NodeRequest(201, "POST", LEASES, lease("a")),
+    NodeRequest(403, "POST", LEASES, lease("c")),
+    NodeRequest(403, "PATCH", f"{LEASES}/b", _labels(x="1")),
+    NodeRequest(200, "PATCH", f"{LEASES}/a", _labels(x="1")),
+    NodeRequest(403, "POST", LEASES.replace("kube-node-lease", "default"), lease("a")),
+    NodeRequest(201, "POST", CSI_NODES, {"metadata": {"name": "a"}, "spec": {"drivers": []}}),
+    NodeRequest(403, "POST", CSI_NODES, {"metadata": {"name": "c"}, "spec": {"drivers": []}}),
+    NodeRequest(403, "DELETE", f"{CSI_NODES}/b"),
+    NodeRequest(201, "POST", SLICES, resource_slice("more-a", "a")),
+    NodeRequest(403, "POST", SLICES, resource_slice("more-b", "b")),
+    NodeRequest(403, "DELETE", f"{SLICES}/slice-b"),
+    NodeRequest(403, "POST", f"{CORE}/serviceaccounts/account-b/token", {"spec": {}}),
+    NodeRequest(403, "POST", f"{CORE}/serviceaccounts/account-a/token", {"spec": {}}),
+    NodeRequest(200, "DELETE", f"{CORE}/pods/pod-a?gracePeriodSeconds=0"),
+    NodeRequest(403, "GET", f"{CORE}/secrets/s-a"),
 )
 """In order: the last ones delete the pod, after which its node may read nothing for it."""
 
@@ -203,7 +205,7 @@ def token_request(name: str, uid: str, *audiences: str) -> Json:
     return {"spec": {"audiences": list(audiences), "boundObjectRef": bound}}
 
 
-async def token_cases(server: Server) -> list[Case]:
+async def token_requests(server: Server) -> list[NodeRequest]:
     """TokenRequests for the accounts of both nodes."""
     uids = [(await server.get(f"{CORE}/pods/pod-{node}"))["metadata"]["uid"] for node in ("a", "b")]
     own, other = (
@@ -211,18 +213,18 @@ async def token_cases(server: Server) -> list[Case]:
         f"{CORE}/serviceaccounts/account-b/token",
     )
     return [
-        Case(201, "POST", own, token_request("pod-a", uids[0], "vault")),
-        Case(403, "POST", own, token_request("pod-a", uids[0], "other")),
-        Case(403, "POST", own, token_request("pod-a", uids[0])),
-        Case(403, "POST", own, token_request("pod-a", uids[0], "vault", "other")),
-        Case(403, "POST", own, token_request("pod-a", "wrong", "vault")),
-        Case(403, "POST", own, token_request("pod-b", uids[1], "vault")),
-        Case(404, "POST", own, token_request("absent", uids[1], "vault")),
-        Case(403, "POST", other, token_request("pod-b", uids[1], "vault")),
+        NodeRequest(201, "POST", own, token_request("pod-a", uids[0], "vault")),
+        NodeRequest(403, "POST", own, token_request("pod-a", uids[0], "other")),
+        NodeRequest(403, "POST", own, token_request("pod-a", uids[0])),
+        NodeRequest(403, "POST", own, token_request("pod-a", uids[0], "vault", "other")),
+        NodeRequest(403, "POST", own, token_request("pod-a", "wrong", "vault")),
+        NodeRequest(403, "POST", own, token_request("pod-b", uids[1], "vault")),
+        NodeRequest(404, "POST", own, token_request("absent", uids[1], "vault")),
+        NodeRequest(403, "POST", other, token_request("pod-b", uids[1], "vault")),
     ]
 
 
-async def mirror_cases(server: Server) -> list[Case]:
+async def mirror_requests(server: Server) -> list[NodeRequest]:
     """Mirror pods, of which a node may create its own."""
     uid = (await server.get(f"{NODES}/a"))["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": uid, "controller": True}
@@ -235,13 +237,13 @@ async def mirror_cases(server: Server) -> list[Case]:
 
     secret = [{"name": "s", "secret": {"secretName": "s-b"}}]
     return [
-        Case(201, "POST", path, mirror("m-1", "a", owner)),
-        Case(403, "POST", path, mirror("m-2", "b", owner)),
-        Case(403, "POST", path, mirror("m-3", "a")),
-        Case(403, "POST", path, mirror("m-4", "a", owner, {**owner, "kind": "Other"})),
-        Case(403, "POST", path, mirror("m-5", "a", {**owner, "controller": False})),
-        Case(403, "POST", path, mirror("m-6", "a", {**owner, "blockOwnerDeletion": True})),
-        Case(403, "POST", path, mirror("m-7", "a", {**owner, "uid": "wrong"})),
-        Case(403, "POST", path, mirror("m-8", "a", owner, serviceAccountName="account-b")),
-        Case(403, "POST", path, mirror("m-9", "a", owner, volumes=secret)),
+        NodeRequest(201, "POST", path, mirror("m-1", "a", owner)),
+        NodeRequest(403, "POST", path, mirror("m-2", "b", owner)),
+        NodeRequest(403, "POST", path, mirror("m-3", "a")),
+        NodeRequest(403, "POST", path, mirror("m-4", "a", owner, {**owner, "kind": "Other"})),
+        NodeRequest(403, "POST", path, mirror("m-5", "a", {**owner, "controller": False})),
+        NodeRequest(403, "POST", path, mirror("m-6", "a", {**owner, "blockOwnerDeletion": True})),
+        NodeRequest(403, "POST", path, mirror("m-7", "a", {**owner, "uid": "wrong"})),
+        NodeRequest(403, "POST", path, mirror("m-8", "a", owner, serviceAccountName="account-b")),
+        NodeRequest(403, "POST", path, mirror("m-9", "a", owner, volumes=secret)),
     ]

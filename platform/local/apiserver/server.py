@@ -150,8 +150,7 @@ class _ServerCore:
     """Store, controllers and application: all but the listener."""
 
     def __init__(self, config: Config) -> None:
-        self._crds = config.crds
-        self._optional_crds = config.optional_crds
+        self._crds, self._optional_crds = config.crds, config.optional_crds
         self._clock = config.clock
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()

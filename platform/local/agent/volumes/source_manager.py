@@ -2,10 +2,13 @@
 
 A ConfigMap or Secret is watched as long as a pod refers to it: as a kubelet, the agent may not list
 others. One informer serves all pods; it holds only metadata, and a changed object is fetched once.
+A watch costs a connection, of which the API server has a limited number: beyond a limit, objects
+are read at intervals instead.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +39,12 @@ from ..state.core_types import (
 from ..state.environment import ClaimVolume, ResolvedSources
 from .pvc_dirs import claim_volume
 from .volumes import PodReferences, references_of
+
+_MAX_WATCHES = 200
+"""Objects that are watched."""
+
+_POLL_INTERVAL = 60.0
+"""Seconds between two reads of an object that is not watched; kubelet's without watches."""
 
 _MAX_TOKEN_AGE = 24 * 3600.0
 _TOKEN_REFRESH_FRACTION = 0.8
@@ -88,7 +97,9 @@ class SourceManager:
         self._clock = clock
         self.claims = Informer(volumes or client, PERSISTENTVOLUMECLAIMS, MetadataOnly)
         self.claims.add_event_handler(self._event_handler(PERSISTENTVOLUMECLAIMS))
-        self._watches: dict[_Key, tuple[Informer[MetadataOnly], asyncio.Task[None]]] = {}
+        self._watches: dict[_Key, tuple[Informer[MetadataOnly] | None, asyncio.Task[None]]] = {}
+        """By object: its informer, unless it is read at intervals, and the task that reads."""
+
         self._pods: dict[str, _PodReferences] = {}
         self._pods_by_key: dict[_Key, dict[str, _PodReferences]] = {}
         self._fetched: dict[_Key, _Content] = {}
@@ -121,8 +132,16 @@ class SourceManager:
 
         return on_event
 
-    def _watch(self, key: _Key) -> None:
+    def _observe(self, key: _Key) -> None:
+        """Watch an object, or read it at intervals."""
         resource, (namespace, _, name) = key[0], key[1].partition("/")
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        if len(self._watches) >= _MAX_WATCHES:
+            polling = supervise(
+                f"reads of {resource.plural}", lambda: self._poll(key), timing=timing
+            )
+            self._watches[key] = None, asyncio.get_running_loop().create_task(polling)
+            return
         informer = Informer(
             self._client,
             resource,
@@ -131,9 +150,19 @@ class SourceManager:
             field_selector=f"metadata.name={name}",
         )
         informer.add_event_handler(self._event_handler(resource))
-        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
         work = supervise(f"watch of {resource.plural}", informer.run, timing=timing)
         self._watches[key] = informer, asyncio.get_running_loop().create_task(work)
+
+    async def _poll(self, key: _Key) -> None:
+        resource, (namespace, _, name) = key[0], key[1].partition("/")
+        on_event = self._event_handler(resource)
+        while True:
+            await self._clock.sleep(_POLL_INTERVAL)
+            with suppress(NotFoundError):
+                found = await self._client.get(
+                    resource, name, namespace=namespace, view=MetadataOnly
+                )
+                on_event(None, found)
 
     def is_referenced(self, resource: Resource, key: str) -> bool:
         """Return whether a registered pod refers to the object ``namespace/name``."""
@@ -149,7 +178,7 @@ class SourceManager:
         for key in keys:
             self._pods_by_key.setdefault(key, {})[meta.uid] = references
             if key[0] in _VIEWS and key not in self._watches:
-                self._watch(key)
+                self._observe(key)
 
     def unregister_pod(self, uid: str) -> None:
         """Stop watching the objects that the pod reads."""
@@ -235,8 +264,8 @@ class SourceManager:
     async def _get_cached(self, key: _Key) -> _Content:
         """Return the content, fetched by the first caller after a change."""
         async with self._locks.setdefault(key, asyncio.Lock()):
-            watch = self._watches.get(key)
-            current = watch[0].get(key[1]) if watch is not None else None
+            informer, _ = self._watches.get(key, (None, None))
+            current = informer.get(key[1]) if informer is not None else None
             version = current.metadata.resource_version if current else ""
             known = self._fetched.get(key)
             if known is not None and known.version == version:

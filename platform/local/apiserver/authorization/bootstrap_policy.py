@@ -118,8 +118,8 @@ _OWN_RULES = {
         PolicyRule(_GET, ("",), ("persistentvolumes",)),
     ),
 }
-"""Rights of the agent if it simulates nodes, and of its part that removes the directories of
-deleted claims. The agent of a real node has the rights of a kubelet."""
+"""Rights of the agent if it simulates nodes, and of the account with which the agent of a real
+node, a kubelet, removes the directories of deleted claims."""
 
 
 def objects() -> Iterator[tuple[Resource, Json]]:

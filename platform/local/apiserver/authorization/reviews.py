@@ -85,7 +85,7 @@ def _reviewed_node(field_selector: Json) -> str:
     """Return the node that the field selector of a review allows, if it allows only one."""
     for requirement in field_selector.get("requirements") or ():
         key, operator = requirement.get("key"), requirement.get("operator")
-        values = requirement.get("values") or ()
+        values: list[Any] = requirement.get("values") or []
         if (key, operator, len(values)) == ("spec.nodeName", "In", 1):
             return str(values[0])
     return selected_node(field_selector.get("rawSelector") or "")

@@ -22,6 +22,7 @@ _REFERRING_VOLUMES = {
 _REFERRING_SOURCES = {
     "clusterTrustBundle": "clustertrustbundles",
     "podCertificate": "podcertificates",
+    "serviceAccountToken": "serviceaccounts (via projected volumes)",
 }
 """The same for sources of projected volumes."""
 
@@ -59,9 +60,12 @@ def projects_token(spec: Json) -> bool:
 
 
 def referenced_kind(spec: Json) -> str:
-    """Return what a mirror pod with this spec refers to besides Secrets; empty for nothing."""
-    if CONFIGMAPS in _kinds(spec):
-        return CONFIGMAPS
+    """Return a kind that a mirror pod with this spec refers to; empty for none."""
+    if spec.get("serviceAccountName"):
+        return SERVICE_ACCOUNTS
+    for kind in (SECRETS, CONFIGMAPS):
+        if kind in _kinds(spec):
+            return kind
     if spec.get("resourceClaims"):
         return "resourceclaims"
     volumes = [_REFERRING_VOLUMES.get(type_, "") for each in _volumes(spec) for type_ in each]

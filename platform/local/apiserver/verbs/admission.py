@@ -157,8 +157,8 @@ class Admission:
             StatusError: 403, or the error of a webhook.
             WebhookNeededError: a webhook must be called first.
         """
-        obj = self._mutate_by_plugins(attributes, obj)
         self.node_restriction.check(attributes, obj)
+        obj = self._mutate_by_plugins(attributes, obj)
         obj = self.dynamic.mutate(
             attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
         )
