@@ -15,6 +15,7 @@ from ....model.names import Resource
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
+from ..admission.runtime_classes import RUNTIME_CLASSES, apply_runtime_class
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..authorization.signers import CSRS, check_signer, check_subject
@@ -262,6 +263,10 @@ class Admission:
         )
         self._set_priority(attributes, spec)
         _add_default_tolerations(spec)
+        named = spec.get("runtimeClassName")
+        runtime_class = self._lookup.get(RUNTIME_CLASSES, "", named) if named else None
+        if why := apply_runtime_class(spec, runtime_class):
+            raise forbidden(attributes.kind.resource, attributes.name, why)
 
     def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
         name = spec.get("priorityClassName", "")
