@@ -27,3 +27,23 @@ def is_cluster_ip(text: str) -> bool:
         return False
     ends = (CLUSTER_IPS.network_address, CLUSTER_IPS.broadcast_address)
     return address in CLUSTER_IPS and address not in ends
+
+
+def is_permitted_endpoint(text: str) -> bool:
+    """Whether a proxy may connect to an address: of loopback only to those of pods.
+
+    Otherwise an endpoint could lead to a program that only this machine's users may reach, or
+    back to the proxy, without end.
+    """
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    if address in POD_IPS:
+        return True
+    return not (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_unspecified
+    )

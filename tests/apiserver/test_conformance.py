@@ -25,8 +25,6 @@ EXPECTED_DIFFERENCES = {
         "'/data/none', 'value'": "a JSON patch cannot replace a missing value",
     },
     "invalid_pods": {
-        "'runtimeClassName': 'none'": "RuntimeClass has no effect",
-        "'overhead': {'cpu': '1'}": "RuntimeClass has no effect",
         "'imagePullSecrets': [{'name': ''}]": "invalid names without effect are accepted",
     },
     "other_kinds": {

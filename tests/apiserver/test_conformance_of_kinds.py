@@ -21,6 +21,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "flow_schemas": {"warning ": "there are no queues"},
     "priority_levels": {"warning ": "likewise"},
     "workloads": {".metadata.annotations": "the generation of an API that was removed"},
+    "runtime_classes": {"warning ": "the handler has no effect"},
     "endpoints": {"warning ": "the proxy does not read them"},
     "services": {
         "warning ": "fields without effect",
@@ -339,6 +340,36 @@ async def endpoint_slices(send: RecordedConversation) -> None:
     ):  # fmt: skip
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "e"}, **good, **change})
     await send("PATCH", f"{path}/good", {"addressType": "IPv6", "endpoints": []}, MERGE)
+
+
+@register_conversation
+async def runtime_classes(send: RecordedConversation) -> None:
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    toleration = {"key": "k", "operator": "Exists", "effect": "NoSchedule"}
+    rich = {
+        "overhead": {"podFixed": {"cpu": "100m", "memory": "1Mi"}},
+        "scheduling": {"nodeSelector": {"a": "b"}, "tolerations": [toleration]},
+    }
+    await send("POST", path, {"metadata": {"name": "plain"}, "handler": "h"})
+    await send("POST", path, {"metadata": {"name": "rich"}, "handler": "h", **rich})
+    await send.wait_status(200, "GET", f"{path}/rich")
+    pods = "/api/v1/namespaces/default/pods?dryRun=All"
+    for spec in (
+        {"runtimeClassName": "plain"},
+        {"runtimeClassName": "none"},
+        {"runtimeClassName": "rich"},
+        {"runtimeClassName": "rich", "overhead": {"cpu": "0.1", "memory": "1024Ki"}},
+        {"runtimeClassName": "rich", "overhead": {"cpu": "1"}},
+        {"runtimeClassName": "rich", "nodeSelector": {"a": "c"}},
+        {"runtimeClassName": "rich", "nodeSelector": {"c": "d"}},
+        {"runtimeClassName": "plain", "overhead": {"cpu": "1"}},
+        {"overhead": {"cpu": "1"}},
+    ):
+        common = {
+            "containers": [{"name": "c", "image": "i"}],
+            "automountServiceAccountToken": False,
+        }
+        await send("POST", pods, {"metadata": {"name": "p"}, "spec": {**common, **spec}})
 
 
 @register_conversation

@@ -129,7 +129,9 @@ async def test_services_are_reached_by_name_and_number_of_their_port(
     assert (await server.request("GET", f"{SERVICES}/none/proxy/")).status == 404
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.128.0.5", "169.254.169.254", "::1", "a.b"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.128.0.5", "169.254.169.254", "::1", "::ffff:127.0.0.1", "a.b"]
+)
 async def test_no_other_addresses_than_those_of_pods_are_reached(
     server: EmbeddedServer, port: int, address: str
 ) -> None:

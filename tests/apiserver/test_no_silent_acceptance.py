@@ -164,7 +164,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations": warned(
         {"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}}
     ),
-    "node.k8s.io/v1/runtimeclasses": warned({"handler": "h"}),
+    "node.k8s.io/v1/runtimeclasses": enforced(
+        "local/apiserver/admission/runtime_classes.py", {"handler": "h"}
+    ),
     "discovery.k8s.io/v1/endpointslices": enforced(
         "local/proxy/backends.py", {"addressType": "IPv4", "endpoints": []}
     ),

@@ -16,13 +16,14 @@ from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
 from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 
-from batholith.local.proxy.backends import Affinity, backends, is_permitted, listening_addresses
+from batholith.local.proxy.backends import Affinity, backends, listening_addresses
 from batholith.local.proxy.relay import Relay, Side, abort_connections
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import ENDPOINTSLICES, SERVICES
+from batholith.model.service_network import is_permitted_endpoint
 
 Json = dict[str, Any]
 POD_A, POD_B = "127.64.7.1", "127.64.7.2"
@@ -63,7 +64,7 @@ def test_endpoints_that_end_are_used_if_there_is_no_other() -> None:
     ],
 )  # fmt: skip
 def test_endpoints_on_loopback_are_pods(address: str, permitted: bool) -> None:
-    assert is_permitted(address) is permitted
+    assert is_permitted_endpoint(address) is permitted
 
 
 def test_a_service_listens_on_nothing_but_its_own_network() -> None:

@@ -1,9 +1,8 @@
 """Where the proxy listens for a Service, and to what it connects: pure functions."""
 
-import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 
-from ...model.service_network import NODE_PORTS, POD_IPS, is_cluster_ip
+from ...model.service_network import NODE_PORTS, is_cluster_ip, is_permitted_endpoint
 from .types import EndpointSlice, Service, ServicePort
 
 LOOPBACK = "127.0.0.1"
@@ -48,7 +47,7 @@ def backends(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[Addres
             if conditions.ready is False and not serves:
                 continue
             for address in endpoint.addresses[:1]:
-                if is_permitted(address):
+                if is_permitted_endpoint(address):
                     (ending if conditions.ready is False else ready).add((address, number))
     return tuple(sorted(ready or ending))
 
@@ -58,26 +57,6 @@ def _port_number(port: ServicePort, found: EndpointSlice) -> int:
         if (each.name or "", each.protocol or "TCP") == (port.name, port.protocol):
             return each.port or 0
     return 0
-
-
-def is_permitted(text: str) -> bool:
-    """Whether the proxy may connect to an address: of loopback only to those of pods.
-
-    Otherwise an endpoint could lead to a program that only this machine's users may reach, or
-    back to the proxy, without end.
-    """
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    if address in POD_IPS:
-        return True
-    return not (
-        address.is_loopback
-        or address.is_link_local
-        or address.is_multicast
-        or address.is_unspecified
-    )
 
 
 class Affinity:

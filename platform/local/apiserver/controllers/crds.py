@@ -119,9 +119,9 @@ class CrdController(Controller):
         else:
             kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
         self._serve(entry.name, kinds)
-        self._compiled[entry.name] = digest
         for kind in kinds[:1]:  # all are of one resource; none may be served
             await self._show_stored(self.context.writer.store.resource_store(kind))
+        self._compiled[entry.name] = digest
 
     async def _show_stored(self, resource_store: ResourceStore) -> None:
         """Show what is stored by the new definition, as kube-apiserver does."""

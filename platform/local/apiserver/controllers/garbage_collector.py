@@ -172,7 +172,9 @@ class GarbageCollector(Controller):
         for object_key in self._dependents.get(uid, ()):
             resource_store = self._resource_stores[object_key.group, object_key.plural]
             found = resource_store.latest(object_key.namespace, object_key.name)
-            if found is not None and found.deleting and FOREGROUND in _finalizers(found):
+            if found is None or not (found.deleting and found.has_finalizers):
+                continue
+            if FOREGROUND in _finalizers(found):
                 return True
         return False
 

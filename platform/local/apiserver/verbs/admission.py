@@ -18,6 +18,7 @@ from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
 from ..admission.node_restriction import NodeRestriction
 from ..admission.quotas import Quotas
+from ..admission.runtime_classes import RUNTIME_CLASSES, apply_runtime_class
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..authorization.signers import CSRS, check_signer, check_subject
@@ -351,6 +352,10 @@ class Admission:
         )
         self._set_priority(attributes, spec)
         _add_default_tolerations(spec)
+        named = spec.get("runtimeClassName")
+        runtime_class = self._lookup.get(RUNTIME_CLASSES, "", named) if named else None
+        if why := apply_runtime_class(spec, runtime_class):
+            raise forbidden(attributes.kind.resource, attributes.name, why)
 
     def _default_storage_class(self, claim: Json) -> None:
         if needs_default_class(claim):

@@ -4,7 +4,6 @@ Requests reach pods at their own addresses only: another one in the status of a 
 EndpointSlice could lead to a program that only users of this machine may reach.
 """
 
-import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, Iterator
 from http import HTTPStatus
@@ -14,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from ....model import names
-from ....model.service_network import POD_IPS
+from ....model.service_network import is_permitted_endpoint
 from ..admission.services import NoEndpointError, ServiceResolver
 from ..errors.status import StatusError, bad_request, not_found
 from ..http.requests import Json, Request, Response
@@ -125,7 +124,7 @@ class HttpProxy:
         if not port:
             port = next(_container_ports(pod), "")
         address = (pod.get("status") or {}).get("podIP", "")
-        if not _is_permitted(address):
+        if not is_permitted_endpoint(address):
             raise bad_request("address not allowed")
         return _Target(scheme or "http", address, _port_number(port, scheme))
 
@@ -139,7 +138,7 @@ class HttpProxy:
             host, number = self._services.resolve(namespace, name, wanted)
         except NoEndpointError as error:
             raise _unavailable(str(error)) from error
-        if not _is_permitted(host):
+        if not is_permitted_endpoint(host):
             raise bad_request("address not allowed")
         return _Target(scheme or "http", host, number)
 
@@ -256,22 +255,6 @@ def _port_number(text: str, scheme: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise bad_request(f'invalid port "{text}"')
     return int(text)
-
-
-def _is_permitted(text: str) -> bool:
-    """Whether an address is that of a pod of this machine, or of another one."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    if address in POD_IPS:
-        return True
-    return not (
-        address.is_loopback
-        or address.is_link_local
-        or address.is_multicast
-        or address.is_unspecified
-    )
 
 
 def _unavailable(message: str) -> StatusError:
