@@ -105,7 +105,10 @@ def test_a_run_has_a_group_with_its_limits(tree: Tree) -> None:
     assert report.root.parent == tree.mount
     assert not (report.root / "probe").exists()
     files = limits_of(limited({"cpu": "1"}, {"cpu": "2", "memory": "1Gi"}), max_processes=7)
-    group = Path(create(report, "uid", "c-0", files))
+    containers = [limited({"cpu": "1"}, {}), limited({"cpu": "500m"}, {}), limited({}, {})]
+    of_pod = cgroups.pod_files(containers)
+    group = Path(create(report, "uid", "c-0", files, of_pod=of_pod))
+    assert (group.parent / "cpu.weight").read_text() == "59"
     assert group == report.root / "uid" / "c-0"
     assert (group / "cpu.max").read_text() == "200000 100000"
     assert (group / "memory.max").read_text() == str(1 << 30)

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,22 @@ async def test_a_fork_bomb_takes_no_more_than_its_own_processes(
     lines = sandbox.lines()
     assert "30" in lines
     assert "40" not in lines
+
+
+@pytest.mark.parametrize(("own", "number", "limit"), [(90, 40, 40), (30, 40, 30), (30, 0, 30)])
+async def test_a_lower_limit_of_the_agent_s_processes_stays(
+    own: int, number: int, limit: int
+) -> None:
+    program = (
+        "import resource; from batholith.local.agent.runtime import shim; "
+        f"resource.setrlimit(resource.RLIMIT_NPROC, ({own}, {own})); "
+        f"shim.limit_processes({number}); print(resource.getrlimit(resource.RLIMIT_NPROC))"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert out.decode() == f"({limit}, {limit})\n"
 
 
 async def test_kill_kills_all_processes_of_the_run(box: Sandbox) -> None:

@@ -189,7 +189,8 @@ class PodContainers:
         files = cgroups.limits_of(container, max_processes=launch.max_processes)
         name = f"{run.container_name}-{run.path.name}"
         try:
-            group = cgroups.create(node.cgroups, pod.metadata.uid, name, files)
+            of_pod = cgroups.pod_files(pod.spec.containers)
+            group = cgroups.create(node.cgroups, pod.metadata.uid, name, files, of_pod=of_pod)
         except OSError as error:
             raise ContainerConfigError(f"cannot create its control group: {error}") from error
         node.images.prepare(run, replace(launch, cgroup=group))

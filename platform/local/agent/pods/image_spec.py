@@ -29,12 +29,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
     """Builds the launch specs of containers that run images."""
 
     def build_of_image(
-        self,
-        container: Container,
-        run: RunDir,
-        log: Path,
-        *,
-        image: StoredImage,
+        self, container: Container, run: RunDir, log: Path, *, image: StoredImage
     ) -> LaunchSpec:
         """Return the launch spec of *run*.
 

@@ -44,7 +44,7 @@ class CgroupReport:
 
 
 def detect(
-    data_dir: Path, *, proc: Path = Path("/proc"), probe: "Callable[[Path], str] | None" = None
+    data_dir: Path, *, proc: Path = Path("/proc"), probe: Callable[[Path], str] | None = None
 ) -> CgroupReport:
     """Find where this process may create groups, by creating one and moving a process there.
 
@@ -150,17 +150,32 @@ def limits_of(container: Container, *, max_processes: int) -> Mapping[str, str]:
     if "cpu" in limits:
         quota = max(parse(limits["cpu"]).nanos * PERIOD // 1_000_000_000, _MIN_QUOTA)
         files["cpu.max"] = f"{quota} {PERIOD}"
-    cpu = parse(requests.get("cpu", 0)).nanos
-    shares = min(max(cpu * 1024 // 1_000_000_000, _MIN_SHARES), _MAX_SHARES)
-    # As container runtimes convert shares, the unit of requests, to weights.
-    files["cpu.weight"] = str(1 + (shares - _MIN_SHARES) * 9999 // (_MAX_SHARES - _MIN_SHARES))
-    return files
+    return {**files, "cpu.weight": _weight(parse(requests.get("cpu", 0)).nanos)}
 
 
-def create(report: CgroupReport, pod: str, run: str, files: Mapping[str, str]) -> str:
+def pod_files(containers: Iterable[Container]) -> Mapping[str, str]:
+    """Return the control files of the group of a pod: its part of the CPU follows its requests."""
+    requests = (each.resources.requests.get("cpu", 0) for each in containers)
+    return {"cpu.weight": _weight(sum(parse(each).nanos for each in requests))}
+
+
+def _weight(nanos: int) -> str:
+    """Return the weight of a request of CPU, as container runtimes convert it."""
+    shares = min(max(nanos * 1024 // 1_000_000_000, _MIN_SHARES), _MAX_SHARES)
+    return str(1 + (shares - _MIN_SHARES) * 9999 // (_MAX_SHARES - _MIN_SHARES))
+
+
+def create(
+    report: CgroupReport,
+    pod: str,
+    run: str,
+    files: Mapping[str, str],
+    *,
+    of_pod: Mapping[str, str] | None = None,
+) -> str:
     """Create the group of a run of a container, with limits; return its path, or an empty text.
 
-    *pod* is the pod's uid, *run* is ``<container>-<n>``.
+    *pod* is the pod's uid, *run* is ``<container>-<n>``; *files* and *of_pod* are control files.
 
     Raises:
         OSError: it cannot be created.
@@ -172,10 +187,11 @@ def create(report: CgroupReport, pod: str, run: str, files: Mapping[str, str]) -
     _enable_controllers(parent)
     group = parent / run
     create_group(group)
-    for name, text in files.items():
-        if name.partition(".")[0] in report.controllers:
-            with suppress(FileNotFoundError):  # memory.swap.max: there is no swap
-                _write(group / name, text)
+    for directory, content in ((parent, of_pod or {}), (group, files)):
+        for name, text in content.items():
+            if name.partition(".")[0] in report.controllers:
+                with suppress(FileNotFoundError):  # memory.swap.max: there is no swap
+                    _write(directory / name, text)
     return str(group)
 
 

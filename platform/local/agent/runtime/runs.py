@@ -133,8 +133,6 @@ class LaunchSpec:
 
     tty: bool = False
     stop_signal: int = signal.SIGTERM
-    """The signal that asks the program to stop."""
-
     max_processes: int = 0
     """Processes and threads of each user of a container in a sandbox; 0: without a limit."""
 

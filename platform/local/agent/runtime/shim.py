@@ -491,9 +491,11 @@ def enter_cgroup(group: str) -> None:
 def limit_processes(number: int) -> None:
     """Limit the processes and threads of this user, unless *number* is 0.
 
-    In a user namespace only those in it count, so it must be entered before.
+    In a user namespace only those in it count, so it must be entered before. A lower limit of the
+    agent's own stays.
     """
-    if number:
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if number and (hard == resource.RLIM_INFINITY or number < hard):
         resource.setrlimit(resource.RLIMIT_NPROC, (number, number))
 
 
