@@ -191,8 +191,16 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 def duplicate_fields(body: bytes) -> list[str]:
     """Return the paths of duplicate keys in a JSON document; plain decoding hides them."""
-    found: list[str] = []
-    _find_duplicates(json.loads(body, object_pairs_hook=_Pairs), "", found)
+    return [path for path, repeats in field_paths(body) if repeats]
+
+
+def field_paths(body: bytes) -> list[tuple[str, bool]]:
+    """Return the paths of all members of a JSON document in its order.
+
+    Each with whether its key repeats one of the same object, which plain decoding hides.
+    """
+    found: list[tuple[str, bool]] = []
+    _walk(json.loads(body, object_pairs_hook=_Pairs), "", found)
     return found
 
 
@@ -200,15 +208,14 @@ class _Pairs(list[tuple[str, Any]]):
     """The members of a JSON object in their original order, duplicates included."""
 
 
-def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
+def _walk(value: Any, path: str, found: list[tuple[str, bool]]) -> None:
     if isinstance(value, _Pairs):
         seen = set()
         for key, member in value:
             inner = f"{path}.{key}" if path else key
-            if key in seen:
-                found.append(inner)
+            found.append((inner, key in seen))
             seen.add(key)
-            _find_duplicates(member, inner, found)
+            _walk(member, inner, found)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _find_duplicates(item, f"{path}[{index}]", found)
+            _walk(item, f"{path}[{index}]", found)

@@ -21,7 +21,6 @@ from ..http.bodies import (
     convert_large_yaml,
     decode_ahead,
     decode_body,
-    duplicate_fields,
     get_object,
     media_type,
 )
@@ -138,11 +137,11 @@ class Handlers:
             )
         if kind.resource.namespaced and not request_info.object_path.namespace:
             raise method_not_allowed(kind.resource)
-        call = self._write_request(request, kind, request_info, CREATE)
+        call = _with_body(request, self._write_request(request, kind, request_info, CREATE))
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_create(call, _body(request, call)),
+            lambda: self.writer.plan_create(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
         return await _written(renderer, written, status=201)
@@ -150,11 +149,11 @@ class Handlers:
     async def _update(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
-        call = self._write_request(request, kind, request_info, UPDATE)
+        call = _with_body(request, self._write_request(request, kind, request_info, UPDATE))
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_update(call, _body(request, call)),
+            lambda: self.writer.plan_update(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
         return await _written(renderer, written)
@@ -403,21 +402,11 @@ def _renderer(request: Request, kind: KindInfo) -> Renderer:
     return renderer
 
 
-def _body(request: Request, write_request: WriteRequest) -> dict[str, object]:
-    """Return the object in the body; duplicate fields are handled like unknown ones."""
-    obj = decode_body(request, kind=write_request.kind)
+def _with_body(request: Request, write_request: WriteRequest) -> WriteRequest:
+    """Return *write_request* with the body, if its duplicate fields are to be reported."""
     checked = write_request.options.strict or (
         write_request.options.warn and write_request.kind.custom
     )
     if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
-        return obj
-    doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
-    if doubled and write_request.options.strict:
-        resource = write_request.kind.resource
-        text = (
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f"{resource.kind}: strict decoding error: {', '.join(doubled)}"
-        )
-        raise bad_request(text)
-    request.warnings.extend(doubled)
-    return obj
+        return write_request
+    return msgspec.structs.replace(write_request, checked_body=request.body)

@@ -10,6 +10,7 @@ from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import StatusError, bad_request, invalid
 from ..http.auth import APISERVER_USER, User
+from ..http.bodies import field_paths
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
 from ..storage.stored_objects import encode
@@ -28,6 +29,9 @@ class WriteRequest(msgspec.Struct, kw_only=True):
     options: WriteOptions = INTERNAL
     warnings: list[str] | None = None
     """Receives the texts of warnings."""
+
+    checked_body: bytes = b""
+    """JSON of the client whose duplicate fields are reported with the unknown ones."""
 
     responses: WebhookResponses | None = None
     """The responses of webhooks, if any are configured; none for the server's own writes."""
@@ -113,9 +117,9 @@ def prepare_body(
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
         raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
-    if not unknown:
+    texts = _field_errors(write_request, unknown)
+    if not texts:
         return
-    texts = [f'unknown field "{path}"' for path in unknown]
     if write_request.options.strict and patched:
         raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
     if write_request.options.strict:
@@ -126,6 +130,32 @@ def prepare_body(
         raise bad_request(text)
     if write_request.options.warn and write_request.warnings is not None:
         write_request.warnings.extend(texts)
+
+
+def _field_errors(write_request: WriteRequest, unknown: list[str]) -> list[str]:
+    """Return the texts about unknown and duplicate fields.
+
+    As kube-apiserver: of built-in kinds in the order of the document, without what is in unknown
+    fields; of custom ones the duplicates first. Each once.
+    """
+    texts = {path: f'unknown field "{path}"' for path in unknown}
+    if not write_request.checked_body:
+        return list(texts.values())
+    fields = field_paths(write_request.checked_body)
+    if write_request.kind.custom:
+        doubled = [f'duplicate field "{path}"' for path, repeats in fields if repeats]
+        return list(dict.fromkeys([*doubled, *texts.values()]))
+    found: list[str] = []
+    skipped: tuple[str, ...] = ()
+    for path, repeats in fields:
+        if path.startswith(skipped):
+            continue
+        if path in texts:
+            found.append(texts[path])
+            skipped = (f"{path}.", f"{path}[")
+        elif repeats:
+            found.append(f'duplicate field "{path}"')
+    return list(dict.fromkeys([*found, *texts.values()]))
 
 
 def check_name_kept(patched: Json, name: str) -> None:
