@@ -113,7 +113,7 @@ async def _either(task: asyncio.Task[None], ready: asyncio.Event) -> None:
 
 
 def agent(
-    client: Client, simulation: SimulationSettings, data_dir: Path, clock: Clock
+    client: Client, simulation: SimulationSettings, data_dir: Path, clock: Clock | None = None
 ) -> Mapping[str, Component]:
     """Return the agent of simulated nodes."""
     settings = AgentSettings(data_dir=data_dir, simulation=simulation)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ..local.apiserver.current_time import now
 from ..local.apiserver.storage.stored_objects import StoredObject, new_uid
-from ..local.apiserver.verbs.writes import now
 from ..model.names import Resource
 
 Json = dict[str, Any]

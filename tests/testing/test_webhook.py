@@ -37,11 +37,14 @@ async def test_a_function_changes_objects() -> None:
         del obj["data"]
         return obj
 
-    async with ApiServer() as server, server.new_namespace() as namespace:
-        async with namespace.webhook(add, "configmaps", mutating=True, operations=["CREATE"]):
-            created = await namespace.create("ConfigMap", MAP)
-            assert created["metadata"]["labels"] == {"reviewed": "yes"}
-            assert "data" not in created
+    async with (
+        ApiServer() as server,
+        server.new_namespace() as namespace,
+        namespace.webhook(add, "configmaps", mutating=True, operations=["CREATE"]),
+    ):
+        created = await namespace.create("ConfigMap", MAP)
+        assert created["metadata"]["labels"] == {"reviewed": "yes"}
+        assert "data" not in created
 
 
 async def test_an_error_of_the_function_fails_the_test() -> None:

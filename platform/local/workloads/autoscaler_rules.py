@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ...kube.client.events import EventType
 from ...model import times
 from ...model.durations import DurationError
 from ...model.durations import parse as parse_duration
@@ -49,7 +50,7 @@ _OTHER_APIS = {
 class RecordEvent:
     """Record an event about the autoscaler."""
 
-    type: str
+    type: EventType
     reason: str
     message: str
 

@@ -207,8 +207,9 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
     def _record(self, view: AutoscalerView, event: RecordEvent) -> None:
         if self._recorder is not None:
             regarding = object_reference(AUTOSCALERS, view.autoscaler.metadata)
-            kind = "Normal" if event.type == "Normal" else "Warning"
-            self._recorder.record(regarding, type=kind, reason=event.reason, message=event.message)
+            self._recorder.record(
+                regarding, type=event.type, reason=event.reason, message=event.message
+            )
 
     async def _set_scale(self, view: AutoscalerView, replicas: int) -> None:
         """Set the replicas of the target, also if others change it meanwhile.

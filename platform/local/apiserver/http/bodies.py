@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -194,32 +194,31 @@ DUPLICATE, UNKNOWN = "duplicate", "unknown"
 
 def duplicate_fields(body: bytes) -> list[str]:
     """Return the paths of duplicate keys in a JSON document; plain decoding hides them."""
-    return [path for _, path in field_problems(body)]
+    return [path for path, repeats in field_paths(body) if repeats]
 
 
-def field_problems(body: bytes, unknown: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """Yield the problems of keys in a JSON document and their paths, in its order.
+def field_paths(body: bytes) -> list[tuple[str, bool]]:
+    """Return the paths of all members of a JSON document in its order.
 
-    These are the duplicate keys, and those whose paths are *unknown*.
+    Each with whether its key repeats one of the same object, which plain decoding hides.
     """
-    return _find_problems(json.loads(body, object_pairs_hook=_Pairs), "", unknown)
+    found: list[tuple[str, bool]] = []
+    _walk(json.loads(body, object_pairs_hook=_Pairs), "", found)
+    return found
 
 
 class _Pairs(list[tuple[str, Any]]):
     """The members of a JSON object in their original order, duplicates included."""
 
 
-def _find_problems(value: Any, path: str, unknown: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _walk(value: Any, path: str, found: list[tuple[str, bool]]) -> None:
     if isinstance(value, _Pairs):
         seen = set()
         for key, member in value:
             inner = f"{path}.{key}" if path else key
-            if key in seen:
-                yield DUPLICATE, inner
-            elif inner in unknown:
-                yield UNKNOWN, inner
+            found.append((inner, key in seen))
             seen.add(key)
-            yield from _find_problems(member, inner, unknown)
+            _walk(member, inner, found)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _find_problems(item, f"{path}[{index}]", unknown)
+            _walk(item, f"{path}[{index}]", found)

@@ -139,11 +139,11 @@ class Handlers:
             )
         if kind.resource.namespaced and not request_info.object_path.namespace:
             raise method_not_allowed(kind.resource)
-        call = self._write_request(request, kind, request_info, CREATE)
+        call = _with_body(request, self._write_request(request, kind, request_info, CREATE))
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_create(call, _body(request, call)),
+            lambda: self.writer.plan_create(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
         return await _written(renderer, written, status=201)
@@ -151,11 +151,11 @@ class Handlers:
     async def _update(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
-        call = self._write_request(request, kind, request_info, UPDATE)
+        call = _with_body(request, self._write_request(request, kind, request_info, UPDATE))
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_update(call, _body(request, call)),
+            lambda: self.writer.plan_update(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
         return await _written(renderer, written)
@@ -412,11 +412,11 @@ def _renderer(request: Request, kind: KindInfo) -> Renderer:
     return renderer
 
 
-def _body(request: Request, write_request: WriteRequest) -> dict[str, object]:
-    """Return the object in the body; its duplicate fields are handled with the unknown ones."""
-    obj = decode_body(request, kind=write_request.kind)
-    options = write_request.options
-    checked = options.strict or (options.warn and write_request.kind.custom)
-    if checked and media_type(request) == JSON and request.query.get("fieldValidation"):
-        write_request.strict_json = request.body
-    return obj
+def _with_body(request: Request, write_request: WriteRequest) -> WriteRequest:
+    """Return *write_request* with the body, if its duplicate fields are to be reported."""
+    checked = write_request.options.strict or (
+        write_request.options.warn and write_request.kind.custom
+    )
+    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
+        return write_request
+    return msgspec.structs.replace(write_request, checked_body=request.body)

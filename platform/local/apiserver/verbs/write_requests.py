@@ -10,7 +10,7 @@ from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import StatusError, bad_request, invalid
 from ..http.auth import APISERVER_USER, User
-from ..http.bodies import DUPLICATE, UNKNOWN, field_problems
+from ..http.bodies import field_paths
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
 from ..storage.stored_objects import encode
@@ -30,8 +30,8 @@ class WriteRequest(msgspec.Struct, kw_only=True):
     warnings: list[str] | None = None
     """Receives the texts of warnings."""
 
-    strict_json: bytes = b""
-    """The body, if its duplicate fields are reported: decoding it has hidden them."""
+    checked_body: bytes = b""
+    """JSON of the client whose duplicate fields are reported with the unknown ones."""
 
     responses: WebhookResponses | None = None
     """The responses of webhooks, if any are configured; none for the server's own writes."""
@@ -117,9 +117,9 @@ def prepare_body(
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
         raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
-    if not (unknown or write_request.strict_json):
+    if not (unknown or write_request.checked_body):
         return
-    texts = _strict_errors(write_request, unknown)
+    texts = _field_errors(write_request, unknown)
     if not texts:
         return
     if write_request.options.strict and patched:
@@ -134,17 +134,30 @@ def prepare_body(
         write_request.warnings.extend(texts)
 
 
-def _strict_errors(write_request: WriteRequest, unknown: list[str]) -> list[str]:
-    """Return the texts of unknown and duplicate fields.
+def _field_errors(write_request: WriteRequest, unknown: list[str]) -> list[str]:
+    """Return the texts about unknown and duplicate fields.
 
-    As kube-apiserver: in the order of the body, but of a custom object the duplicates first.
+    As kube-apiserver: of built-in kinds in the order of the document, without what is in unknown
+    fields; of custom ones the duplicates first. Each once.
     """
-    body = write_request.strict_json
-    found = list(field_problems(body, frozenset(unknown))) if body else []
-    if write_request.kind.custom or not found:
-        found = [each for each in found if each[0] == DUPLICATE]
-        found += [(UNKNOWN, path) for path in unknown]
-    return [f'{problem} field "{path}"' for problem, path in found]
+    texts = {path: f'unknown field "{path}"' for path in unknown}
+    if not write_request.checked_body:
+        return list(texts.values())
+    fields = field_paths(write_request.checked_body)
+    if write_request.kind.custom:
+        doubled = [f'duplicate field "{path}"' for path, repeats in fields if repeats]
+        return list(dict.fromkeys([*doubled, *texts.values()]))
+    found: list[str] = []
+    skipped: tuple[str, ...] = ()
+    for path, repeats in fields:
+        if path.startswith(skipped):
+            continue
+        if path in texts:
+            found.append(texts[path])
+            skipped = (f"{path}.", f"{path}[")
+        elif repeats:
+            found.append(f'duplicate field "{path}"')
+    return list(dict.fromkeys([*found, *texts.values()]))
 
 
 def check_name_kept(patched: Json, name: str) -> None:

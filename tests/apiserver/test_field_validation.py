@@ -1,0 +1,62 @@
+"""Unknown and duplicate fields of a body are reported together."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import Server, definition
+from support.polling import wait_until_equal
+
+PODS = "/api/v1/namespaces/default/pods"
+POD = b"""{
+    "metadata": {"name": "a"},
+    "spec": {
+        "nope": 1, "nope": {"deep": 1, "deep": 2},
+        "hostname": "x", "hostname": "y",
+        "containers": [{"name": "c", "image": "i", "image": "i", "ports": [], "wrong": [{"a": 1}]}]
+    }
+}"""
+OF_THE_POD = (
+    'unknown field "spec.nope"',
+    'duplicate field "spec.hostname"',
+    'duplicate field "spec.containers[0].image"',
+    'unknown field "spec.containers[0].wrong"',
+)
+
+
+@pytest.fixture
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path / "server") as started:
+        yield started
+
+
+async def test_fields_of_a_built_in_kind_are_reported_in_their_order(server: Server) -> None:
+    where = f"{PODS}?fieldValidation=Strict&dryRun=All"
+    response = await server.request("POST", where, POD)
+    assert response.status == 400
+    text = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: '
+    assert response.body["message"] == text + ", ".join(OF_THE_POD)
+    assert (await server.request("GET", f"{PODS}/a")).status == 404
+
+
+async def test_duplicates_of_a_custom_kind_precede_unknown_fields(server: Server) -> None:
+    crd = definition("doubles", "Double")
+    await server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    where = "/apis/ex.io/v1/namespaces/default/doubles"
+
+    async def status() -> int:
+        return (await server.request("GET", where)).status
+
+    await wait_until_equal(status, 200)
+    body = b"""{
+        "apiVersion": "ex.io/v1", "kind": "Double", "metadata": {"name": "a"},
+        "spec": {"nope": 1, "size": 1, "size": 2, "nope": 2}
+    }"""
+    strict = f"{where}?fieldValidation=Strict"
+    response = await server.request("POST", strict, body)
+    assert response.status == 400
+    assert response.body["message"].endswith(
+        'strict decoding error: duplicate field "spec.size", duplicate field "spec.nope", '
+        'unknown field "spec.nope"'
+    )
