@@ -60,7 +60,7 @@ async def certificate_requests(send: RecordedConversation) -> None:
     }
     await send("POST", path, {"metadata": {"name": "one"}, "spec": spec})
     await send("GET", path)
-    for wrong in (
+    mistakes: tuple[Json, ...] = (
         {"request": base64.b64encode(b"none").decode()},
         {"request": _signing_request("system:masters"),
          "signerName": "kubernetes.io/kube-apiserver-client"},
@@ -71,7 +71,8 @@ async def certificate_requests(send: RecordedConversation) -> None:
         {"usages": []},
         {"usages": ["any", "any", "none"]},
         {"expirationSeconds": 599},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for wrong in mistakes:
         await send("POST", path, {"metadata": {"name": "two"}, "spec": {**spec, **wrong}})
     await send("PATCH", f"{path}/one", {"spec": {"usages": ["any"]}}, MERGE)
     approved = {"type": "Approved", "status": "True", "reason": "r", "message": "m"}
@@ -118,7 +119,7 @@ async def flow_schemas(send: RecordedConversation) -> None:
         "rules": [rule],
     }
     await send("POST", path, {"metadata": {"name": "a"}, "spec": spec})
-    for change in (
+    changes: tuple[Json, ...] = (
         {"matchingPrecedence": 9999},
         {"matchingPrecedence": -1},
         {"matchingPrecedence": 10001},
@@ -126,10 +127,11 @@ async def flow_schemas(send: RecordedConversation) -> None:
         {"distinguisherMethod": {"type": "Odd"}},
         {"priorityLevelConfiguration": {"name": ""}},
         {"priorityLevelConfiguration": {"name": "A"}},
-    ):
+    )
+    for change in changes:
         body = {"metadata": {"name": "b"}, "spec": {**spec, **change}}
         await send("POST", f"{path}?dryRun=All", body)
-    for wrong in (
+    mistakes: tuple[Json, ...] = (
         {"subjects": []},
         {"subjects": [{"kind": "Odd"}, {"kind": "Group"}, {**user, "group": {"name": "g"}}]},
         {"subjects": [{"kind": "User", "user": {"name": ""}}]},
@@ -142,7 +144,8 @@ async def flow_schemas(send: RecordedConversation) -> None:
         {"resourceRules": [{**resource_rule, "apiGroups": ["*", "a"], "resources": ["*", "b"]}]},
         {"resourceRules": [{**resource_rule, "namespaces": ["*", "c"]}]},
         {"resourceRules": [{**resource_rule, "namespaces": ["C"]}]},
-    ):
+    )
+    for wrong in mistakes:
         rules = [{**rule, **wrong}]
         await send("POST", path, {"metadata": {"name": "b"}, "spec": {**spec, "rules": rules}})
     conditions = [{"type": "A", "status": "True"}, {"type": "A", "status": "True"}, {"type": ""}]
@@ -300,7 +303,7 @@ async def services(send: RecordedConversation) -> None:
 async def endpoints(send: RecordedConversation) -> None:
     path = "/api/v1/namespaces/default/endpoints?dryRun=All"
     good: Json = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 80}]}
-    for change in (
+    changes: tuple[Json, ...] = (
         {},
         {"addresses": []},
         {"addresses": [{"ip": "a"}, {"ip": "0.0.0.0"}, {"ip": "169.254.1.1"}, {"ip": "224.0.0.1"}]},
@@ -308,7 +311,8 @@ async def endpoints(send: RecordedConversation) -> None:
         {"notReadyAddresses": [{"ip": "192.0.2.2", "hostname": "A", "nodeName": "B b"}]},
         {"ports": [{"port": 0}, {"port": 70000, "name": "a"}]},
         {"ports": [{"port": 80, "name": "A", "protocol": "odd", "appProtocol": "a b"}]},
-    ):
+    )
+    for change in changes:
         body = {"metadata": {"name": "e"}, "subsets": [{**good, **change}]}
         await send("POST", path, body)
 
@@ -318,7 +322,7 @@ async def endpoint_slices(send: RecordedConversation) -> None:
     path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
     good: Json = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": []}
     await send("POST", path, {"metadata": {"name": "good"}, **good})
-    for change in (
+    changes: tuple[Json, ...] = (
         {"addressType": ""},
         {"addressType": "Odd"},
         {"addressType": "IPv6"},
@@ -337,7 +341,8 @@ async def endpoint_slices(send: RecordedConversation) -> None:
         }}]},
         {"ports": [{"port": 80}, {"port": 81}]},
         {"ports": [{"name": "A", "protocol": "odd", "appProtocol": "a b"}]},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for change in changes:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "e"}, **good, **change})
     await send("PATCH", f"{path}/good", {"addressType": "IPv6", "endpoints": []}, MERGE)
 
@@ -376,8 +381,9 @@ async def runtime_classes(send: RecordedConversation) -> None:
 async def controller_revisions(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/controllerrevisions"
     await send("POST", path, {"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}})
-    for wrong in ({"data": None}, {"data": []}, {"data": "a"}, {"revision": -1}):
-        body = {"metadata": {"name": "s"}, "revision": 1, "data": {}, **wrong}
+    wrong: tuple[Json, ...] = ({"data": None}, {"data": []}, {"data": "a"}, {"revision": -1})
+    for change in wrong:
+        body = {"metadata": {"name": "s"}, "revision": 1, "data": {}, **change}
         await send("POST", path, body)
     await send("PATCH", f"{path}/r", {"data": {"a": 2}}, MERGE)
     await send("PATCH", f"{path}/r", {"revision": 2}, MERGE)
