@@ -8,6 +8,19 @@ from datetime import UTC, datetime, timedelta
 from ..machinery.clock import Timer
 from ..machinery.testing import TimerQueue, sleep_by
 
+_QUIET_TURNS = 64
+"""Turns of the event loop without activity after which components are idle."""
+
+
+async def wait_quiet(activity: Callable[[], int | None]) -> None:
+    """Wait until *activity* is the same number for many turns of the event loop."""
+    quiet, before = 0, activity()
+    while quiet < _QUIET_TURNS:
+        await asyncio.sleep(0)
+        now = activity()
+        quiet = 0 if now is None or now != before else quiet + 1
+        before = now
+
 
 class AdvanceableClock:
     """Passes as the system's clock does, and can be advanced.

@@ -187,8 +187,27 @@ class _ServerCore:
         tokens = ServiceAccountTokens(
             config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
         )
-        authenticator = Authenticator(config.users_by_token, tokens)
-        handlers = Handlers(
+        handlers = self._handlers(config, deleter, tokens=tokens, streams=streams)
+        self.app = App(
+            catalog=self._catalog,
+            handlers=handlers,
+            authenticator=handlers.authenticator,
+            authorizer=self._authorizer,
+            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
+            address=config.address,
+            writable=lambda: self._store.writable,
+            clock=config.clock,
+        )
+
+    def _handlers(
+        self,
+        config: Config,
+        deleter: Deleter,
+        *,
+        tokens: ServiceAccountTokens,
+        streams: StreamProxy,
+    ) -> Handlers:
+        return Handlers(
             reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
@@ -197,18 +216,8 @@ class _ServerCore:
             ),
             token_requests=TokenRequests(self._writer, tokens, self._latest),
             computed=ComputedReader(self._store, self._catalog, self._log_proxy),
-            authenticator=authenticator,
+            authenticator=Authenticator(config.users_by_token, tokens),
             authorizer=self._authorizer,
-        )
-        self.app = App(
-            catalog=self._catalog,
-            handlers=handlers,
-            authenticator=authenticator,
-            authorizer=self._authorizer,
-            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
-            address=config.address,
-            writable=lambda: self._store.writable,
-            clock=config.clock,
         )
 
     def _latest(self, resource: Resource, namespace: str, name: str) -> StoredObject | None:
