@@ -1,4 +1,4 @@
-"""HorizontalPodAutoscalers on simulated pods, whose annotations say what they use."""
+"""HorizontalPodAutoscalers on simulated pods, whose annotations define what they use."""
 
 from collections.abc import AsyncIterator
 from typing import Any
