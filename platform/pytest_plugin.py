@@ -68,14 +68,14 @@ def batholith_cluster(request: pytest.FixtureRequest) -> "Iterator[BlockingClust
 def batholith(request: pytest.FixtureRequest) -> "Iterator[BlockingNamespace]":
     """A new namespace of the session's cluster, or of an existing one.
 
-    A test with the marker gets a cluster of its own; on an existing cluster it is skipped.
+    A test with the marker gets a new cluster; on an existing one it is skipped.
     """
     is_marked = request.node.get_closest_marker(MARKER) is not None
     kubeconfig: str | None = request.config.getoption("--batholith-kubeconfig")
     with ExitStack() as stack:
         if kubeconfig or os.environ.get(_EXISTING, "").lower() == "true":
             if is_marked:
-                pytest.skip("requires a cluster of its own, and an existing one is used")
+                pytest.skip("requires a new cluster, and an existing one is used")
             namespace = _existing(kubeconfig, request.node.name)
         else:
             fixture = "batholith_cluster" if is_marked else "batholith_session_cluster"

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +29,7 @@ from ..model.names import PODS, Resource
 from . import templates
 from .blocking import Blocking, calling, waiting
 from .changes import WAIT_SECONDS, Json, ObjectChange, Signal
-from .clock import AdvanceableClock
+from .clock import AdvanceableClock, wait_quiet
 from .discovery import find_resource
 from .faults import FaultInjector
 from .namespaces import BlockingNamespace, ClusterNamespace
@@ -40,9 +41,6 @@ DEFAULT_NODE_LIFECYCLE = NodeLifecycleSettings()
 """Settings of kube-controller-manager."""
 
 _MERGE = "application/merge-patch+json"
-
-_QUIET_TURNS = 64
-"""Turns of the event loop without requests and writes after which components are idle."""
 
 
 class ApiServer:
@@ -139,11 +137,7 @@ class ApiServer:
     # Restarts and time.
 
     async def restart(self) -> None:
-        """Stop the server and start it again on the same port, with the same objects.
-
-        Connections are closed, as by a new version of a real server: clients connect and list
-        again, and components wait as long as they would.
-        """
+        """Stop the server and start it again on the same port; all connections are closed."""
         running = self._running
         self._port = running.port
         await self._stop_server()
@@ -159,17 +153,13 @@ class ApiServer:
         Raises:
             ValueError: *seconds* is negative.
         """
-        await self.clock.advance(seconds, self._settled)
+        await self.clock.advance(seconds, partial(wait_quiet, self._activity))
 
-    async def _settled(self) -> None:
-        """Wait until the server and the components in this loop have nothing to do."""
-        quiet, before = 0, -1
-        while quiet < _QUIET_TURNS:
-            await asyncio.sleep(0)
-            now = self._requests_handled + self.newest_version
-            busy = self._requests_in_flight or self._object_store.has_queued_writes
-            quiet = 0 if busy or now != before else quiet + 1
-            before = now
+    def _activity(self) -> int | None:
+        """Return a number that grows with each request and write; ``None`` during one."""
+        if self._requests_in_flight or self._object_store.has_queued_writes:
+            return None
+        return self._requests_handled + self.newest_version
 
     # Access.
 

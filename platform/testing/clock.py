@@ -8,6 +8,19 @@ from datetime import UTC, datetime, timedelta
 from ..machinery.clock import Timer
 from ..machinery.testing import TimerQueue, sleep_by
 
+_QUIET_ITERATIONS = 64
+"""Iterations of the event loop without activity after which components are idle."""
+
+
+async def wait_quiet(activity: Callable[[], int | None]) -> None:
+    """Wait until *activity* is the same number for many iterations of the event loop."""
+    quiet, before = 0, activity()
+    while quiet < _QUIET_ITERATIONS:
+        await asyncio.sleep(0)
+        now = activity()
+        quiet = 0 if now is None or now != before else quiet + 1
+        before = now
+
 
 class AdvanceableClock:
     """Passes as the system's clock does, and can be advanced.
@@ -46,7 +59,7 @@ class AdvanceableClock:
             ValueError: *seconds* is negative.
         """
         if seconds < 0:
-            raise ValueError(f"cannot advance the clock by {seconds:g} seconds: time goes forward")
+            raise ValueError(f"cannot advance the clock by {seconds:g} s: must not be negative")
         target = self.monotonic() + seconds
         await settled()
         while (due := self._timers.next_due) is not None and due <= target:

@@ -1,4 +1,4 @@
-"""A namespace of its own for each test, on any cluster."""
+"""A new namespace for each test, on any cluster."""
 
 import asyncio
 import re

@@ -128,30 +128,30 @@ class ServedWebhook:
         return _reply(msgspec.json.decode(await request.read()), {"allowed": True})
 
     async def _review(self, request: web.Request) -> web.Response:
-        review = msgspec.json.decode(await request.read())
-        if _is_probe(review):
-            return _reply(review, {"allowed": True})
-        self.requests.append(review["request"])
+        body = msgspec.json.decode(await request.read())
+        if _is_probe(body):
+            return _reply(body, {"allowed": True})
+        self.requests.append(body["request"])
         try:
-            answer = self._reviewer(copy.deepcopy(review["request"]))
-            if inspect.isawaitable(answer):
-                answer = await answer
-            return _reply(review, self._response(review["request"], answer))
+            review = self._reviewer(copy.deepcopy(body["request"]))
+            if inspect.isawaitable(review):
+                review = await review
+            return _reply(body, self._response(body["request"], review))
         except Exception as error:
             self.error = self.error or error
             return web.Response(status=500, text=f"the reviewer raised {error!r}")
 
-    def _response(self, request: Json, answer: object) -> Json:
-        match answer:
+    def _response(self, request: Json, review: object) -> Json:
+        match review:
             case None:
                 return {"allowed": True}
             case str():
-                return {"allowed": False, "status": {"message": answer}}
+                return {"allowed": False, "status": {"message": review}}
             case dict() if self._mutating:
-                return {"allowed": True, **_patch(request.get("object") or {}, answer)}
+                return {"allowed": True, **_patch(request.get("object") or {}, review)}
             case dict():
                 raise TypeError("a validating webhook cannot change objects: use mutating=True")
-        raise TypeError(f"a reviewer returns None, a text or an object, not {answer!r}")
+        raise TypeError(f"a reviewer returns None, a text or an object, not {review!r}")
 
 
 def rule_for(resource: Resource, *, operations: Sequence[str], subresource: str = "") -> Json:

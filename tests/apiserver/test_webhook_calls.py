@@ -1,6 +1,7 @@
 """Webhooks that users configure, on both servers."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -63,6 +64,16 @@ async def test_a_validating_webhook_denies_with_its_message(
         'admission webhook "check.ex.io" denied the request: not today',
     )
     assert (await server.request("GET", f"{MAPS}/a")).status == 404
+
+
+async def test_a_bundle_may_be_the_certificate_of_the_webhook_itself(
+    server: Server, reviews: ReviewServer
+) -> None:
+    hook = reviews.hook("check", deny)
+    hook["clientConfig"]["caBundle"] = base64.b64encode(reviews.certificate).decode()
+    await reviews.install(server, VALIDATING, hook)
+    response = await create(server, "a")
+    assert 'webhook "check.ex.io" denied the request' in response.body["message"]
 
 
 @pytest.mark.parametrize(

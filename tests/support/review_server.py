@@ -62,6 +62,9 @@ class ReviewServer:
     url: str = ""
     port: int = 0
     ca: bytes = b""
+    certificate: bytes = b""
+    """Of the server, which the authority has issued."""
+
     responses: dict[str, Reviewer] = field(default_factory=dict)
     reviews: list[tuple[str, Json]] = field(default_factory=list)
     """Path and request of each review but those of probes, in order."""
@@ -141,7 +144,7 @@ async def review_server(
     pair.write_bytes(leaf.certificate_pem + leaf.key_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair)
-    serving = ReviewServer(ca=authority.certificate_pem)
+    serving = ReviewServer(ca=authority.certificate_pem, certificate=leaf.certificate_pem)
     app = web.Application()
     app.router.add_post("/{path}", partial(ReviewServer.handle, serving))
     runner = web.AppRunner(app)

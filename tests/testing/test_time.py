@@ -31,7 +31,7 @@ async def test_timers_run_in_the_order_of_their_times() -> None:
     assert order == ["first", "second"]
     assert clock.monotonic() - before >= 7300
     assert (clock.now() - wall).total_seconds() >= 7300
-    with pytest.raises(ValueError, match="time goes forward"):
+    with pytest.raises(ValueError, match="must not be negative"):
         await clock.advance(-1, run_ready_tasks)
 
 

@@ -68,7 +68,7 @@ def test_pods_without_usage_count_as_if_the_change_had_taken_place() -> None:
     # Up: nothing of c's request, so 66 percent of all requests instead of 100.
     assert proposed(3, pods, {"a": 1000, "b": 1000}).replicas == 4
     assert proposed(3, pods, {"a": 800, "b": 800}).replicas == 3
-    # Down: all of c's request, which turns the direction.
+    # Down: all of c's request, which would mean more replicas.
     assert proposed(3, pods, {"a": 300, "b": 300}).replicas == 3
 
 

@@ -1,10 +1,11 @@
-"""HorizontalPodAutoscalers on simulated pods, whose annotations say what they use."""
+"""HorizontalPodAutoscalers on simulated pods, whose annotations define what they use."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from batholith.kube.errors import NotFoundError
 from batholith.model.names import SIMULATED_CPU, SIMULATED_MEMORY
 from batholith.testing import Cluster
 
@@ -171,5 +172,11 @@ async def test_usage_is_listed_as_by_metrics_server(cluster: Cluster) -> None:
     usages = [each["containers"] for each in listed["items"]]
     usage = {"cpu": "250000000n", "memory": "32768Ki"}
     assert usages == [[{"name": "main", "usage": usage}]] * 2
+    name = listed["items"][0]["metadata"]["name"]
+    # A pod of a node that runs processes cannot claim its usage.
+    cluster.put("nodes", "sim-0", metadata={"labels": {"batholith.io/runtime": "unshare"}})
+    async with cluster.client() as client:
+        with pytest.raises(NotFoundError, match=name):
+            await client.get_path(f"{root}/namespaces/default/pods/{name}", view=dict)
     (available,) = service["status"]["conditions"]
     assert (available["type"], available["status"]) == ("Available", "True")

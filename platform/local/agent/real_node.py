@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 _LOG_TRUNCATE_INTERVAL = 10.0
 _MEMORY_CHECK_INTERVAL = 1.0
-_MEMORY_CHECK_DUTY_CYCLE = 20
-"""Checking memory takes at most one in this many seconds."""
+_DUTY_CYCLE = 20
+"""Checking memory, and reading usage, takes at most one in this many seconds."""
 
 _UNENFORCED_LIMITS = (
     "The kernel does not enforce all limits of containers: CPU limits have no effect without its "
@@ -392,7 +392,7 @@ class RealNode:
             for worker in list(self._workers.values()):
                 await worker.containers.check_memory()
             duration = self._clock.monotonic() - start
-            delay = max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * duration)
+            delay = max(_MEMORY_CHECK_INTERVAL, _DUTY_CYCLE * duration)
             await self._clock.sleep(delay)
 
     async def _enforce_storage_limits(self) -> None:
@@ -413,6 +413,7 @@ class RealNode:
     async def _measure_usage(self) -> None:
         """Read what the node and its containers use, until cancelled."""
         while True:
+            start = self._clock.monotonic()
             keys = [NODE]
             self._usage.record(NODE, usage.read_machine())
             for uid, worker in list(self._workers.items()):
@@ -421,7 +422,9 @@ class RealNode:
                     self._usage.record(key, await container.read_usage())
                     keys.append(key)
             self._usage.keep_only(keys)
-            await self._clock.sleep(self._settings.usage_interval)
+            duration = self._clock.monotonic() - start
+            delay = max(self._settings.usage_interval, _DUTY_CYCLE * duration)
+            await self._clock.sleep(delay)
 
     def usage_summary(self) -> dict[str, Any]:
         """Return what the node and its running containers use; see `UsageSource`."""

@@ -194,8 +194,27 @@ class _ServerCore:
         tokens = ServiceAccountTokens(
             config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
         )
-        authenticator = Authenticator(config.users_by_token, tokens)
-        handlers = Handlers(
+        handlers = self._handlers(config, deleter, tokens=tokens, streams=streams)
+        self.app = App(
+            catalog=self._catalog,
+            handlers=handlers,
+            authenticator=handlers.authenticator,
+            authorizer=self._authorizer,
+            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
+            address=config.address,
+            writable=lambda: self._store.writable,
+            clock=config.clock,
+        )
+
+    def _handlers(
+        self,
+        config: Config,
+        deleter: Deleter,
+        *,
+        tokens: ServiceAccountTokens,
+        streams: StreamProxy,
+    ) -> Handlers:
+        return Handlers(
             reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
@@ -205,21 +224,8 @@ class _ServerCore:
             proxy=self._http_proxy,
             token_requests=TokenRequests(self._writer, tokens, self._latest),
             computed=ComputedReader(self._store, self._catalog, self._log_proxy),
-            authenticator=authenticator,
+            authenticator=Authenticator(config.users_by_token, tokens),
             authorizer=self._authorizer,
-        )
-        self.app = self._app(config.address, handlers, authenticator)
-
-    def _app(self, address: str, handlers: Handlers, authenticator: Authenticator) -> App:
-        return App(
-            catalog=self._catalog,
-            handlers=handlers,
-            authenticator=authenticator,
-            authorizer=self._authorizer,
-            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
-            address=address,
-            writable=lambda: self._store.writable,
-            clock=self._clock,
         )
 
     def _node_controllers(

@@ -90,7 +90,7 @@ class History:
         self.recommendations = [*kept, (now, replicas)]
 
     def changed(self, now: float, before: int, after: int, behavior: Behavior) -> None:
-        """Add a change; drop those that no policy looks at."""
+        """Add a change; drop those that are older than the periods of all policies."""
         events, rules = (
             (self.ups, behavior.scale_up) if after > before else (self.downs, behavior.scale_down)
         )
@@ -112,7 +112,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """The replicas within all limits, and the conditions that say why."""
+    """The replicas within all limits, and the reasons of the conditions."""
 
     replicas: int
     able_to_scale: Reason

@@ -88,10 +88,10 @@ def propose(
     tolerance: Tolerance,
     now: float,
 ) -> Proposal:
-    """Return the replicas for which each pod would use as much as the *target* says.
+    """Return the replicas for which each pod would use as much as the *target*.
 
-    Pods without usage, and those that are not ready, damp the change: they count as if it had
-    taken place already.
+    Pods without usage, and those that are not ready, damp the change: they count as if it were
+    done already.
 
     Raises:
         MetricsError: no pod counts.
@@ -113,7 +113,7 @@ def propose(
     values |= _assumed(groups, measured.ratio, target, requests)
     damped = _compare(values, requests, target).ratio
     replicas = math.ceil(damped * len(values))
-    # The assumptions must not turn the direction of the change.
+    # The assumptions must not reverse the change.
     if tolerance.includes(damped) or _is_turned(measured.ratio, damped, current, replicas):
         return proposal
     return replace(proposal, replicas=replicas)

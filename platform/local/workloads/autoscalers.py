@@ -40,14 +40,14 @@ from .autoscaler_types import (
 )
 
 SYNC_PERIOD = 15.0
-"""Seconds between two looks at the usage."""
+"""Seconds between two reconciles."""
 
 _MAX_CONFLICTS = 5
 """Attempts to set a scale that others change."""
 
 
 class _TargetError(Exception):
-    """There is no scale; the text says why."""
+    """There is no scale; the text is the reason."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         return await self._client.get_path(path, view=Scale)
 
     async def _resource(self, reference: TargetReference) -> Resource:
-        """Return the resource of a target, which is looked up each time: kinds come and go.
+        """Return the resource of a target, which is looked up each time: a definition may be new.
 
         Raises:
             _TargetError: there is none with this kind.
@@ -212,7 +212,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
             )
 
     async def _set_scale(self, view: AutoscalerView, replicas: int) -> None:
-        """Set the replicas of the target, also if others change it meanwhile.
+        """Set the replicas of the target, also if others change it concurrently.
 
         Raises:
             _TargetError, ApiError: it cannot be set.

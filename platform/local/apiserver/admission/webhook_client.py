@@ -150,7 +150,10 @@ def _context(bundle: str) -> ssl.SSLContext:
         text = base64.b64decode(bundle, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise ValueError(f"unable to load root certificates: {error}") from error
-    return ssl.create_default_context(cadata=text)
+    context = ssl.create_default_context(cadata=text)
+    # As in Go: each certificate of a bundle is trusted, also that of the server itself (envtest).
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 async def _read(response: "aiohttp.ClientResponse") -> bytes:

@@ -29,6 +29,7 @@ from .options import read_options
 log = logging.getLogger(__name__)
 
 _RUNNING = "Running"
+_RUNTIME_LABEL, _SIMULATED = "batholith.io/runtime", "simulated"
 _NO_WINDOW = 0.0
 
 
@@ -98,9 +99,9 @@ class ComputedReader:
             if namespace and entry.namespace != namespace:
                 continue
             pod = entry.shared()
-            containers = measured.get(pod["metadata"]["uid"]) or simulated_usage(pod)
+            containers = measured.get(pod["metadata"]["uid"]) or self._simulated(pod)
             # As metrics-server: a pod counts only if all of its containers do.
-            if not containers or {each["name"] for each in containers} < _running(pod):
+            if not containers or not _running(pod) <= {each["name"] for each in containers}:
                 continue
             usages = [
                 {"name": each["name"], "usage": _usage(_nanocores(each), _bytes(each))}
@@ -110,6 +111,13 @@ class ComputedReader:
         return sorted(
             metrics, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"])
         )
+
+    def _simulated(self, pod: Json) -> list[Json]:
+        """Return what a pod of a simulated node uses: no other pod may claim its usage."""
+        node = self._nodes.get("", pod["spec"].get("nodeName") or "")
+        if node is None or node.labels.get(_RUNTIME_LABEL) != _SIMULATED:
+            return []
+        return simulated_usage(pod)
 
     async def _summaries(self) -> dict[str, Json]:
         """Return the summaries of the nodes whose agents respond, by name."""
