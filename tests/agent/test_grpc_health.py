@@ -27,7 +27,7 @@ def message(*body: int) -> bytes:
     return b"\0" + len(body).to_bytes(4, "big") + bytes(body)
 
 
-def answer(data: bytes) -> list[Frame]:
+def response(data: bytes) -> list[Frame]:
     return [FIRST, STATUS_200, (DATA, 0, data), TRAILERS]
 
 
@@ -67,7 +67,7 @@ async def serving(frames: Sequence[Frame]) -> AsyncIterator[tuple[Server, int]]:
 
 
 async def test_a_serving_service_is_healthy_and_its_name_is_sent() -> None:
-    async with serving([(PING, 0, b"12345678"), *answer(message(8, 1))]) as (server, port):
+    async with serving([(PING, 0, b"12345678"), *response(message(8, 1))]) as (server, port):
         await check_health("127.0.0.1", port, "app")
         await server.closed.wait()
     frames = {(kind, flags, stream): payload for kind, flags, stream, payload in server.received}
@@ -91,16 +91,16 @@ async def test_padded_and_divided_data_is_one_message() -> None:
 @pytest.mark.parametrize(
     ("frames", "error"),
     [
-        (answer(message(8, 2)), 'service unhealthy .responded with "NOT_SERVING"'),
-        (answer(message(8, 3)), "SERVICE_UNKNOWN"),
-        (answer(message()), "UNKNOWN"),
+        (response(message(8, 2)), 'service unhealthy .responded with "NOT_SERVING"'),
+        (response(message(8, 3)), "SERVICE_UNKNOWN"),
+        (response(message()), "UNKNOWN"),
         ([FIRST, TRAILERS], "no health service of gRPC"),
         ([FIRST, (RESET, 0, b"\0\0\0\x07")], "rejected the call"),
         ([], "closed the connection"),
         ([(DATA, 0, b"\0" * 20_000)], "does not speak HTTP/2"),
         ([FIRST] * 200, "does not speak HTTP/2"),
-        (answer(b"\x01" + message(8, 1)[1:]), "compressed or incomplete"),
-        (answer(b"\0\0\0\0\x7f\x08\x01"), "compressed or incomplete"),
+        (response(b"\x01" + message(8, 1)[1:]), "compressed or incomplete"),
+        (response(b"\0\0\0\0\x7f\x08\x01"), "compressed or incomplete"),
     ],
 )
 async def test_every_other_response_is_a_failure(frames: list[Frame], error: str) -> None:
@@ -110,7 +110,7 @@ async def test_every_other_response_is_a_failure(frames: list[Frame], error: str
 
 
 async def test_a_long_name_is_sent_as_a_whole() -> None:
-    async with serving(answer(message(8, 1))) as (server, port):
+    async with serving(response(message(8, 1))) as (server, port):
         await check_health("127.0.0.1", port, "x" * 300)
         await server.closed.wait()
     (data,) = [payload for kind, _, _, payload in server.received if kind == DATA]
@@ -124,9 +124,9 @@ async def test_a_probe_reports_why_the_service_is_unhealthy(tmp_path: Path) -> N
         )
         return LifecycleHandler(grpc=GrpcAction(port=port, service="app")), target
 
-    async with serving(answer(message(8, 1))) as (_, port):
+    async with serving(response(message(8, 1))) as (_, port):
         await run_handler(*probe(port), timeout=10)
-    async with serving(answer(message(8, 2))) as (_, port):
+    async with serving(response(message(8, 2))) as (_, port):
         with pytest.raises(HandlerError, match="NOT_SERVING"):
             await run_handler(*probe(port), timeout=10)
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 async def server(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Server]:
-    """One server for all tests: each has a pod of its own name."""
+    """One server for all tests: each has a pod with another name."""
     async with servers.start(tmp_path_factory.mktemp("server")) as running:
         yield running
 

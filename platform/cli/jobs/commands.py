@@ -202,6 +202,43 @@ def logs(
         typer.echo(line)
 
 
+def exec(  # noqa: A001 - the name of the command
+    client: "Client",
+    invocation: typer.Context,
+    name: JobName,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", show_default=False)
+    ],
+    task: Annotated[str | None, typer.Option(help="In a pod of this task.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="In this pod of the task.")] = None,
+    pod: Annotated[str | None, typer.Option(help="In this pod.")] = None,
+    container: Annotated[str, typer.Option(help="Of the pod; default: its only one.")] = "",
+    tty: Annotated[
+        bool | None,
+        typer.Option(
+            "--tty/--no-tty",
+            help="With a terminal. Default: if both input and output are one.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a command in a pod of a job: by default in the first that runs."""
+    from . import interactive
+
+    found = find_job(client, name)
+    chosen = interactive.choose_pod(found, task=task, index=index, pod=pod)
+    code = interactive.stream(
+        interactive.find_credentials(invocation.params),
+        "exec",
+        (found.namespace, chosen.name),
+        container=container,
+        command=command,
+        tty=interactive.is_terminal() if tty is None else tty,
+    )
+    if code:
+        raise typer.Exit(code)
+
+
 def _first_pod(found: "JobHandle") -> str:
     """Return the name of a job's first pod; if there are others, print a note.
 
@@ -391,7 +428,7 @@ def _first(records: Iterator[Any], limit: int) -> list[Any]:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, run, sweep, jobs, job, why, logs, wait, cancel, suspend, resume, hold, release,
+    submit, run, sweep, jobs, job, why, logs, exec, wait, cancel, suspend, resume, hold, release,
     restart, rerun,
     queues, queue, history, usage, mcp,
 )  # fmt: skip

@@ -170,6 +170,9 @@ def run(
     client: "Client",
     invocation: typer.Context,
     program: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", show_default=False)],
+    pty: Annotated[
+        bool, typer.Option("--pty", help="Connect this terminal to the command's own one.")
+    ] = False,
     *,
     flags: Flags,
 ) -> None:
@@ -177,14 +180,47 @@ def run(
     with _each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
         prepared = _prepare(client, invocation, Script(""), found, flags)
+        session = _terminal_session(invocation, prepared) if pty else None
     job = _submitted(client, prepared)
     typer.echo(f"batholith: {key(job)}", err=True)
     try:
-        follow(job, prepared.hook)
+        if session is not None:
+            session(job)
+        else:
+            follow(job, prepared.hook)
     except KeyboardInterrupt:
         job.terminate(wait=CANCEL_TIMEOUT)
         typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _terminal_session(
+    invocation: typer.Context, submission: Submission
+) -> Callable[["JobHandle"], None]:
+    """Give the program of a job a terminal; return what connects to it once the job is created.
+
+    Raises:
+        SubmitError: there is no terminal here, or not one program.
+        CommandFailedError: there are no credentials of the Kubernetes API.
+    """
+    from . import interactive
+
+    if not interactive.is_terminal():
+        raise SubmitError(["--pty: input and output are no terminal here"])
+    tasks = submission.manifest["spec"]["tasks"]
+    if [task.get("replicas", 1) for task in tasks] != [1]:
+        raise SubmitError(["--pty is for one pod: leave out --ntasks and --array"])
+    container = tasks[0]["template"]["spec"]["containers"][0]
+    container |= {"stdin": True, "stdinOnce": True, "tty": True}
+    credentials = interactive.find_credentials(invocation.params)
+
+    def connect(job: "JobHandle") -> None:
+        if submission.hook is not None:
+            submission.hook.wait_started(job)
+        interactive.attach(credentials, job)
+        exit_as(job, submission.hook)
+
+    return connect
 
 
 @contextlib.contextmanager
@@ -335,6 +371,15 @@ def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:
         hook.wait_started(job)
     for line in job.logs(follow=True, prefix=job.info.replicas > 1):
         typer.echo(line)
+    exit_as(job, hook)
+
+
+def exit_as(job: "JobHandle", hook: CommandHook | None = None) -> None:
+    """Wait until a job has finished, and notify *hook*.
+
+    Raises:
+        typer.Exit: it failed: with the exit code of the first pod that did.
+    """
     job.wait(on_change=None if hook is None else hook.observe)
     if job.info.succeeded_finally:
         return

@@ -48,7 +48,7 @@ def find_violation(pod: Pod, pod_dir: PodDir) -> str:
 
 
 def violation(pod: Pod, usage: StorageUsage) -> str:
-    """Return which limit is exceeded, in a kubelet's words; an empty text if none is."""
+    """Return which limit is exceeded, with a kubelet's messages; an empty text if none is."""
     for volume in pod.spec.volumes:
         limit = volume.empty_dir.size_limit if volume.empty_dir else None
         if limit and usage.volumes.get(volume.name, 0) > _bytes(limit):

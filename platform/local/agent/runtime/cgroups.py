@@ -104,7 +104,7 @@ def _is_writable(group: Path) -> bool:
 def _prepare(root: Path) -> list[str]:
     """Create *root* and return the controllers that groups in it have."""
     create_group(root)
-    offered = _words(root / "cgroup.controllers")
+    offered = _fields(root / "cgroup.controllers")
     for name in CONTROLLERS:
         if name not in offered:
             with suppress(OSError):  # its own parent does not have it
@@ -114,7 +114,7 @@ def _prepare(root: Path) -> list[str]:
 
 def _enable_controllers(group: Path) -> list[str]:
     """Give the groups in *group* its controllers; return them."""
-    found = [name for name in CONTROLLERS if name in _words(group / "cgroup.controllers")]
+    found = [name for name in CONTROLLERS if name in _fields(group / "cgroup.controllers")]
     for name in found:
         _write(group / "cgroup.subtree_control", f"+{name}")
     return found
@@ -197,15 +197,15 @@ def create(
 
 def limits_memory(group: str) -> bool:
     """Return whether the kernel limits the memory of a group."""
-    return bool(group) and _words(Path(group) / "memory.max") not in ([], ["max"])
+    return bool(group) and _fields(Path(group) / "memory.max") not in ([], ["max"])
 
 
 def oom_killed(group: str) -> bool:
     """Return whether the kernel has killed a process of a group for its memory limit."""
-    words = _words(Path(group) / "memory.events") if group else []
+    events = _fields(Path(group) / "memory.events") if group else []
     return any(
         name == "oom_kill" and number != "0"
-        for name, number in zip(words[::2], words[1::2], strict=False)
+        for name, number in zip(events[::2], events[1::2], strict=False)
     )
 
 
@@ -245,7 +245,7 @@ def _groups_in(group: Path) -> list[Path]:
     return []
 
 
-def _words(path: Path) -> list[str]:
+def _fields(path: Path) -> list[str]:
     with suppress(OSError):
         return path.read_text().split()
     return []

@@ -1,4 +1,4 @@
-"""Disk space that a directory takes, which containers have filled and may change meanwhile."""
+"""Disk space that a directory takes, which containers fill and may change at the same time."""
 
 import os
 from contextlib import suppress

@@ -79,7 +79,7 @@ class JoinedProcess(msgspec.Struct, frozen=True):
 
 
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """The command and other parts of `launch.json`."""
+    """The command and other entries of `launch.json`."""
 
     argv: tuple[str, ...] = ()
     image: RunImage | None = None
@@ -141,7 +141,7 @@ class LaunchSpec:
 
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
-    level `UNSHARE`, with ids of its own."""
+    level `UNSHARE`, with its own ids."""
 
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
