@@ -294,7 +294,6 @@ class EmbeddedCluster:
                     "controllers",
                     *COMMON_FLAGS,
                     *self._controllers_arguments(),
-                    f"--podgroups={options.podgroups}",
                     size,
                 ),
                 environment=environment,
@@ -351,7 +350,7 @@ class EmbeddedCluster:
             flag for name, flags in CONTROLLERS_FLAGS.items() if name in enabled for flag in flags
         ]
         given = [f"--controllers={','.join(enabled)}", "--groupers=*", "--ttl-waits-for-history"]
-        return [*given, *needed]
+        return [*given, f"--podgroups={self._options.podgroups}", *needed]
 
     def _tls_environment(self) -> dict[str, str]:
         """Return variables that restrict TLS to the cluster's CA.
