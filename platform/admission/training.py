@@ -21,8 +21,8 @@ from ..model.job_size import too_many_pods_error, training_pods
 from ..model.names import DEFAULT_QUEUE
 from ..model.training.framework_api import FrameworkApi
 from ..model.training.types import TrainingJob
-from .annotations import other_kind_warnings, validate_other_kind
 from .decoding import decode
+from .other_jobs import other_kind_warnings, validate_other_kind
 from .settings import AdmissionSettings
 
 

@@ -157,7 +157,7 @@ def apiserver(
     version: Version = False,
 ) -> None:
     """Run the embedded Kubernetes API server."""
-    from ..admission import annotations, installed_crds
+    from ..admission import installed_crds, other_jobs
     from ..admission.webhooks import webhooks
     from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
@@ -185,7 +185,7 @@ def apiserver(
             local_listener=local_listener,
             webhooks=(
                 *webhooks(rules),
-                annotations.batch_job_webhook(rules),
+                other_jobs.batch_job_webhook(rules),
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,

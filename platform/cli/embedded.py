@@ -29,6 +29,7 @@ from ..model.job_size import MAX_PODS
 from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
+from .listeners import listen, listen_locally, listen_preferring
 
 API_PORT = 7443
 REST_PORT = 7480
@@ -61,9 +62,6 @@ SCHEDULER_FLAGS = (
 """Enables the scheduling gate of queues, which only pods with its annotation get."""
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """No limit per caller, since all callers are the same user."""
-
-MAX_UNIX_PATH = 107
-"""Maximum bytes of a Unix socket's path on Linux."""
 
 ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "volumes", "proxy", "api")
 """Users with their own credentials: the components, and ``volumes`` for a part of the agent."""
@@ -228,16 +226,16 @@ class EmbeddedCluster:
     def _bind(self, what: str, requested: int | None, default: int, *, last: int) -> socket.socket:
         """Listen on the *requested* port. If any free port will do, prefer the *last* one."""
         if requested == 0:
-            return _listen_preferring(last)
+            return listen_preferring(last)
         try:
-            return _listen(default if requested is None else requested)
+            return listen(default if requested is None else requested)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or requested is not None:
                 text = (
                     f"{what}: port {default if requested is None else requested}: {error.strerror}"
                 )
                 raise OSError(text) from error
-        bound = _listen_preferring(last)
+        bound = listen_preferring(last)
         self.notices.append(
             f"{what}: port {default} is in use, using {bound.getsockname()[1]} instead"
         )
@@ -295,7 +293,6 @@ class EmbeddedCluster:
                     "controllers",
                     *COMMON_FLAGS,
                     *self._controllers_arguments(),
-                    f"--podgroups={options.podgroups}",
                     size,
                 ),
                 environment=environment,
@@ -358,7 +355,7 @@ class EmbeddedCluster:
             flag for name, flags in CONTROLLERS_FLAGS.items() if name in enabled for flag in flags
         ]
         given = [f"--controllers={','.join(enabled)}", "--groupers=*", "--ttl-waits-for-history"]
-        return [*given, *needed]
+        return [*given, f"--podgroups={self._options.podgroups}", *needed]
 
     def _tls_environment(self) -> dict[str, str]:
         """Return variables that restrict TLS to the cluster's CA.
@@ -407,42 +404,3 @@ def take_start_space(data: DataDir) -> None:
         return
     with suppress(FileNotFoundError):
         os.truncate(data.disk_reserve, max(0, data.disk_reserve.stat().st_size - START_SPACE))
-
-
-def listen_locally(path: Path) -> socket.socket | None:
-    """Listen on a Unix socket at *path*, in a private directory; ``None`` if it is too long.
-
-    The components then use TLS.
-    """
-    if len(os.fsencode(path)) > MAX_UNIX_PATH:
-        return None
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(os.fspath(path))
-        path.chmod(0o600)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _listen_preferring(port: int) -> socket.socket:
-    """Listen on *port* if that is possible, else on any free port."""
-    with suppress(OSError):
-        return _listen(port)
-    return _listen(0)
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket()
-    try:
-        # Allow a port with connections in TIME_WAIT.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener

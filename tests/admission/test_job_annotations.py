@@ -8,7 +8,8 @@ from support.admission import ObjectReaderStub, queue
 from support.cel_policies import batch_job
 from support.training_manifests import valid_jobs
 
-from batholith.admission.annotations import RULES, batch_job_webhook
+from batholith.admission.annotations import RULES
+from batholith.admission.other_jobs import batch_job_webhook
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
 from batholith.model.admission import AdmissionRequest, DeniedError, Webhook

@@ -8,7 +8,7 @@ from support.cel_policies import batch_job
 from support.training_manifests import valid_jobs
 
 from batholith.admission import AdmissionSettings, webhooks
-from batholith.admission.annotations import batch_job_webhook
+from batholith.admission.other_jobs import batch_job_webhook
 from batholith.cli.flag_groups import FlagError, notification_rules
 from batholith.model.admission import AdmissionRequest
 from batholith.model.notification_destinations import Destinations, NotificationRules

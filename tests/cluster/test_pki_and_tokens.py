@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kubernetes as official
 
-from batholith.cli.embedded import listen_locally
+from batholith.cli.listeners import listen_locally
 from batholith.kube.client import config
 from batholith.local.supervisor import kubeconfig, pki, tokens
 from batholith.local.supervisor.kubeconfig import ClusterAccess

@@ -25,7 +25,7 @@ from support.realkube import RealKube
 from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS, AdmissionSettings
-from batholith.admission.annotations import batch_job_webhook
+from batholith.admission.other_jobs import batch_job_webhook
 from batholith.model import crds as definitions
 from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
 from batholith.model.names import BATCH_JOBS, JOBS, QUEUES
