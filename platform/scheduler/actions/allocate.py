@@ -99,21 +99,15 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             # Allocations in another queue have changed its key: they have an ancestor in common.
             heapq.heappush(queue_heap, (now, name))
             continue
-        try:
-            overused = bool(name) and session.overused(queue)
-        except PluginError as error:
-            for _, _, waiting in heap:
-                session.reject_failed(waiting.gang, error)
-            continue
-        if overused and name not in overused_names:
+        if name and name not in overused_names and _is_overused(session, planning, queue, heap):
             overused_names.add(name)
-            for gang in _pop_overused(session, planning, queue, heap):
-                planning.rejected(gang)
         _pop_hopeless(session, heap)
         if not heap:
             continue
-        pending_gang = heapq.heappop(heap)[2]
-        planning.reserve_before(queue, session.job_order(pending_gang.gang))
+        order, _, pending_gang = heapq.heappop(heap)
+        if planning.order.is_shortest_first:
+            order = session.job_order(pending_gang.gang)
+        planning.reserve_before(queue, order)
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
         if _allocate(session, planning, pending_gang, is_last=is_last):
             _push(planning, heap, pending_gang)
@@ -136,8 +130,11 @@ def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, He
     if not planning.is_on:
         return pending
     for name, heap in pending.items():
-        first = planning.order.first([each.gang for _, _, each in heap])
         queue = session.cache.queues.named(name)
+        if not planning.order.is_shortest_first:
+            planning.reserve_before(queue, heap[0][0])
+            continue
+        first = planning.order.first([each.gang for _, _, each in heap])
         planning.reserve_before(queue, session.job_order(first))
         heap[:] = [(planning.order.of(each.gang), key, each) for _, key, each in heap]
         heapq.heapify(heap)
@@ -195,19 +192,28 @@ def _can_wait(task: Task) -> bool:
     return task.eq_class.best_effort and (sub_group is None or not sub_group.missing)
 
 
-def _pop_overused(
-    session: Session, planning: StartPlanning, queue: QueueInfo, heap: Heap
-) -> list[Gang]:
-    """Reject the gangs in *heap*, of an overused queue, and return them, but for those that may get
-    what others leave idle."""
-    with session.borrowing(True):
-        may_borrow = planning.may_borrow if not session.overused(queue) else lambda gang: False
-    entries = sorted(heap)
-    heap[:] = [entry for entry in entries if may_borrow(entry[2].gang)]  # sorted, so a heap
+def _is_overused(session: Session, planning: StartPlanning, queue: QueueInfo, heap: Heap) -> bool:
+    """Return whether *queue* is overused; then its gangs in *heap* are rejected, without those that
+    may get what others leave idle."""
+    try:
+        overused = session.overused(queue)
+        is_lent = overused and planning.lends_to(queue)
+    except PluginError as error:
+        for _, _, waiting in heap:
+            session.reject_failed(waiting.gang, error)
+        heap.clear()
+        return False
+    if not overused:
+        return False
+    entries, heap[:] = sorted(heap), []
+    if is_lent:
+        heap[:] = [each for each in entries if planning.may_borrow(each[2].gang)]  # still sorted
     left = {key for _, key, _ in heap}
     gangs = [waiting.gang for _, key, waiting in entries if key not in left]
     _reject_overused(session, queue, gangs)
-    return gangs
+    for gang in gangs:
+        planning.rejected(gang)
+    return True
 
 
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
@@ -240,7 +246,7 @@ def _allocate(
         pending_gang.tasks = _tasks_to_try(session, gang)
     try:
         with (
-            session.borrowing(planning.may_borrow(gang)),
+            planning.borrowing(gang),
             session.lend(gang),
             planning.spare_for(gang) as spare,
         ):

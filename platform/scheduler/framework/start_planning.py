@@ -55,6 +55,7 @@ _COUNTED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 _EVERYTHING = nullcontext(Spare())
+_NOTHING = nullcontext()
 
 
 class GangOrder:
@@ -64,7 +65,8 @@ class GangOrder:
         """Use *order*."""
         self._planning = planning
         self._session = session
-        self._is_shortest_first = order is Order.SHORTEST_FIRST
+        self.is_shortest_first = order is Order.SHORTEST_FIRST
+        """Whether the order differs from that of the plugins."""
         self._first: set[str] = set()
 
     def first(self, gangs: Sequence[Gang]) -> Gang:
@@ -78,7 +80,7 @@ class GangOrder:
         """Return the sort key of *gang* within its queue; the smallest is first."""
         order = self._session.job_order(gang)
         duration = self._planning.duration_of(gang)
-        if not self._is_shortest_first:
+        if not self.is_shortest_first:
             return order
         is_first = gang.key in self._first or self._planning.precedes(gang)
         return (0.0 if is_first else 1.0, 0.0 if is_first else duration, *order)
@@ -347,6 +349,21 @@ class StartPlanning:
         limit = self._options.borrow_for
         gang.may_borrow = limit > 0 and self.duration_of(gang) <= limit
         return gang.may_borrow
+
+    def borrowing(self, gang: Gang) -> AbstractContextManager[None]:
+        """Let the block use what the queue of *gang* may borrow, if the gang may."""
+        return self._session.borrowing(True) if self.may_borrow(gang) else _NOTHING
+
+    def lends_to(self, queue: QueueInfo) -> bool:
+        """Return whether gangs of *queue*, which is overused, may borrow if they end soon.
+
+        Raises:
+            PluginError: a plugin raised.
+        """
+        if not self._options.borrow_for:
+            return False
+        with self._session.borrowing(True):
+            return not self._session.overused(queue)
 
     def precedes(self, gang: Gang) -> bool:
         """Return whether *gang* has a start reservation."""
