@@ -268,7 +268,7 @@ class EmbeddedCluster:
         server += ["--notifications", *allowed]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
-        server += self._node_arguments()
+        server += [] if options.simulate else ["--node", node_name()]
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -327,10 +327,6 @@ class EmbeddedCluster:
         """Return a component that has no options."""
         arguments = self._client_arguments(name)
         return ComponentSpec(name=name, arguments=arguments, environment=environment)
-
-    def _node_arguments(self) -> list[str]:
-        """Return the API server's arguments about the agent, which may simulate nodes."""
-        return [] if self._options.simulate else ["--node", node_name()]
 
     def _agent_arguments(self) -> list[str]:
         data, options = self._data, self._options
