@@ -206,7 +206,7 @@ ALLOWED = (
         paths=("/events/Job/+PluginError",),
     ),
     AllowedDifference(
-        reason="A claim without a class gets the default class, `folder`.",
+        reason="A claim without a class gets the default class.",
         scenarios=("volumes-*",),
         paths=("/made/PersistentVolumeClaim/?/spec/storageClassName",),
         embedded_only=True,
