@@ -156,5 +156,5 @@ async def _resources(client: "Client") -> AsyncIterator[Resource]:
 
 def _described(manifest: Json) -> str:
     metadata = manifest["metadata"]
-    place = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
-    return f"{manifest['kind']} {place}{metadata['name']}"
+    name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+    return f"{manifest['kind']} {name}"

@@ -1,4 +1,4 @@
-"""Which objects of an embedded cluster are a user's, and how they look in a manifest. Pure."""
+"""Which objects of an embedded cluster are a user's, and their manifests. Pure."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ _LAST = ("Job", "Pod")
 
 
 def order(obj: Json) -> tuple[int, str, str, str]:
-    """Return the sort key of an object: what others need comes first, what runs comes last."""
+    """Return the sort key of an object: what others need is first, what runs is last."""
     kind, metadata = obj["kind"], obj["metadata"]
     rank = _ORDER.index(kind) if kind in _ORDER else len(_ORDER) + (kind in _LAST)
     return rank, kind, metadata.get("namespace", ""), metadata["name"]

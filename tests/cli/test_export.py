@@ -59,8 +59,8 @@ def _object(api_version: str, kind: str, name: str, **content: Any) -> Json:
 async def _apply(server: Server, obj: Json) -> None:
     group, _, _ = obj["apiVersion"].rpartition("/")
     root = f"/apis/{obj['apiVersion']}" if group else f"/api/{obj['apiVersion']}"
-    place = f"/namespaces/{TEAM}" if "namespace" in obj["metadata"] else ""
-    await server.create(f"{root}{place}/{PLURALS[obj['kind']]}", obj)
+    scope = f"/namespaces/{TEAM}" if "namespace" in obj["metadata"] else ""
+    await server.create(f"{root}{scope}/{PLURALS[obj['kind']]}", obj)
 
 
 async def _export(server: Server, **options: Any) -> Export:
