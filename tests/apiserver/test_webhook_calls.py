@@ -66,6 +66,14 @@ async def test_a_validating_webhook_denies_with_its_message(
     assert (await server.request("GET", f"{MAPS}/a")).status == 404
 
 
+async def test_the_path_of_a_url_is_cleaned(server: Server, reviews: ReviewServer) -> None:
+    hook = reviews.hook("check", deny)
+    hook["clientConfig"]["url"] = f"{reviews.url}/./x/..//check/"
+    await reviews.install(server, VALIDATING, hook)
+    response = await create(server, "a")
+    assert 'webhook "check.ex.io" denied the request' in response.body["message"]
+
+
 async def test_a_bundle_may_be_the_certificate_of_the_webhook_itself(
     server: Server, reviews: ReviewServer
 ) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import posixpath
 import socket
 import ssl
 from http import HTTPStatus
@@ -67,15 +68,14 @@ class WebhookClient:
         if isinstance(service, dict):
             name, namespace = str(service.get("name", "")), str(service.get("namespace", ""))
             port = int(service.get("port") or HTTPS_PORT)
-            path = str(service.get("path") or "/")
-            path = path if path.startswith("/") else f"/{path}"
+            path = _clean(str(service.get("path") or ""))
             host = f"{name}.{namespace}.svc"
             shown = f"https://{host}:{port}{path}?timeout={timeout}s"
             return _Target(shown, context, host, path, service=(namespace, name, port))
-        url = str(config.get("url", ""))
-        split = urlsplit(url)
-        shown = f"{url}{'' if split.path else '/'}?timeout={timeout}s"
-        return _Target(shown, context, split.hostname or "", split.path or "/")
+        split = urlsplit(str(config.get("url", "")))
+        path = _clean(split.path)
+        shown = f"{split.scheme}://{split.netloc}{path}?timeout={timeout}s"
+        return _Target(shown, context, split.hostname or "", path)
 
     async def _post(self, target: "_Target", body: bytes, timeout: int) -> bytes:
         import aiohttp  # slow to import, and not needed without webhooks
@@ -135,6 +135,11 @@ class _Target:
         self.path = path
         self.service = service
         """Namespace, name and port."""
+
+
+def _clean(path: str) -> str:
+    """Return the path that kube-apiserver requests: `//mutate`, which envtest writes, is none."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def _context(bundle: str) -> ssl.SSLContext:
