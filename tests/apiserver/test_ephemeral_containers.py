@@ -106,6 +106,18 @@ async def test_a_dry_run_adds_nothing(server: Server) -> None:
     assert "ephemeralContainers" not in (await server.get(f"{PODS}/dry"))["spec"]
 
 
+FORBIDDEN: dict[str, Any] = {
+    "ports": [{"containerPort": 80, "protocol": "TCP"}],
+    "resources": {"limits": {"cpu": "1"}},
+    "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+    "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+    "livenessProbe": {"exec": {"command": ["true"]}},
+    "readinessProbe": {"exec": {"command": ["true"]}},
+    "startupProbe": {"exec": {"command": ["true"]}},
+    "restartPolicy": "Always",
+}
+"""Fields of containers that ephemeral containers may not have."""
+
 INVALID: dict[str, tuple[Json, str]] = {
     "without an image": (
         {"name": "debugger"},
@@ -129,16 +141,7 @@ INVALID: dict[str, tuple[Json, str]] = {
             f"spec.ephemeralContainers[0].{field}: Forbidden: "
             "cannot be set for an Ephemeral Container",
         )
-        for field, value in (
-            ("ports", [{"containerPort": 80, "protocol": "TCP"}]),
-            ("resources", {"limits": {"cpu": "1"}}),
-            ("resizePolicy", [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]),
-            ("lifecycle", {"preStop": {"exec": {"command": ["true"]}}}),
-            ("livenessProbe", {"exec": {"command": ["true"]}}),
-            ("readinessProbe", {"exec": {"command": ["true"]}}),
-            ("startupProbe", {"exec": {"command": ["true"]}}),
-            ("restartPolicy", "Always"),
-        )
+        for field, value in FORBIDDEN.items()
     },
     **{
         f"with {field}": (
