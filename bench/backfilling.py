@@ -3,7 +3,9 @@
 ``limits`` runs the trace of ``bench.scheduling_quality``, with time limits of one to five times the
 run time, and with predictions only. ``nasa`` runs the first jobs of a real trace
 (``--trace``, in the Standard Workload Format) on 128 CPUs, and the same under EASY and first fit as
-textbooks have them. ``cost`` measures what planned starts add to one decision.
+textbooks have them; ``--policy`` selects some of both. ``cost`` measures what planned starts add to
+one decision: CPU time, and calls of Python functions, which do not depend on the machine.
+``bound`` computes which utilisation no scheduler exceeds, and ``plot`` draws what is stored.
 
 Results are printed as Markdown, and added to bench/scheduling_quality.json with ``--store``.
 """
@@ -16,13 +18,15 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
-from bench.quality_trace import CPUS, Totals, TraceJob, VirtualCluster, generate
+from bench.quality_plot import PLOT, draw
+from bench.quality_trace import CPUS, PERIOD, Actions, Totals, TraceJob, VirtualCluster, generate
 from bench.scheduling_quality import (
+    EPOCH,
     HELM,
     SEED,
     STORED,
@@ -53,6 +57,14 @@ WORK_CONSERVING = HELM.replace("enqueue, ", "").replace(
 )
 """Queues are ordered by their share, and none is limited to it."""
 
+WITHOUT_ENQUEUE = HELM.replace("enqueue, ", "")
+"""Queues are limited to their share, and all gangs are admitted."""
+
+BORROWING: Mapping[str, object] = {
+    "backfilling__order": "shortest-first",
+    "backfilling__borrow_for": "1h",
+}
+
 
 def configured(text: str, **arguments: object) -> str:
     """Return the configuration *text* with arguments of the action ``allocate``."""
@@ -71,6 +83,16 @@ POLICIES: Mapping[str, str] = {
         backfilling__reserve_after="90m",
         backfilling__order="shortest-first",
     ),
+    "borrow 1 h, shortest first": configured(WITHOUT_ENQUEUE, **BORROWING),
+    "borrow 1 h, shortest first, preempt": configured(
+        WITHOUT_ENQUEUE.replace("allocate, backfill", "allocate, preempt, backfill"), **BORROWING
+    ),
+}
+SHORTEST_FIRST: Mapping[str, str] = {
+    mode: configured(
+        WORK_CONSERVING, backfilling=mode, backfilling__depth=4, backfilling__order="shortest-first"
+    )
+    for mode in ("easy", "conservative")
 }
 
 
@@ -79,6 +101,73 @@ def limits_of(trace: Sequence[TraceJob], most: float) -> dict[str, float]:
     from 1 to *most*."""
     rng = random.Random(LIMIT_SEED)  # not for cryptography
     return {job.name: job.duration * rng.uniform(1, most) for job in trace}
+
+
+class PromisingProduct(Product):
+    """Remembers which starts were promised to gangs first, and when they started."""
+
+    def __init__(self, nodes: int, text: str, limits: Mapping[str, float] | None = None) -> None:
+        super().__init__(nodes, text, limits)
+        self._promised: dict[str, tuple[float, float, float]] = {}
+        """When the promise was given, and the interval, by the name of the gang."""
+        self.starts: list[tuple[bool, float]] = []
+        """Whether a start was in the interval, and how far from its middle, as a fraction of the
+        wait from the promise on."""
+
+    def cycle(self, now: float) -> Actions:
+        """Run one cycle, and note the promises and starts."""
+        actions = super().cycle(now)
+        for name in {name for name, _, _ in actions.placements} & self._promised.keys():
+            since, earliest, latest = self._promised.pop(name)
+            is_inside = earliest - PERIOD <= now <= latest + PERIOD
+            error = abs((earliest + latest) / 2 - now) / max(now - since, PERIOD)
+            self.starts.append((is_inside, error))
+        for gang in self.cache.pending_gangs.values():
+            start = gang.estimated_start
+            if start is not None and start.latest is not None:
+                interval = (now, start.earliest - EPOCH, start.latest - EPOCH)
+                self._promised.setdefault(gang.name, interval)
+        return actions
+
+    def promises(self) -> Metrics:
+        """Return how many of the starts were in the interval, and the median error."""
+        if not self.starts:
+            return {}
+        return {
+            "promised starts": float(len(self.starts)),
+            "in the interval": fmean(inside for inside, _ in self.starts),
+            "median error": median(error for _, error in self.starts),
+        }
+
+
+def utilisation_bound(trace: Sequence[TraceJob], nodes: int, lag: float = 0.0) -> float:
+    """Return a utilisation that no scheduler exceeds which does not evict.
+
+    Until any time, a job cannot have used more than if it had started when it arrived; after it,
+    the nodes are full at most. The lowest of these sums counts. *lag* is for how many seconds a job
+    counts at most after its end, until the next cycle.
+    """
+    end, capacity = trace[-1].arrival, nodes * CPUS
+
+    def used_until(time: float) -> float:
+        return sum(
+            min(job.duration + lag, max(time - job.arrival, 0.0)) * job.size * job.cpu
+            for job in trace
+        )
+
+    times = (end * step / _BOUND_STEPS for step in range(_BOUND_STEPS + 1))
+    return min(used_until(time) + capacity * (end - time) for time in times) / (capacity * end)
+
+
+_BOUND_STEPS = 500
+
+
+def print_bound(jobs: int) -> None:
+    """Print the bound for a trace of *jobs* jobs, also with ends that count until a later cycle."""
+    trace = generate(jobs, NODES, seed=SEED)
+    for lag in (0.0, PERIOD / 2, PERIOD):
+        bound = utilisation_bound(trace, NODES, lag)
+        print(f"utilisation: at most {bound:.4f} if ends are seen after {lag:g} s")
 
 
 # -- a real trace ----------------------------------------------------------------------------------
@@ -118,6 +207,10 @@ class Textbook:
     estimate: Callable[[TraceJob], float] | None
     """Returns the expected run time of a job in seconds; ``None`` for first fit."""
 
+    on_end: Callable[[TraceJob], None] = lambda job: None
+    _expected: dict[str, float] = field(default_factory=dict)
+    """What was expected of running jobs when they started."""
+
     def run(self) -> Totals:
         """Run all jobs; returns their waits."""
         totals, waiting, running = Totals(), [], dict[str, tuple[float, TraceJob]]()
@@ -129,7 +222,9 @@ class Textbook:
         while upcoming is not None or ends:
             now = min(upcoming.arrival if upcoming else math.inf, ends[0][0] if ends else math.inf)
             while ends and ends[0][0] <= now:
-                free += running.pop(heapq.heappop(ends)[1])[1].size
+                _, ended = running.pop(heapq.heappop(ends)[1])
+                free += ended.size
+                self.on_end(ended)
             while upcoming is not None and upcoming.arrival <= now:
                 waiting.append(upcoming)
                 upcoming = next(arrivals, None)
@@ -137,6 +232,8 @@ class Textbook:
                 free -= job.size
                 waiting.remove(job)
                 running[job.name] = (now, job)
+                if self.estimate is not None:
+                    self._expected[job.name] = self.estimate(job)
                 heapq.heappush(ends, (now + job.duration, job.name))
                 totals.waits.append((job, now - job.arrival))
         return totals
@@ -182,10 +279,26 @@ class Textbook:
         """Return the seconds that *job* is expected to run on; doubled when exceeded."""
         if self.estimate is None:
             return math.inf
-        expected = self.estimate(job)
+        expected = self._expected[job.name]
         while started + expected <= now:
             expected = max(2 * expected, 1.0)
         return started + expected - now
+
+
+class LastTwo:
+    """Predicts the mean of the last two run times of the user."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, list[float]] = {}
+
+    def observe(self, job: TraceJob) -> None:
+        """Note that *job* has ended."""
+        self._last[job.user] = [*self._last.get(job.user, [])[-1:], job.duration]
+
+    def __call__(self, job: TraceJob) -> float:
+        """Return the expected run time of *job* in seconds; infinite for the first of a user."""
+        last = self._last.get(job.user)
+        return fmean(last) if last else math.inf
 
 
 def real_metrics(totals: Totals) -> Metrics:
@@ -206,35 +319,44 @@ def _by_name(limits: Mapping[str, float]) -> Callable[[TraceJob], float]:
     return lambda job: limits[job.name]
 
 
-def run_real(trace: list[TraceJob], limits: Mapping[str, float], text: str) -> Metrics:
+def run_real(trace: list[TraceJob], limits: Mapping[str, float] | None, text: str) -> Metrics:
     """Run *trace* under the scheduler."""
-    product = Product(REAL_NODES, text, limits)
-    return real_metrics(VirtualCluster(trace, REAL_NODES, product).run())
+    product = PromisingProduct(REAL_NODES, text, limits)
+    totals = VirtualCluster(trace, REAL_NODES, product).run()
+    return real_metrics(totals) | product.promises()
 
 
-def measure_real(path: Path, count: int) -> dict[str, dict[str, Metrics]]:
-    """Run the real trace with perfect limits, and with limits up to five times the run time."""
+def measure_real(path: Path, count: int, selected: str) -> dict[str, dict[str, Metrics]]:
+    """Run the real trace with perfect limits, with limits up to five times the run time, and with
+    predictions; of the policies of the scheduler those whose names contain *selected*."""
     trace = read_swf(path, count, 0.9)
+    policies = {mode: POLICIES[mode] for mode in SHORTEST_FIRST}
+    policies |= {f"{mode}, shortest first": text for mode, text in SHORTEST_FIRST.items()}
     results = {}
-    for name, most in (("true limits", 1.0), ("limits up to 5 times", 5.0)):
-        limits = limits_of(trace, most)
+    for name, most in (("true limits", 1.0), ("limits up to 5 times", 5.0), ("predictions", 0.0)):
+        limits, last_two = limits_of(trace, most) if most else None, LastTwo()
+        estimate = last_two if limits is None else _by_name(limits)
         found = {
             "first fit": real_metrics(Textbook(trace, None).run()),
-            "EASY": real_metrics(Textbook(trace, _by_name(limits)).run()),
+            "EASY": real_metrics(Textbook(trace, estimate, last_two.observe).run()),
         }
-        for policy in ("easy", "conservative"):
-            found[f"ours, {policy}"] = run_real(trace, limits, POLICIES[policy])
-            print(name, policy, found[f"ours, {policy}"], file=sys.stderr, flush=True)
+        for policy, text in policies.items():
+            if selected in policy:
+                found[f"ours, {policy}"] = run_real(trace, limits, text)
+                print(name, policy, found[f"ours, {policy}"], file=sys.stderr, flush=True)
         results[f"NASA, {count} jobs, {name}"] = found
     return results
 
 
-def measure_limits(jobs: int) -> dict[str, dict[str, Metrics]]:
-    """Run the generated trace with limits, and with predictions only."""
+def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
+    """Run the generated trace with limits, and with predictions only; under the policies whose
+    names contain *selected*."""
     trace = generate(jobs, NODES, seed=SEED)
     limits = limits_of(trace, 5.0)
     policies = {name: Product(NODES, text, limits) for name, text in POLICIES.items()}
-    policies["easy, predictions"] = Product(NODES, POLICIES["easy"])
+    for name in ("easy", "borrow 1 h, shortest first"):
+        policies[f"{name}, predictions"] = Product(NODES, POLICIES[name])
+    policies = {name: each for name, each in policies.items() if selected in name}
     found = measure(trace, NODES, policies)  # type: ignore[arg-type]
     found["first fit"] = metrics_of(
         trace, NODES, VirtualCluster(trace, NODES, FirstFit(NODES)).run()
@@ -245,6 +367,7 @@ def measure_limits(jobs: int) -> dict[str, dict[str, Metrics]]:
 # -- cost ------------------------------------------------------------------------------------------
 
 
+_DECISIONS = 20
 _CPU_SIZES = 50
 """How many CPUs a pod of a waiting gang requests at most."""
 
@@ -254,14 +377,20 @@ def measure_cost(nodes: int, gangs: int, shapes: int) -> dict[str, dict[str, Met
     found = {}
     for mode in ("none", "easy", "conservative"):
         text = configured(HELM.replace("enqueue, ", ""), backfilling=mode, backfilling__depth=10)
-        times = list(_decisions(nodes, gangs, shapes, text))
-        found[mode] = {"median, ms": 1e3 * median(times), "maximum, ms": 1e3 * max(times)}
+        costs = list(_decisions(nodes, gangs, shapes, text))
+        times = [seconds for seconds, calls in costs if not calls]
+        found[mode] = {
+            "median, ms": 1e3 * median(times),
+            "maximum, ms": 1e3 * max(times),
+            "median, calls": median(calls for _, calls in costs if calls),
+        }
         print(mode, found[mode], file=sys.stderr, flush=True)
     return {f"a decision, {nodes} nodes, {gangs} gangs waiting": found}
 
 
-def _decisions(nodes: int, gangs: int, shapes: int, text: str) -> Iterator[float]:
-    """Yield the CPU seconds of decisions, each after one running gang has ended."""
+def _decisions(nodes: int, gangs: int, shapes: int, text: str) -> Iterator[tuple[float, int]]:
+    """Yield the CPU seconds of decisions, each after one running gang has ended, and how many
+    Python functions every other one has called; that takes time, so the others have 0 calls."""
     rng = random.Random(SEED)  # not for cryptography
     sizes = max(shapes // _CPU_SIZES, 1)
     fillers = [_gang(f"r{n}", n, 1, CPUS, rng) for n in range(nodes)]
@@ -279,12 +408,19 @@ def _decisions(nodes: int, gangs: int, shapes: int, text: str) -> Iterator[float
     for job in waiting:
         product.create_pods(job, range(job.size))
     product.cycle(2.0)
-    for number in range(20):
+    for number in range(_DECISIONS):
         product.end_pods(fillers[number], range(1), finished=True)
         product.complete(fillers[number])
-        before = product.cpu_seconds
+        calls, before = 0, product.cpu_seconds
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count if number % 2 else None)
         product.cycle(3.0 + number)
-        yield product.cpu_seconds - before
+        sys.setprofile(None)
+        yield product.cpu_seconds - before, calls
 
 
 def _gang(name: str, number: int, size: int, cpu: int, rng: random.Random) -> TraceJob:
@@ -296,7 +432,8 @@ def _gang(name: str, number: int, size: int, cpu: int, rng: random.Random) -> Tr
 def main() -> None:
     """Run what is named, or all; print and store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=["limits", "nasa", "cost"])
+    parser.add_argument("names", nargs="*", default=["limits", "nasa", "cost", "bound"])
+    parser.add_argument("--policy", default="", help="part of the names of those to be run")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--trace", type=Path, help="file of the real trace, compressed by gzip")
     parser.add_argument("--real-jobs", type=int, default=4_000)
@@ -304,18 +441,23 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, dict[str, Metrics]] = {}
     if "limits" in options.names:
-        results |= measure_limits(options.jobs)
+        results |= measure_limits(options.jobs, options.policy)
     if "nasa" in options.names:
         if options.trace is None:
             parser.error("nasa requires --trace")
-        results |= measure_real(options.trace, options.real_jobs)
+        results |= measure_real(options.trace, options.real_jobs, options.policy)
     if "cost" in options.names:
         results |= measure_cost(5_000, 10_000, 1_000)
+    if "bound" in options.names:
+        print_bound(options.jobs)
     for title, found in results.items():
         print(f"\n{title}:\n\n{table(found)}\n", flush=True)
+    stored = json.loads(STORED.read_text())
+    stored |= {title: stored.get(title, {}) | found for title, found in results.items()}
     if options.store:
-        stored = json.loads(STORED.read_text())
-        STORED.write_text(json.dumps(stored | results, indent=1) + "\n")
+        STORED.write_text(json.dumps(stored, indent=1) + "\n")
+    if "plot" in options.names:
+        PLOT.write_text(draw(stored))
 
 
 if __name__ == "__main__":
