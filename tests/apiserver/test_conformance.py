@@ -26,6 +26,7 @@ from support.polling import wait_until_true
 from support.response_comparison import ResponseComparison
 
 from batholith.model import crds
+from batholith.model.names import DIR_STORAGE_CLASS
 
 Json = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -47,7 +48,7 @@ EXPECTED_DIFFERENCES = {
     },
     "other_kinds": {
         ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
-        ".spec.storageClassName is too much: folder": "it has a default class from the start",
+        f".spec.storageClassName is too much: {DIR_STORAGE_CLASS}": "it has a default class",
     },
 }
 """By conversation: substrings of accepted differences, and why; see docs/differences.md."""
