@@ -11,6 +11,8 @@ from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
 from support.embedded_apiserver import MAPS, MERGE, PODS, config_map, pod
 
+from batholith.model.names import DIR_STORAGE_CLASS
+
 Json = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -29,7 +31,7 @@ EXPECTED_DIFFERENCES = {
     },
     "other_kinds": {
         ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
-        ".spec.storageClassName is too much: folder": "it has a default class from the start",
+        f".spec.storageClassName is too much: {DIR_STORAGE_CLASS}": "it has a default class",
     },
 }
 """By conversation: substrings of accepted differences, and why; see docs/differences.md."""
