@@ -445,6 +445,7 @@ async def test_match_conditions_must_compile(servers: ServerFactory, tmp_path: P
             "webhooks[0].matchConditions[1].expression",
             "webhooks[0].matchConditions[1].name",
         ]
+        assert '"variables.x": compilation failed: ' in response.body["message"]
 
 
 # What concerns the embedded server alone.

@@ -29,7 +29,12 @@ def check_expression(
         errors.append(required(f"{path}.{key}", f"{key} is not specified"))
         return
     try:
-        check_result(expressions.compile(text, authorizer=authorizer), allowed)
+        compiled = expressions.compile(text, authorizer=authorizer)
+    except CompileError as error:
+        errors.append(invalid(f"{path}.{key}", text, f"compilation failed: {error}"))
+        return
+    try:
+        check_result(compiled, allowed)
     except CompileError as error:
         errors.append(invalid(f"{path}.{key}", text, str(error)))
 

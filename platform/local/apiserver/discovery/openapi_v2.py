@@ -112,7 +112,7 @@ def _converted(schema: Any) -> Any:
         return {"$ref": _PREFIX + reference.removeprefix(PREFIX)}
     if schema.get("format") == "int-or-string":
         return {"type": "string", "format": "int-or-string"}
-    inherited = schema.get("allOf") or ()
+    inherited: list[Any] = schema.get("allOf") or []
     if len(inherited) == 1 and "$ref" in inherited[0]:
         described = {key: schema[key] for key in ("description",) if key in schema}
         return described | _converted(inherited[0])
