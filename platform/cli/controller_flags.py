@@ -79,7 +79,7 @@ class ControllerFlags:
     groupers: Annotated[
         str,
         typer.Option(
-            help="Comma-separated kinds whose pods are gangs as their owner says: annotation, "
+            help="Comma-separated kinds whose pods are gangs as their owner has it: annotation, "
             "jobset, leaderworkerset, ray, spark, mpijob, argo, or * for all. Each needs the right "
             "to read its kind."
         ),

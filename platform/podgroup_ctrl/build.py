@@ -42,7 +42,7 @@ def build(
     """Return the PodGroup for *pod*, whose owners have the annotations *inherited*.
 
     *name* is that of the PodGroup, by default after the pod's controller. With *gang*, the owner
-    of the pod's controller says how many pods are in it.
+    of the pod's controller has the number of pods in it.
 
     Raises:
         QuantityError: a resource request of the pod is malformed.

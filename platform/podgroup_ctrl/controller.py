@@ -191,7 +191,7 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         return build.merge_owners(annotations)
 
     async def _with_gang(self, view: PodGroupView) -> PodGroupView:
-        """Return *view* with what a grouper says, if the PodGroup depends on it."""
+        """Return *view* with the gang of a grouper, if the PodGroup depends on it."""
         found = self._grouping.of(template_of(view))
         if found is None or not (view.podgroup is None or view.unannotated):
             return view

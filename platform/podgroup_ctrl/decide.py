@@ -31,7 +31,7 @@ class PodGroupView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     inherited: Mapping[str, str] = {}
     """Annotations of the pods' owners, where the PodGroup depends on them."""
     gang: Gang | None = None
-    """What a grouper says about the pods, where the PodGroup depends on it."""
+    """The gang of a grouper, where the PodGroup depends on it."""
     unreadable: str = ""
     """Why the object that describes the gang cannot be read; empty if it can."""
     owner: Owner | None = None

@@ -65,23 +65,21 @@ def any_batch_job() -> tuple[Webhook, Json]:
     return BATCH, batch_job({})
 
 
-ANY = pytest.mark.parametrize("make", [any_batch_job, training_job])
-Make = Callable[[], tuple[Webhook, Json]]
+ANY = pytest.mark.parametrize("new", [any_batch_job, training_job])
+New = Callable[[], tuple[Webhook, Json]]
 
 
 @ANY
 @pytest.mark.parametrize(("annotations", "text"), MALFORMED)
-def test_malformed_annotations_are_denied(
-    make: Make, annotations: dict[str, str], text: str
-) -> None:
-    hook, body = make()
+def test_malformed_annotations_are_denied(new: New, annotations: dict[str, str], text: str) -> None:
+    hook, body = new()
     assert text in validate(hook, annotated(body, annotations))
     assert text in validate(hook, annotated(body, annotations), body)
 
 
 @ANY
-def test_annotations_that_an_update_leaves_block_nothing(make: Make) -> None:
-    hook, body = make()
+def test_annotations_that_an_update_leaves_block_nothing(new: New) -> None:
+    hook, body = new()
     stored = annotated(body, {"notify": "ftp://x/"})
     labelled = stored | {"metadata": stored["metadata"] | {"labels": {"a": "b"}}}
     assert validate(hook, labelled, stored) == ""
@@ -106,8 +104,8 @@ def test_the_maximum_of_the_queue_holds_for_what_is_scheduled_in_it() -> None:
 
 
 @ANY
-def test_annotations_that_only_jobs_of_volcano_have_cause_a_warning(make: Make) -> None:
-    hook, body = make()
+def test_annotations_that_only_jobs_of_volcano_have_cause_a_warning(new: New) -> None:
+    hook, body = new()
     names = [name for rule in RULES if rule.volcano_only for name in rule.names]
     assert names
     given = annotated(body, {name.removeprefix("batholith.io/"): "x" for name in names})

@@ -208,7 +208,7 @@ class NotificationSender:
         await self._store.remove(each.id)
 
     def _record(self, each: Notification, reason: str, detail: str) -> None:
-        """Record an event of the job: nothing else tells its owner."""
+        """Record an event of the job, for its owner."""
         if self._recorder is None:
             return
         kind, namespace, name = each.job.split("/")

@@ -315,7 +315,7 @@ def hold(client: "Client", names: JobNames, wait: CommandWait = 10) -> None:
 
 
 def release(client: "Client", names: JobNames, wait: CommandWait = 1) -> None:
-    """Let held jobs start when it is their turn."""
+    """Let held jobs wait in their queue again."""
     resume(client, names, wait)
 
 

@@ -31,7 +31,7 @@ from ..submit.packing import chunks
 from .shared import IN_PROCESS, CommandFailedError, key
 
 BUFFERED = 64
-"""Parts of a response that the application may produce before the first of them is read."""
+"""Messages of a response that the application may produce before the first of them is read."""
 
 
 class _Messages:

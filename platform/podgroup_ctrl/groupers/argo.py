@@ -1,4 +1,4 @@
-"""Pods of Argo Workflows: they run one after another, so each is a PodGroup of its own."""
+"""Pods of Argo Workflows: they run one after another, so each has another PodGroup."""
 
 from collections.abc import Sequence
 

@@ -45,7 +45,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """What an owner says about its pods."""
+    """The gang that an owner describes."""
 
     owner: OwnerReference | None
     """Owner of the PodGroup; ``None``: it is deleted with the last pod."""
@@ -61,7 +61,7 @@ class Gang:
 
     @property
     def size(self) -> int:
-        """How many pods must run together: as the annotation of the owner says, or its fields."""
+        """How many pods must run together: as in the annotation of the owner, or its fields."""
         if PODGROUP_MIN_MEMBER in self.annotations:
             return min_member(self.annotations)
         if self.min_member is not None:
@@ -118,7 +118,7 @@ def owner_reference(owner: Described, resource: Resource) -> OwnerReference:
     )
 
 
-def podgroup_name(*parts: str) -> str:
-    """Return the name of a PodGroup; empty if labels of a pod, which users write, make none."""
-    name = "-".join(("podgroup", *parts))
-    return "" if not all(parts) or dns1123_subdomain_error(name) else name
+def podgroup_name(*names: str) -> str:
+    """Return the name of a PodGroup; empty if labels of a pod, which users write, are no names."""
+    name = "-".join(("podgroup", *names))
+    return "" if not all(names) or dns1123_subdomain_error(name) else name

@@ -88,7 +88,7 @@ def _started(jobset: JobSet, pods: Sequence[Pod]) -> Iterable[_ReplicatedJob]:
     """Return the jobs whose pods exist now or are about to: others may wait for their end.
 
     Jobs that depend on others are created after these are ready or complete. While any of them
-    runs, a job without pods has completed, or is not its turn yet.
+    runs, a job without pods has completed, or is not started yet.
     """
     jobs = jobset.spec.replicated_jobs
     in_order = jobset.spec.startup_policy.startup_policy_order == "InOrder"

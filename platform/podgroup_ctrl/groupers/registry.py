@@ -23,7 +23,7 @@ class Grouping:
         self._groupers = [grouper for name, grouper in GROUPERS.items() if name in names]
 
     def of(self, pod: Pod) -> tuple[Grouper, Membership] | None:
-        """Return the grouper of *pod*; ``None`` if its controller makes its PodGroup."""
+        """Return the grouper of *pod*; ``None`` if its PodGroup is named after its controller."""
         for grouper in self._groupers:
             found = grouper.membership(pod)
             if found is not None:
