@@ -8,6 +8,7 @@ Needs Debian's packages busybox-static and strace.
 """
 
 import argparse
+import functools
 import os
 import re
 import shutil
@@ -59,7 +60,7 @@ def main() -> None:
         }
         for number in given.layers:
             image = _image(base, number)
-            rows[f"container, image of {number} layers"] = lambda image=image: _run(base, image)
+            rows[f"container, image of {number} layers"] = functools.partial(_run, base, image)
         print("| start of | processes | mounts | system calls | CPU, Python = 1 |")
         print("| --- | ---: | ---: | ---: | ---: |")
         python = _cpu_seconds(rows["Python alone"], given.rounds)

@@ -518,7 +518,7 @@ async def test_the_signal_of_an_image_or_of_the_pod_stops_the_container(
     load(StopSignal="SIGUSR1")
     traps = "; ".join(f"trap 'echo caught {name}; exit 0' {name}" for name in ("USR1", "USR2"))
     script = f"{traps}; echo up; while :; do sleep 0.05; done"
-    more = {"lifecycle": {"stopSignal": own}} if own else {}
+    more: dict[str, Any] = {"lifecycle": {"stopSignal": own}} if own else {}
     body = manifest("p", container("sh", "-c", script, image=NAME, **more))
     body["metadata"]["finalizers"] = ["example.com/keep"]
     body["spec"]["os"] = {"name": "linux"}

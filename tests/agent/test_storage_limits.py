@@ -58,10 +58,7 @@ def limited(size: str = "", **limits: str) -> dict[str, Any]:
     """A pod with a volume, and a container for each limit."""
     given = limits or {"c": ""}
     containers = [
-        container(
-            name=name,
-            **({"resources": {"limits": {"ephemeral-storage": limit}}} if limit else {}),
-        )
+        container(name=name, resources={"limits": {"ephemeral-storage": limit} if limit else {}})
         for name, limit in given.items()
     ]
     empty_dir = {"sizeLimit": size} if size else {}
@@ -104,11 +101,12 @@ async def test_a_pod_that_fills_the_disk_is_evicted_and_others_run_on(
     cluster: AgentCluster, what: str
 ) -> None:
     await cluster.run(manifest("other", container("sleep", "1000")))
-    script, more = FILL.format("${BATHOLITH_ROOT}/v/file"), {}
+    script = FILL.format("${BATHOLITH_ROOT}/v/file")
+    limits = {"ephemeral-storage": "2Mi"} if what == "log" else {}
     if what == "log":
         script = "yes 0123456789012345678901234567890123456789"
-        more = {"resources": {"limits": {"ephemeral-storage": "2Mi"}}}
-    filling = container("sh", "-c", script, volumeMounts=[{"name": "v", "mountPath": "/v"}], **more)
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    filling = container("sh", "-c", script, volumeMounts=mounts, resources={"limits": limits})
     empty_dir = {"sizeLimit": "2Mi"} if what == "volume" else {}
     volumes = [{"name": "v", "emptyDir": empty_dir}]
     await cluster.run(manifest("p", filling, volumes=volumes, restartPolicy="Always"))
