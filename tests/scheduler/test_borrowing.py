@@ -9,11 +9,11 @@ def borrowing(mode: str = "none", **more: object) -> str:
     return backfilling(mode, borrow_for="100s", **more)
 
 
-def shared_by_two(text: str, **limits: int) -> World:
+def shared_by_two(text: str) -> World:
     """Two queues of equal weight on four nodes. That of *b* has a gang that fits no node, and so
     requests its half."""
     world = World(text)
-    world.upsert(queue("a"), queue("b", **limits))  # type: ignore[arg-type]
+    world.upsert(queue("a"), queue("b"))
     world.submit("huge", 2, cpu=8, queue="b", limit=1000)
     return world
 
