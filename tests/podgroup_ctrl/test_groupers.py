@@ -336,7 +336,7 @@ def flags() -> Iterator[tuple[str, list[str]]]:
     yield "", []
 
 
-@pytest.mark.parametrize(("text", "expected"), flags())
+@pytest.mark.parametrize(("text", "expected"), list(flags()))
 def test_groupers_are_enabled_by_name(text: str, expected: list[str]) -> None:
     assert parse_groupers(text) == expected
 
