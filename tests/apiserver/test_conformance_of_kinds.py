@@ -54,7 +54,7 @@ async def certificate_requests(send: RecordedConversation) -> None:
         "signerName": "example.com/signer",
         "usages": ["client auth"],
         "expirationSeconds": 3600,
-        "username": "somebody-else",
+        "username": "another-user",
         "groups": ["system:masters"],
         "extra": {"a": ["b"]},
     }

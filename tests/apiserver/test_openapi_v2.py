@@ -97,11 +97,11 @@ async def test_a_deleted_definition_disappears(server: Server) -> None:
     await published(server, crd)
     await server.request("DELETE", f"{DEFINITIONS}/{crd['metadata']['name']}")
 
-    async def is_gone() -> bool:
+    async def is_removed() -> bool:
         document = await server.get("/openapi/v2")
         return not any(name.endswith(".v1.Foo") for name in document["definitions"])
 
-    await wait_until_true(is_gone)
+    await wait_until_true(is_removed)
 
 
 async def test_what_has_not_changed_is_not_sent_again(server: Server) -> None:

@@ -89,8 +89,8 @@ def choose_pod(
     tasks = [each.name for each in job.info.tasks]
 
     def order(each: "PodSummary") -> tuple[int, int, str]:
-        place = tasks.index(each.task) if each.task in tasks else len(tasks)
-        return place, each.index or 0, each.name
+        position = tasks.index(each.task) if each.task in tasks else len(tasks)
+        return position, each.index or 0, each.name
 
     return min(running, key=order)
 

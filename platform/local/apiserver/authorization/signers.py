@@ -35,7 +35,7 @@ def check_signer(
     """
     if subresource == "approval":
         verb = "approve"
-    elif subresource == "status" and _signed_part(obj) != _signed_part(old):
+    elif subresource == "status" and _signed_fields(obj) != _signed_fields(old):
         verb = "sign"
     else:
         return
@@ -61,6 +61,6 @@ def check_subject(request: Json, name: str) -> None:
         raise forbidden(CSRS, name, why)
 
 
-def _signed_part(request: Json) -> list[Any]:
+def _signed_fields(request: Json) -> list[Any]:
     status = request.get("status") or {}
     return [status.get(name) for name in _STATUS_OF_SIGNERS]

@@ -95,7 +95,7 @@ def any_name(name: str) -> str:
 
 
 def names_masters(request: Json) -> bool:
-    """Whether a certificate would make its owner a member of ``system:masters``."""
+    """Whether the owner of a certificate would be a member of ``system:masters``."""
     parsed = _parse_request((request.get("spec") or {}).get("request", ""))
     if isinstance(parsed, str):
         return False  # validation rejects it

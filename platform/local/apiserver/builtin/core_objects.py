@@ -180,7 +180,7 @@ def _assign_addresses(spec: Json) -> None:
     if spec.get("type") == "ExternalName":
         return
     if is_headless_without_selector(spec):
-        # Its endpoints are another's matter, and may have addresses of both families.
+        # Its endpoints are written by others, and may have addresses of both families.
         spec.setdefault("ipFamilies", ["IPv4", "IPv6"])
         spec.setdefault("ipFamilyPolicy", "RequireDualStack")
     spec.setdefault("ipFamilies", ["IPv4"])

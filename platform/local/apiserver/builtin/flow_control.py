@@ -271,7 +271,7 @@ def _response_errors(response: Json) -> list[FieldError]:
 
 def _queuing_errors(queuing: Json, path: str) -> list[FieldError]:
     errors = []
-    limit, queues, hand = (
+    limit, queues, queues_each = (
         queuing.get(key, 0) for key in ("queueLengthLimit", "queues", "handSize")
     )
     if limit <= 0:
@@ -281,20 +281,20 @@ def _queuing_errors(queuing: Json, path: str) -> list[FieldError]:
     elif queues > _MAX_QUEUES:
         text = f"must not be greater than {_MAX_QUEUES}"
         errors.append(invalid(f"{path}.queues", queues, text))
-    if hand <= 0:
-        errors.append(invalid(f"{path}.handSize", hand, "must be positive"))
-    elif hand > queues:
+    if queues_each <= 0:
+        errors.append(invalid(f"{path}.handSize", queues_each, "must be positive"))
+    elif queues_each > queues:
         text = f"should not be greater than queues ({queues})"
-        errors.append(invalid(f"{path}.handSize", hand, text))
-    elif (bits := _hash_bits(queues, hand)) > _MAX_HASH_BITS:
+        errors.append(invalid(f"{path}.handSize", queues_each, text))
+    elif (bits := _hash_bits(queues, queues_each)) > _MAX_HASH_BITS:
         text = (
-            f"required entropy bits of deckSize {queues} and handSize {hand} should not be greater "
-            f"than {_MAX_HASH_BITS}: {bits}"
+            f"required entropy bits of deckSize {queues} and handSize {queues_each} should not be "
+            f"greater than {_MAX_HASH_BITS}: {bits}"
         )
-        errors.append(invalid(f"{path}.handSize", hand, text))
+        errors.append(invalid(f"{path}.handSize", queues_each, text))
     return errors
 
 
-def _hash_bits(queues: int, hand: int) -> int:
-    """Return the bits of a hash that deals *hand* of *queues*."""
-    return math.ceil(math.log2(queues) * hand)
+def _hash_bits(queues: int, queues_each: int) -> int:
+    """Return the bits of a hash that deals *queues_each* of *queues*."""
+    return math.ceil(math.log2(queues) * queues_each)

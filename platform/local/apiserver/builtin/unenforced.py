@@ -208,8 +208,8 @@ def _webhook_configuration(obj: Json) -> Found:
     for index, hook in enumerate(_list(obj.get("webhooks"))):
         path = f"webhooks[{index}]"
         for number, rule in enumerate(_list(_dict(hook).get("rules"))):
-            place = f"{path}.rules[{number}]"
-            yield from _admission_rule(_dict(rule), place, mutating=mutating)
+            of_rule = f"{path}.rules[{number}]"
+            yield from _admission_rule(_dict(rule), of_rule, mutating=mutating)
 
 
 def _admission_policy(obj: Json) -> Found:

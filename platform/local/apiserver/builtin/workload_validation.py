@@ -229,7 +229,7 @@ def _validate_selected_template(obj: Json, old: Json | None, kind: str) -> list[
         if kind == "daemonset":
             return errors + _validate_template(obj, old)
         errors.append(invalid("spec.selector", selector, "invalid label selector"))
-        # As kube-apiserver: what is not selected is not looked at.
+        # As kube-apiserver: what is not selected is not checked.
         return errors + (_restart_errors(obj) if kind == "statefulset" else [])
     if selector is not None and not any(selector.values()):
         errors.append(invalid("spec.selector", selector, f"empty selector is invalid for {kind}"))

@@ -129,8 +129,8 @@ class CrdController(Controller):
         if resource_store.pending:
             # Writes by the former definition.
             await store.wait_until_fresh(max(each.rv for each in resource_store.pending.values()))
-        async for part in slices(list(resource_store.entries()), PARSED_SLICE_SIZE):
-            for entry in part:
+        async for entries in slices(list(resource_store.entries()), PARSED_SLICE_SIZE):
+            for entry in entries:
                 resource_store.show(entry)
 
     async def _finalize(self, entry: StoredObject) -> None:

@@ -234,11 +234,11 @@ def _split_name(write_request: WriteRequest) -> tuple[str, str, str]:
         StatusError: 400, it is none of these.
     """
     text = write_request.object_path.name
-    parts = text.split(":")
-    if len(parts) == 3 and parts[0] in ("", "http", "https") and parts[1]:
-        return parts[0], parts[1], parts[2]
-    if len(parts) <= 2 and parts[0]:
-        return "", parts[0], parts[1] if len(parts) == 2 else ""
+    fields = text.split(":")
+    if len(fields) == 3 and fields[0] in ("", "http", "https") and fields[1]:
+        return fields[0], fields[1], fields[2]
+    if len(fields) <= 2 and fields[0]:
+        return "", fields[0], fields[1] if len(fields) == 2 else ""
     kind = write_request.kind.singular
     raise bad_request(f'invalid {kind} request "{text}"')
 

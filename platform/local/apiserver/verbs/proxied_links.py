@@ -1,4 +1,4 @@
-"""Links in HTML that comes through a proxy: absolute paths lead through the proxy, too."""
+"""Links in HTML that is read through a proxy: absolute paths lead through the proxy, too."""
 
 import html
 import re
@@ -23,13 +23,13 @@ _ATTRIBUTE = re.compile(r"(\s)([a-zA-Z]+)(\s*=\s*)(\"[^\"]*\"|'[^']*'|[^\s\"'>]+
 def rewrite_url(url: str, prefix: str, *, hosts: tuple[str, ...]) -> str:
     """Return *url* with *prefix* if it has an absolute path on one of *hosts*; else unchanged."""
     try:
-        parts = urlsplit(url)
+        link = urlsplit(url)
     except ValueError:
         return url
-    different = parts.netloc and parts.netloc not in hosts
-    if different or not parts.path.startswith("/") or parts.path.startswith(f"{prefix}/"):
+    different = link.netloc and link.netloc not in hosts
+    if different or not link.path.startswith("/") or link.path.startswith(f"{prefix}/"):
         return url
-    return parts._replace(scheme="", netloc="", path=prefix + parts.path).geturl()
+    return link._replace(scheme="", netloc="", path=prefix + link.path).geturl()
 
 
 def rewrite_html(text: str, prefix: str, *, hosts: tuple[str, ...]) -> str:
