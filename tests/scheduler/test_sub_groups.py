@@ -426,6 +426,17 @@ class History:
         return counts, nodes
 
 
+def test_a_sub_group_whose_pods_are_being_created_is_not_reported_at_once() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=9), *gang("g", 2, policy(2, 1), minimum=2)[:-1])
+    decision = world.decision(now=0.0)
+    assert {each.name for each in decision.placements} == {"g-x-0", "g-x-1"}
+    assert [each.pod_conditions for each in decision.reports] == [()]
+    world.cluster.recheck("ns/g")
+    (report,) = world.decision(now=20.0).reports
+    assert [each.name for each in report.pod_conditions] == ["g-x-2"]
+
+
 @pytest.mark.parametrize("backfilling", [False, True])
 @MODERATE
 @given(data=st.data())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
-from ..state.gangs.diagnosis import Diagnosis, FitError
+from ..state.gangs.diagnosis import Diagnosis, FitError, Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
 from ..state.gangs.member_arrival import MemberArrival
 from ..state.planning.planned_gang import PlanNote
@@ -277,7 +277,11 @@ def _first_fit_error(gang: Gang, diagnosis: Diagnosis) -> FitError | None:
 
 
 def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
-    return diagnosis is not None and diagnosis.reason in _MISSING_MEMBER_REASONS
+    """Return whether only pods that do not exist yet are missing, of the gang or of sub-groups."""
+    if diagnosis is None or diagnosis.reason in _MISSING_MEMBER_REASONS:
+        return diagnosis is not None
+    errors = diagnosis.fit_errors.values()
+    return bool(errors) and all(each.sub_group and each.stage is Stage.GANG for each in errors)
 
 
 def _podgroup_conditions(
