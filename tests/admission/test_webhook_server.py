@@ -19,7 +19,7 @@ import uvloop
 from support.admission import job, queue
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 
-from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
+from batholith.admission import WEBHOOKS, AdmissionSettings, training, webhooks
 from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
@@ -32,7 +32,8 @@ from batholith.machinery.serving_certificate import CertificateError, ServingCer
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds
 from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
-from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, TIME_LIMIT, Resource
+from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
 
@@ -135,14 +136,17 @@ def empty_reader(client: Client) -> InformerReader:
     return InformerReader(client, (QUEUES, NAMESPACES))
 
 
-@pytest.mark.parametrize("hook", WEBHOOKS, ids=lambda hook: hook.path)
+TRAINING = training.webhooks(AdmissionSettings(frameworks=FRAMEWORKS))
+
+
+@pytest.mark.parametrize("hook", (*WEBHOOKS, *TRAINING), ids=lambda hook: hook.path)
 def test_a_path_served_alone_has_informers_for_its_lookups(hook: Webhook) -> None:
     given: Json = {
         "Job": job(),
         "Queue": queue("q", parent="p"),
         "PodGroup": {"spec": {"queue": "q"}},
     }
-    empty: Json = {"spec": {}}
+    empty: Json = {"metadata": {"annotations": {TIME_LIMIT: "1h"}}, "spec": {}}
     for obj in (given.get(hook.resource.kind, empty), empty):
         reading = InformerReader(
             unreachable_client(), LOOKED_UP_RESOURCES.get(hook.path, ())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.embedded_apiserver import embedded_server
 from support.impersonation import CASES, self_review
 from support.realkube import MASTERS, RealKubeOptions, real_server
@@ -11,6 +12,7 @@ USERS = {"admin": MASTERS, "scheduler": ("team",)}
 """Who may impersonate, and who may not, by the name of both servers' users."""
 
 
+@pytest.mark.denied
 async def test_impersonated_users_and_errors_are_those_of_kube_apiserver(tmp_path: Path) -> None:
     options = RealKubeOptions(users=USERS)
     async with (

@@ -12,6 +12,7 @@ from ...model.admission import Json
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
 from ...model.names import HYPERNODES, NAMESPACES, QUEUES, Resource
+from ...model.training.kinds import TRAINING_KINDS
 
 LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
     "/hypernodes/validate": (HYPERNODES,),
@@ -20,6 +21,7 @@ LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
     "/podgroups/mutate": (NAMESPACES,),
     "/podgroups/validate": (HYPERNODES, QUEUES),
     "/queues/validate": (QUEUES,),
+    **{kind.webhook_path: (QUEUES,) for kind in TRAINING_KINDS},
 }
 """Resources that the rules of an admission path look up."""
 
