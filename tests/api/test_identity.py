@@ -308,7 +308,7 @@ async def test_each_caller_has_its_own_rate(tmp_path: Path) -> None:
             assert response.status == 429
             assert 0 < int(response.headers["Retry-After"]) <= 100
             assert response.content_type == "application/problem+json"
-        assert (await caller.call("GET", PATH, caller.token("scheduler")))[0] == 200
+        assert (await caller.call("GET", PATH, caller.token("controllers")))[0] == 200
         assert len(caller.requests_on("cronjobs", "list")) == 2
 
 

@@ -98,7 +98,7 @@ async def test_usage_and_pages_have_what_the_scheduler_has_written(tmp_path: Pat
             "metadata": {"name": CONFIGMAP},
             "data": {KEY: json.dumps({**_builtins(kept()), "at": clock.now().timestamp()})},
         }
-        await pages.client.create(CONFIGMAPS, body, namespace="volcano-system")
+        await pages.client.patch(CONFIGMAPS, CONFIGMAP, body, namespace="volcano-system")
         status, text = await pages.get("/queues/team")
         assert status == 200
         assert "<dt>cpu</dt><dd>1.5 hours</dd>" in text

@@ -30,12 +30,12 @@ async def start_now(_: Job) -> SimulationResult:
 
 
 async def published(rest: RestClient) -> dict[str, str]:
-    """What the Secret contains; empty without it."""
+    """What the Secret contains, which the cluster creates empty."""
     try:
         found = await rest.client.get(SECRETS, ENDPOINT, namespace=NAMESPACE, view=dict[str, Any])
     except NotFoundError:
         return {}
-    return {key: b64decode(value).decode() for key, value in found["data"].items()}
+    return {key: b64decode(value).decode() for key, value in found.get("data", {}).items()}
 
 
 @asynccontextmanager

@@ -22,7 +22,23 @@ from batholith.machinery.clock import Clock, SystemClock
 from batholith.model import crds
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
+from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES, Resource
+
+CLUSTER_ROLE_BINDINGS = Resource(
+    "rbac.authorization.k8s.io",
+    "v1",
+    "clusterrolebindings",
+    "ClusterRoleBinding",
+    namespaced=False,
+)
+IMPERSONATION = {
+    "metadata": {"name": "rest-impersonation"},
+    "subjects": [{"kind": "User", "name": "api", "apiGroup": "rbac.authorization.k8s.io"}],
+    "roleRef": {
+        "kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io",
+    },
+}  # fmt: skip
+"""Lets the account of the REST API act as any caller."""
 
 JOB = {
     "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -209,6 +225,7 @@ async def controller_api_with_cronjob() -> AsyncIterator[tuple[ControllerApi, Cl
     """An API server with a CronJob, and a client of the REST API's account."""
     async with ControllerApi(CRONJOBS, COMMANDS, JOBS, PODGROUPS, QUEUES) as api:
         await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
+        await api.create(CLUSTER_ROLE_BINDINGS, IMPERSONATION)
         async with Client(api.credentials_of("api"), user_agent="rest") as client:
             yield api, client
 
