@@ -164,10 +164,10 @@ def test_steady_time_does_not_jump_and_caps_future_wall_times() -> None:
 
 
 async def test_simulated_pods_use_steady_time(tmp_path: Path) -> None:
-    clock = JumpingClock()
+    clock, simulation = JumpingClock(), SimulationSettings(nodes=1, prefix=NODE)
     async with (
-        agent_cluster(EmbeddedServerFactory(), tmp_path) as w,
-        w.agent(clock=clock, simulation=SimulationSettings(nodes=1, prefix=NODE)),
+        agent_cluster(EmbeddedServerFactory(), tmp_path, simulation=simulation) as w,
+        w.agent(clock=clock),
     ):
         created = manifest("p", container("sleep", "1"), restartPolicy="Never")
         created["spec"] |= {"nodeName": f"{NODE}-0"}

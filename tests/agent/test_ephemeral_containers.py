@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.agent import PodStatusSimulator, after, container, decode_pod, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
-from support.api_servers import ServerFactory
+from support.api_servers import EmbeddedServerFactory
 from support.images import busybox, image, write_layout
 from support.kubectl import Kubectl, needs_kubectl
 from support.terminals import read_until, terminal
@@ -257,10 +257,8 @@ async def test_a_target_that_does_not_run_is_waited_for(cluster: AgentCluster) -
 
 @pytest.mark.process
 @pytest.mark.cluster
-async def test_the_next_agent_adopts_it_and_does_not_run_it_again(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
-    async with agent_cluster(servers, tmp_path) as cluster:
+async def test_the_next_agent_adopts_it_and_does_not_run_it_again(tmp_path: Path) -> None:
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as cluster:
         async with cluster.agent():
             await run(cluster)
             script = "while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 7"
@@ -282,11 +280,9 @@ async def test_the_next_agent_adopts_it_and_does_not_run_it_again(
 
 @pytest.mark.process
 @pytest.mark.cluster
-async def test_it_runs_its_own_image_with_a_terminal(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_it_runs_its_own_image_with_a_terminal(tmp_path: Path) -> None:
     needs_shared_processes()
-    async with agent_cluster(servers, tmp_path) as cluster:
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as cluster:
         files = image([busybox()], {"Cmd": ["sh"]})
         layout = write_layout(tmp_path / "layout", "registry.example/tools:1", files)
         archives.load(ImageStore(cluster.settings.data_dir), layout)

@@ -248,23 +248,24 @@ async def test_missing_program_fails_the_container(cluster: AgentCluster, load: 
     assert 'exec: "python3": No such file' in status["state"]["terminated"]["message"]
 
 
-async def test_status_and_node_name_the_image(cluster: AgentCluster, load: Load) -> None:
+async def test_status_and_node_name_the_image(stopped: AgentCluster, load: Load) -> None:
     stored = load(name="docker.io/library/app:2")
-    await cluster.run(pod("p", "sleep", "60", image="app:2"))
-    running = await cluster.phase("p", "Running")
-    [status] = running["status"]["containerStatuses"]
-    assert status["image"] == "docker.io/library/app:2"
-    assert status["imageID"] == stored.image_id
-    assert "batholith.io/Placeholder" not in {c["type"] for c in running["status"]["conditions"]}
-    await cluster.wait_event("p", "Pulled", 'Container image "app:2" already present on machine')
-    node = await cluster.client.get(NODES, cluster.settings.node_name, view=dict)
-    assert node["metadata"]["labels"]["batholith.io/pods"] == "auto"
-    async with cluster.agent(node_name="other"):
-        other = await cluster.client.get(NODES, "other", view=dict)
-    assert other["status"]["images"] == [
-        {"names": sorted([stored.name, stored.image_id]), "sizeBytes": stored.size}
-    ]
-    await cluster.delete("p", grace=0)
+    async with stopped.agent():
+        await stopped.run(pod("p", "sleep", "60", image="app:2"))
+        running = await stopped.phase("p", "Running")
+        [status] = running["status"]["containerStatuses"]
+        assert status["image"] == "docker.io/library/app:2"
+        assert status["imageID"] == stored.image_id
+        conditions = {each["type"] for each in running["status"]["conditions"]}
+        assert "batholith.io/Placeholder" not in conditions
+        message = 'Container image "app:2" already present on machine'
+        await stopped.wait_event("p", "Pulled", message)
+        node = await stopped.client.get(NODES, stopped.settings.node_name, view=dict)
+        assert node["metadata"]["labels"]["batholith.io/pods"] == "auto"
+        assert node["status"]["images"] == [
+            {"names": sorted([stored.name, stored.image_id]), "sizeBytes": stored.size}
+        ]
+        await stopped.delete("p", grace=0)
 
 
 async def test_next_agent_adopts_a_container_with_its_image(

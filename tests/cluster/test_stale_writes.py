@@ -82,7 +82,7 @@ async def delayed_leader(
     server: Server, new_controller: Callable[[Client], Controller], *, method: str, in_path: str
 ) -> AsyncIterator[DelayedWrite]:
     """A leader whose first *method* request to a path with *in_path* is delayed."""
-    credentials = server.credentials_of("controllers")
+    credentials = server.credentials_of("admin")
     async with (
         DelayedWriteClient(credentials, method, in_path) as client,
         running(new_controller(client)),

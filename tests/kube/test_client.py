@@ -357,15 +357,15 @@ async def test_token_file_is_reread_after_unauthorized(
     token.touch(0o600)
     one, two = (world.api.credentials_of(user).token for user in ("admin", "controllers"))
     token.write_text(f"{one}\n")
-    world.api.put(NODES, "n")
+    world.api.put(PODS, "n")
     async with token_client() as client:
-        await client.get(NODES, "n", view=Pod)
+        await client.get(PODS, "n", namespace="d", view=Pod)
         token.write_text(two)
-        await client.get(NODES, "n", view=Pod)
+        await client.get(PODS, "n", namespace="d", view=Pod)
         world.api.fail(401)
         with pytest.raises(UnauthorizedError):
-            await client.get(NODES, "n", view=Pod)
-        await client.get(NODES, "n", view=Pod)
+            await client.get(PODS, "n", namespace="d", view=Pod)
+        await client.get(PODS, "n", namespace="d", view=Pod)
     sent = [request.headers["authorization"] for request in world.api.faults.requests]
     assert sent == [f"Bearer {token}" for token in (one, one, one, two)]
 

@@ -22,7 +22,13 @@ from support.manifests import (
 )
 from tools.chart import templates
 
-from batholith.cli.controller_selection import BATCH_CRON_JOB, CONTROLLERS, select
+from batholith.cli.controller_selection import (
+    BATCH_CRON_JOB,
+    CONTROLLERS,
+    JOB_SUSPENSION,
+    JOBSET_SUSPENSION,
+    select,
+)
 from batholith.model import crds
 from batholith.scheduler import conf
 
@@ -126,7 +132,8 @@ def test_controllers_of_batch_and_training_jobs_combine(tmp_path: Path) -> None:
     assert _without_namespace(kustomized(tmp_path)) == wanted
     (container,) = pod_spec(of_kind(wanted, "Deployment")["batholith-controllers"])["containers"]
     given = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--controllers=")]
-    assert set(select(",".join(given))) == set(CONTROLLERS) - {BATCH_CRON_JOB}
+    optional = {BATCH_CRON_JOB, JOB_SUSPENSION, JOBSET_SUSPENSION}
+    assert set(select(",".join(given))) == set(CONTROLLERS) - optional
 
 
 def test_egress_is_allowed_to_the_ports_of_the_api_server() -> None:
