@@ -47,7 +47,7 @@ def test_the_machine_has_memory_and_cpu_time() -> None:
 async def test_the_usage_of_descendants_includes_those_that_have_ended() -> None:
     program = (
         "import subprocess, sys\n"
-        "work = 'import time\\nwhile time.process_time() < 0.1: pass'\n"
+        "work = 'import time\\nwhile time.process_time() < 0.2: pass'\n"
         "subprocess.run([sys.executable, '-S', '-c', work])\n"
         "held = bytearray(30_000_000)\n"
         "input()\n"
