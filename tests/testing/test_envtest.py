@@ -5,7 +5,7 @@ from support.go_client import run_go_operator
 
 from batholith.testing import Cluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.soak]  # its program takes minutes to build
 
 
 async def test_an_operator_of_controller_runtime_runs_in_envtest() -> None:
