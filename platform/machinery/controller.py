@@ -68,7 +68,13 @@ class RequeueError(Exception):
     """Requeue with backoff, without logging an error."""
 
 
-_EXPECTED_ERRORS = (ApiError, ConnectionLostError, NotLeaderError, RequeueError)
+class WriteFailedError(Exception):
+    """Writes were refused or failed; the text is that of the server."""
+
+
+_EXPECTED_ERRORS = (
+    ApiError, ConnectionLostError, NotLeaderError, RequeueError, WriteFailedError,
+)  # fmt: skip
 """Errors of requests and of concurrent changes, not of the reconciler."""
 
 

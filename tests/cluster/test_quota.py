@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.api_servers import ServerFactory, merge_patch
 from support.embedded_apiserver import embedded_server, pod
 from support.jobs import task
@@ -95,7 +96,9 @@ async def test_a_batch_job_waits_for_its_quota(tmp_path: Path) -> None:
             await wait_until_true(has_second)
 
 
-async def test_a_replica_set_waits_for_its_quota(tmp_path: Path) -> None:
+async def test_a_replica_set_waits_for_its_quota(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with embedded_server(tmp_path) as server:
         limited = QuotaServer(server)
         await limited.prepare()
@@ -123,3 +126,7 @@ async def test_a_replica_set_waits_for_its_quota(tmp_path: Path) -> None:
             await wait_until_true(is_refused)
             await limited.limit("few", {"pods": "2"})
             await wait_until_true(is_whole)
+    # What the quota refuses is no defect of the controller: no traceback, nor counted as one.
+    failed = [each for each in caplog.records if each.message == "reconcile failed, requeuing"]
+    assert failed
+    assert [each for each in failed if each.exc_info] == []

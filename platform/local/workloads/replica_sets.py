@@ -9,6 +9,7 @@ import msgspec
 from ...kube.client.client import Client
 from ...kube.informer.informer import Informer, KindSource
 from ...machinery.clock import Clock
+from ...machinery.controller import WriteFailedError
 from ...machinery.event_recorder import Recorder
 from ...machinery.merge_patch import merge_patch
 from ...machinery.pod_control import NameGenerator, Owner, from_template
@@ -145,5 +146,5 @@ class ReplicaSetController(Controller[ReplicaView, ReplicaEffect]):
         return from_template(template, owner, name=name, generate_name=prefix)
 
 
-class PodWriteError(Exception):
+class PodWriteError(WriteFailedError):
     """Pods could not be created or deleted; the text is that of the server."""

@@ -18,6 +18,7 @@ import msgspec
 from ....model import times
 from ....model.pod import FINISHED
 from ..images.puller import ImagePullingError
+from ..runtime import cgroups
 from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
@@ -272,6 +273,11 @@ class PodWorker:
             log.info("adopted container", extra=fields)
         if found.exited is not None:
             self._apply(found.exited)
+            if group := run.cgroup:  # it may contain processes that the container has left
+                self._spawn(self._remove_group(Path(group)))
+
+    async def _remove_group(self, group: Path) -> None:
+        await asyncio.to_thread(cgroups.remove_group, group)
 
     async def _set_up_pod(self) -> volume_manager.PodVolumes | None:
         accepted = Accepted(self.state.started_at or self._clock.now(), self.state.steady_at)

@@ -3,10 +3,8 @@
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from ....machinery.clock import SteadyClock
-from ..runtime.cgroups import remove_group
 from ..runtime.runs import ContainerProcess, RunDir, collect_exit
 from ..runtime.shim import HOST_CHANGED
 from ..state import status
@@ -43,8 +41,6 @@ def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
         return None
     steady_at = context.node.steady_time.from_wall(record.finished_at)
     exited = context.exited_event(run, record, steady_at=steady_at)
-    if group := run.cgroup:
-        remove_group(Path(group))
     return RecoveredRun(started=started, exited=exited)
 
 
