@@ -244,9 +244,12 @@ async def test_all_processes_of_a_container_but_its_shim_are_in_its_group(
     own = created(group)
     process = box.start("(setsid sleep 1000 &); echo up; sleep 1000", cgroup=str(own))
     await box.until_logged("up")
-    members = [int(each) for each in (own / "cgroup.procs").read_text().split()]
-    assert len(members) >= 3
-    assert process.pid not in members
+
+    def members() -> list[int]:
+        return [int(each) for each in (own / "cgroup.procs").read_text().split()]
+
+    await wait_for(lambda: len(members()) >= 3)  # the last one starts after the output
+    assert process.pid not in members()
     assert cgroups.remove_group(own)
     assert not own.exists()
     assert (await process.wait()).code == 137
