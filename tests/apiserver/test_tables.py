@@ -177,11 +177,48 @@ def test_a_pod_row_has_readiness_node_and_last_restart() -> None:
          {"Last Seen": "10s", "Object": "pod/p", "Message": "hi"}),
         ("Deployment", "apps", {"spec": {"replicas": 3}, "status": {"readyReplicas": 1}},
          {"Ready": "1/3", "Up-to-date": 0}),
+        ("HorizontalPodAutoscaler", "autoscaling", {
+            "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 3,
+                     "metrics": [
+                         {"type": "Resource", "resource": {
+                             "name": "cpu", "target": {"averageUtilization": 50}}},
+                         {"type": "Resource", "resource": {
+                             "name": "memory", "target": {"averageValue": "1Gi"}}},
+                         {"type": "Pods", "pods": {"target": {"averageValue": "5"}}}]},
+            "status": {"currentReplicas": 2, "currentMetrics": [
+                {"type": "Resource", "resource": {
+                    "name": "cpu", "current": {"averageUtilization": 7}}}]}},
+         {"Reference": "Deployment/d", "MinPods": "<unset>", "MaxPods": 3, "Replicas": 2,
+          "Targets": "cpu: 7%/50%, memory: <unknown>/1Gi + 1 more..."}),
         ("Job", "batch", {"spec": {"completions": 2}, "status": {
             "succeeded": 2, "startTime": "2026-01-01T11:00:00Z",
             "completionTime": "2026-01-01T11:01:30Z",
             "conditions": [{"type": "Complete", "status": "True"}]}},
          {"Status": "Complete", "Completions": "2/2", "Duration": "90s"}),
+        ("CertificateSigningRequest", "certificates.k8s.io", {
+            "spec": {"signerName": "a/b", "username": "u", "expirationSeconds": 3600},
+            "status": {"conditions": [{"type": "Approved"}], "certificate": "x"}},
+         {"SignerName": "a/b", "Requestor": "u", "RequestedDuration": "60m",
+          "Condition": "Approved,Issued"}),
+        ("Event", "events.k8s.io", {
+            "apiVersion": "events.k8s.io/v1", "regarding": {"kind": "Pod", "name": "p"},
+            "note": "hi", "eventTime": "2026-01-01T11:59:50Z"},
+         {"Last Seen": "10s", "Object": "pod/p", "Message": "hi"}),
+        ("Ingress", "networking.k8s.io", {
+            "spec": {"rules": [{"host": each} for each in "abcd"], "tls": [{}]},
+            "status": {"loadBalancer": {"ingress": [{"hostname": "h" * 20}]}}},
+         {"Class": "<none>", "Hosts": "a,b,c + 1 more...", "Ports": "80, 443",
+          "Address": f"{'h' * 13}..."}),
+        ("IngressClass", "networking.k8s.io", {"spec": {"controller": "c", "parameters": {
+            "apiGroup": "g", "kind": "K", "name": "n"}}},
+         {"Controller": "c", "Parameters": "K.g/n"}),
+        ("ResourceClaim", "resource.k8s.io", {"status": {"allocation": {}, "reservedFor": [{}]}},
+         {"State": "allocated,reserved"}),
+        ("CSIDriver", "storage.k8s.io", {"spec": {"tokenRequests": [{"audience": "a"}]}},
+         {"AttachRequired": True, "TokenRequests": "a", "Modes": "<none>"}),
+        ("ValidatingAdmissionPolicyBinding", "admissionregistration.k8s.io",
+         {"spec": {"policyName": "p", "paramRef": {"name": "n"}}},
+         {"PolicyName": "p", "ParamRef": "*/n"}),
         ("NetworkPolicy", "networking.k8s.io", {"spec": {"podSelector": {
             "matchLabels": {"a": "b"},
             "matchExpressions": [{"key": "c", "operator": "In", "values": ["e", "d"]}]}}},

@@ -367,8 +367,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "Secret"): Printer("Name, Type, Data, Age", _secret),
     ("", "ServiceAccount"): Printer(_CREATED, _plain),
     ("", "Event"): Printer(
-        "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +#Count, "
-        "+Name",
+        "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",
         _event,
     ),
     ("", "PersistentVolume"): Printer(
@@ -401,7 +400,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     (RBAC, "ClusterRoleBinding"): _BINDINGS,
     (RBAC, "RoleBinding"): _BINDINGS,
     ("scheduling.k8s.io", "PriorityClass"): Printer(
-        "Name, #Value, Global-Default, Age, PreemptionPolicy", _priority_class
+        "Name, #Value, ?Global-Default, Age, PreemptionPolicy", _priority_class
     ),
     ("storage.k8s.io", "CSINode"): Printer("Name, #Drivers, Age", _csi_node),
     ("storage.k8s.io", "StorageClass"): Printer(

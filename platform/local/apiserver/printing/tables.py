@@ -1,7 +1,7 @@
 """Lists as tables: the columns of each kind, and the cells of each object.
 
-Cells of built-in kinds are in :mod:`.printers` and :mod:`.workload_printers`; custom kinds have
-JSON paths; all other kinds show name and creation time.
+Cells of built-in kinds are in :mod:`.printers`, :mod:`.workload_printers` and
+:mod:`.cluster_printers`; custom kinds have JSON paths; all other kinds show name and creation time.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,17 @@ from typing import Any
 from ..custom import jsonpath
 from ..kinds.info import Column, KindInfo
 from .ages import age
+from .cluster_printers import CLUSTER_PRINTERS
 from .printers import PRINTERS, Printer
 from .workload_printers import WORKLOAD_PRINTERS
 
 Json = dict[str, Any]
 
-_PRINTERS: Mapping[tuple[str, str], Printer] = {**PRINTERS, **WORKLOAD_PRINTERS}
+_PRINTERS: Mapping[tuple[str, str], Printer] = {
+    **PRINTERS,
+    **WORKLOAD_PRINTERS,
+    **CLUSTER_PRINTERS,
+}
 _NUMBERS = {"integer": int, "number": float}
 
 
@@ -24,7 +29,7 @@ def column_definitions(kind: KindInfo) -> list[Json]:
     """Return the ``columnDefinitions`` of a table of *kind*."""
     if kind.custom:
         return [_definition("Name"), *(_custom_definition(column) for column in kind.columns)]
-    printer = _PRINTERS.get((kind.resource.group, kind.resource.kind))
+    printer = _printer_of(kind)
     if printer is None:
         return [_definition("Name"), _definition("Created At", type="date")]
     return [_definition(**column) for column in printer.columns()]
@@ -35,10 +40,16 @@ def cells(kind: KindInfo, obj: Json, now: datetime) -> list[Any]:
     metadata = obj.get("metadata", {})
     if kind.custom:
         return [metadata.get("name", ""), *(_custom_cell(c, obj, now) for c in kind.columns)]
-    printer = _PRINTERS.get((kind.resource.group, kind.resource.kind))
+    printer = _printer_of(kind)
     if printer is None:
         return [metadata.get("name", ""), metadata.get("creationTimestamp")]
-    return printer.row(obj, now)
+    return printer.row(kind.to_stored(obj) if kind.stored_as is not None else obj, now)
+
+
+def _printer_of(kind: KindInfo) -> Printer | None:
+    """Return the printer of *kind*, which is that of its stored form."""
+    resource = kind.stored_as or kind.resource
+    return _PRINTERS.get((resource.group, resource.kind))
 
 
 def _definition(name: str, type: str = "string", priority: int = 0) -> Json:  # noqa: A002

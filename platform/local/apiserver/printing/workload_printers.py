@@ -155,22 +155,83 @@ def _group(owner: Json) -> str:
     return str(owner.get("apiVersion", "")).partition("/")[0]
 
 
+_MAX_TARGETS = 2
+_UNKNOWN = "<unknown>"
+_METRIC_SOURCES = {
+    "ContainerResource": "containerResource",
+    "External": "external",
+    "Object": "object",
+    "Pods": "pods",
+    "Resource": "resource",
+}
+
+
+def _autoscaler(obj: Json, now: datetime) -> list[Any]:
+    spec, status = obj.get("spec", {}), obj.get("status", {})
+    reference = spec.get("scaleTargetRef", {})
+    metrics, measured = spec.get("metrics") or (), status.get("currentMetrics") or ()
+    targets = [
+        _target(each, measured[index] if index < len(measured) else {})
+        for index, each in enumerate(metrics)
+    ]
+    shown = ", ".join(targets[:_MAX_TARGETS])
+    if len(targets) > _MAX_TARGETS:
+        shown += f" + {len(targets) - _MAX_TARGETS} more..."
+    return [
+        name_of(obj),
+        f"{reference.get('kind', '')}/{reference.get('name', '')}",
+        shown or NONE,
+        str(spec.get("minReplicas", "<unset>")),
+        spec.get("maxReplicas", 0),
+        status.get("currentReplicas", 0),
+        age_of(obj, now),
+    ]
+
+
+def _target(metric: Json, measured: Json) -> str:
+    """Return the current value of a metric and its target."""
+    field = _METRIC_SOURCES.get(metric.get("type", ""))
+    if field is None:
+        return "<unknown type>"
+    source = metric.get(field, {})
+    target, current = source.get("target", {}), measured.get(field, {}).get("current", {})
+    average = target.get("averageValue")
+    if field in ("resource", "containerResource"):
+        if average is not None:
+            text = f"{current.get('averageValue', _UNKNOWN)}/{average}"
+        else:
+            text = f"{_percent(current, _UNKNOWN)}/{_percent(target, '<auto>')}"
+        return f"{source.get('name', '')}: {text}"
+    if average is None:
+        return f"{current.get('value', _UNKNOWN)}/{target.get('value', 0)}"
+    suffix = "" if field == "pods" else " (avg)"
+    return f"{current.get('averageValue', _UNKNOWN)}/{average}{suffix}"
+
+
+def _percent(amounts: Json, default: str) -> str:
+    utilization = amounts.get("averageUtilization")
+    return default if utilization is None else f"{utilization}%"
+
+
 _PODS = "+Containers, +Images"
 _REPLICAS = Printer(f"Name, #Desired, #Current, #Ready, Age, {_PODS}, +Selector", _replicas)
 
 WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "ReplicationController"): _REPLICAS,
-    ("apps", "ControllerRevision"): Printer("Name, Controller, #Revision, Age", _revision),
+    ("apps", "ControllerRevision"): Printer("Name, Controller, Revision, Age", _revision),
     ("apps", "DaemonSet"): Printer(
         "Name, #Desired, #Current, #Ready, #Up-to-date, #Available, Node Selector, Age, "
         f"{_PODS}, +Selector",
         _daemon_set,
     ),
     ("apps", "Deployment"): Printer(
-        f"Name, Ready, #Up-to-date, #Available, Age, {_PODS}, +Selector", _deployment
+        f"Name, Ready, Up-to-date, Available, Age, {_PODS}, +Selector", _deployment
     ),
     ("apps", "ReplicaSet"): _REPLICAS,
     ("apps", "StatefulSet"): Printer(f"Name, Ready, Age, {_PODS}", _stateful_set),
+    ("autoscaling", "HorizontalPodAutoscaler"): Printer(
+        "Name, Reference, Targets, MinPods, MaxPods, Replicas, Age", _autoscaler
+    ),
     ("batch", "CronJob"): Printer(
         f"Name, Schedule, Timezone, ?Suspend, #Active, Last Schedule, Age, {_PODS}, +Selector",
         _cron_job,
