@@ -230,7 +230,9 @@ async def test_client_that_is_behind_receives_the_output_of_a_container_that_has
         received = b""
         while packet := client.recv(2**17):
             received += packet[1:]
-            server.time += 1  # in which the other one receives nothing
+            # In this time the other one receives nothing. A full socket is received in a part of
+            # the timeout, even if the server does not run meanwhile.
+            server.time += 1.5 * attach.STALL_TIMEOUT * len(packet) / 2**20
         return received
 
     receiving = asyncio.get_running_loop().run_in_executor(None, receive)
