@@ -230,8 +230,8 @@ async def test_client_that_is_behind_receives_the_output_of_a_container_that_has
         received = b""
         while packet := client.recv(2**17):
             received += packet[1:]
-            # In this time the other one receives nothing. A full socket is received in a fraction of
-            # the timeout, even if the server does not run meanwhile.
+            # In this time the other one receives nothing. A full socket takes a fraction of the
+            # timeout, so that the server may notice the progress late.
             server.time += 1.5 * attach.STALL_TIMEOUT * len(packet) / 2**20
         return received
 
