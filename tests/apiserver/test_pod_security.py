@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.api_servers import ServerFactory, add_namespace, merge_patch
 from support.embedded_apiserver import MERGE, RawResponse, Server, pod
+from support.polling import wait_until_equal, wait_until_true
 
 from batholith.model.names import NAMESPACES, PODS, Resource
 
@@ -15,6 +16,7 @@ LABEL = "pod-security.kubernetes.io"
 HOST_PORT = {"containerPort": 80, "hostPort": 80}
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 SECURED = PODS.path("secured")
+STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
 
 @pytest.fixture
@@ -60,22 +62,39 @@ async def test_a_template_that_violates_the_level_causes_a_warning(server: Serve
 
 
 async def test_an_existing_pod_is_checked_when_its_image_changes(server: Server) -> None:
-    path = NAMESPACES.path("", "secured")
-    await merge_patch(server, path, {"metadata": {"labels": {f"{LABEL}/enforce": "privileged"}}})
-    await server.create(SECURED, exposed("p"))
+    """The real server decides by informers: nothing is changed until they have what was written."""
+    path = NAMESPACES.path("", "relaxed")
+    pods = PODS.path("relaxed")
+    await add_namespace(server, "relaxed", labels={f"{LABEL}/enforce": "privileged"})
+    await server.create(pods, exposed("p"))
+    await merge_patch(server, f"{pods}/p/status", {"status": {"phase": "Running"}})
     strict = {"metadata": {"labels": {f"{LABEL}/enforce": "baseline"}}}
-    assert (await patch(server, path, strict)).warnings == [
-        'existing pods in namespace "secured" violate the new PodSecurity enforce level '
-        '"baseline:latest"',
-        "p: hostPort",
-    ]
-    labelled = await patch(server, f"{SECURED}/p", {"metadata": {"labels": {"a": "b"}}})
-    assert labelled.status == 200
-    await merge_patch(server, f"{SECURED}/p/status", {"status": {"phase": "Running"}})
+
+    async def warnings() -> object:
+        return (await patch(server, f"{path}?dryRun=All", strict)).warnings
+
+    await wait_until_equal(
+        warnings,
+        [
+            'existing pods in namespace "relaxed" violate the new PodSecurity enforce level '
+            '"baseline:latest"',
+            "p: hostPort",
+        ],
+    )
+    await merge_patch(server, path, strict)
     ports = [HOST_PORT | {"protocol": "TCP"}]
     image = {"spec": {"containers": [{"name": "main", "image": "other", "ports": ports}]}}
-    changed = await server.request(
-        "PATCH", f"{SECURED}/p", image, content_type="application/strategic-merge-patch+json"
-    )
-    assert changed.status == 403
-    assert 'violates PodSecurity "baseline:latest": hostPort' in changed.body["message"]
+    message = ""
+
+    async def rejected() -> bool:
+        nonlocal message
+        changed = await server.request(
+            "PATCH", f"{pods}/p?dryRun=All", image, content_type=STRATEGIC_MERGE
+        )
+        message = str(changed.body.get("message"))
+        return changed.status == 403
+
+    await wait_until_true(rejected)
+    assert 'violates PodSecurity "baseline:latest": hostPort' in message
+    labelled = await patch(server, f"{pods}/p", {"metadata": {"labels": {"a": "b"}}})
+    assert labelled.status == 200
