@@ -28,12 +28,14 @@ from ..local.supervisor.supervisor import (
     read_state,
 )
 from ..model.job_size import MAX_PODS
+from ..model.service_network import PodNetwork
 from . import controller_selection, logs
 from .flag_groups import (
     LOOPBACK,
     HttpLimits,
     MaxPodsPerJob,
     NotifyAllow,
+    PodNetworkOption,
     PodsOption,
     RegistryOption,
 )
@@ -152,6 +154,7 @@ def up(
     mount: MountOption = None,
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    pod_network: PodNetworkOption = "host",
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
@@ -179,6 +182,7 @@ def up(
             notify_allow=_checked_destinations(notify_allow or []),
             pods=pods,
             registries=_registries(registry, pods=pods, simulate=simulate),
+            network=_checked_network(pod_network, simulate=simulate),
         )
     _up(context, data, options, detach=detach)
 
@@ -246,6 +250,24 @@ def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[
     permitted = [host_dirs.resolve(text, data_dir=data.root) for text in mounts]
     current = host_dirs.working_directory(data_dir=data.root)
     return (*permitted, *([current] if current else ()))
+
+
+def _checked_network(name: str, *, simulate: int) -> PodNetwork:
+    """Return the network of pods.
+
+    Raises:
+        ValueError: this machine, or this user, cannot create it, or it has no effect.
+    """
+    network = PodNetwork(name)
+    if network is PodNetwork.HOST:
+        return network
+    from ..local.agent.network.namespaces import unsupported_reason
+
+    if simulate:
+        raise ValueError("--pod-network has no effect on simulated pods")
+    if reason := unsupported_reason():
+        raise ValueError(f"--pod-network={network}: {reason}")
+    return network
 
 
 def _registries(registries: list[str] | None, *, pods: str, simulate: int) -> tuple[str, ...]:

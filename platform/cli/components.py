@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..model.job_size import MAX_PODS
+from ..model.service_network import PodNetwork
 from . import logs
 from .flag_groups import (
     ClusterFlags,
@@ -26,6 +27,7 @@ from .flag_groups import (
     MaxPodsPerJob,
     Notifications,
     NotifyAllow,
+    PodNetworkOption,
     PodsOption,
     RegistryOption,
     Version,
@@ -147,6 +149,7 @@ def apiserver(
     listen_fd: ListenFd = None,
     local_listen_fd: LocalListenFd = None,
     node: NodeOption = "",
+    pod_network: PodNetworkOption = "host",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
     notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
@@ -192,6 +195,7 @@ def apiserver(
             optional_crds=training,
             limits=limits,
             node=node,
+            network=PodNetwork(pod_network),
         )
         await serve(settings, ready=ready)
 
@@ -244,6 +248,7 @@ def agent(
     mount: MountOption = None,
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    pod_network: PodNetworkOption = "host",
     volumes_kubeconfig: VolumesKubeconfig = None,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
@@ -265,7 +270,12 @@ def agent(
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = _with_images(settings, pods, registry or ())
-    settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
+    settings = replace(
+        settings,
+        network=PodNetwork(pod_network),
+        limits=limits,
+        listener_metrics=telemetry.listener_metrics,
+    )
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
     claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
@@ -319,6 +329,7 @@ def workloads(
 
 def proxy(
     kubeconfig: Kubeconfig = None,
+    pod_network: PodNetworkOption = "host",
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -330,7 +341,8 @@ def proxy(
     from ..local.proxy.service_proxy import ServiceProxy
 
     def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
-        return [ServiceProxy(client, recorder=recorder.with_component("kube-proxy"))]
+        own = recorder.with_component("kube-proxy")
+        return [ServiceProxy(client, recorder=own, ranges=PodNetwork(pod_network).ranges)]
 
     logs.configure(log_format=log_format, level=log_level)
     _run_client("proxy", kubeconfig, create, metrics=(metrics_address, http_limits))

@@ -26,6 +26,7 @@ from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
 from ..local.supervisor.supervisor import ComponentSpec, Supervisor
 from ..model.job_size import MAX_PODS
+from ..model.service_network import PodNetwork
 from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
@@ -93,6 +94,8 @@ class Options:
     """Whether pods run images."""
     registries: tuple[str, ...] = ()
     """As in ``--registry``."""
+    network: PodNetwork = PodNetwork.HOST
+    """Where pods run, as in ``--pod-network``."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -242,7 +245,7 @@ class EmbeddedCluster:
         return bound
 
     def _write_credentials(self) -> None:
-        ca = pki.ensure(self._data.pki).ca_data
+        ca = pki.ensure(self._data.pki, names=pki.names_in(self._options.network)).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
         files = {name: self._kubeconfig(name) for name in ACCOUNTS}
@@ -269,6 +272,7 @@ class EmbeddedCluster:
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
+        server += self._network
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -321,11 +325,18 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        return [self._client_component("proxy", environment)]
+        return [self._client_component("proxy", environment, *self._network)]
 
-    def _client_component(self, name: str, environment: Mapping[str, str]) -> ComponentSpec:
-        """Return a component that has no options."""
-        arguments = self._client_arguments(name)
+    @property
+    def _network(self) -> list[str]:
+        network = self._options.network
+        return [] if network is PodNetwork.HOST else [f"--pod-network={network}"]
+
+    def _client_component(
+        self, name: str, environment: Mapping[str, str], *options: str
+    ) -> ComponentSpec:
+        """Return a component with few options."""
+        arguments = self._client_arguments(name, *options)
         return ComponentSpec(name=name, arguments=arguments, environment=environment)
 
     def _agent_arguments(self) -> list[str]:
@@ -338,7 +349,7 @@ class EmbeddedCluster:
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
-            arguments += ["--pods", options.pods]
+            arguments += ["--pods", options.pods, *self._network]
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

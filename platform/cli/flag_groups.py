@@ -69,6 +69,13 @@ PodsOption = Annotated[
         "stored, else programs of this machine."
     ),
 ]
+PodNetworkOption = Annotated[
+    Literal["host", "namespaces"],
+    typer.Option(
+        help="Network of pods: that of the machine, or a network namespace for each pod, which "
+        "needs root, iproute2 and nftables."
+    ),
+]
 RegistryOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,32 +1,77 @@
-"""Addresses of Services in the embedded cluster: loopback addresses of this machine.
+"""Addresses of the pods and Services of an embedded cluster.
 
-They are apart from the addresses of pods, and from those that systems use for themselves
-(``127.0.0.0/16``: the machine's name, systemd-resolved).
+Where pods share the network of the machine, these are loopback addresses, apart from those that
+systems use for themselves (``127.0.0.0/16``: the machine's name, systemd-resolved). Where each pod
+has a network namespace, they are addresses of the range for benchmarks (RFC 2544), which neither
+the Internet nor the networks of companies use.
 """
 
 import ipaddress
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Network
 
-CLUSTER_IPS = ipaddress.IPv4Network("127.128.0.0/16")
-"""Cluster IPs; the first and the last address are not used."""
 
-POD_IPS = ipaddress.IPv4Network("127.64.0.0/10")
-"""Addresses of pods."""
+class PodNetwork(StrEnum):
+    """In which network pods run."""
+
+    HOST = "host"
+    """That of the machine, as pods with ``hostNetwork``."""
+
+    NAMESPACES = "namespaces"
+    """A network namespace for each pod."""
+
+    @property
+    def ranges(self) -> "AddressRanges":
+        """The addresses of the cluster."""
+        return _RANGES[self]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRanges:
+    """Addresses of a cluster."""
+
+    node_ip: str
+    """Address of the node, at which pods reach it."""
+
+    pod_ips: IPv4Network
+    cluster_ips: IPv4Network
+    """The first and the last address are not used for Services of users."""
+
+    @property
+    def api_server_ip(self) -> str:
+        """Cluster IP of the API server, if it is not reached at its own address."""
+        return str(self.cluster_ips[1])
+
+
+HOST_RANGES = AddressRanges(
+    "127.0.0.1", IPv4Network("127.64.0.0/10"), IPv4Network("127.128.0.0/16")
+)
+NAMESPACE_RANGES = AddressRanges(
+    "198.18.0.1", IPv4Network("198.18.0.0/16"), IPv4Network("198.19.0.0/16")
+)
+_RANGES = {PodNetwork.HOST: HOST_RANGES, PodNetwork.NAMESPACES: NAMESPACE_RANGES}
 
 NODE_PORTS = range(30000, 32768)
-"""Node ports, on 127.0.0.1: the default range of kube-apiserver."""
+"""Node ports: the default range of kube-apiserver."""
 
 HEADLESS = "None"
 """``spec.clusterIP`` of a Service without address."""
 
 
 def is_cluster_ip(text: str) -> bool:
-    """Whether *text* is an address that a Service may have."""
+    """Whether *text* is an address that a Service of one of the networks may have."""
+    return any(is_in(each.cluster_ips, text) for each in _RANGES.values())
+
+
+def is_in(network: IPv4Network, text: str) -> bool:
+    """Whether *text* is an address of *network* other than its ends."""
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:
         return False
-    ends = (CLUSTER_IPS.network_address, CLUSTER_IPS.broadcast_address)
-    return address in CLUSTER_IPS and address not in ends
+    ends = (network.network_address, network.broadcast_address)
+    return address in network and address not in ends
 
 
 def is_permitted_endpoint(text: str) -> bool:
@@ -39,10 +84,11 @@ def is_permitted_endpoint(text: str) -> bool:
         address = ipaddress.IPv4Address(text)
     except ValueError:
         return False
-    if address in POD_IPS:
+    if address in HOST_RANGES.pod_ips:
         return True
     return not (
-        address.is_loopback
+        is_cluster_ip(text)
+        or address.is_loopback
         or address.is_link_local
         or address.is_multicast
         or address.is_unspecified

@@ -25,6 +25,7 @@ from batholith.local.agent.state.environment import (
     expand,
 )
 from batholith.model.meta import OwnerReference
+from batholith.model.service_network import HOST_RANGES
 
 
 def program_found(program: str) -> str | None:
@@ -249,9 +250,9 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
 def test_addresses_differ_and_stay_the_same_for_a_uid() -> None:
     taken: set[str] = set()
     for number in range(300):
-        taken.add(hosts.allocate_address(f"uid-{number}", taken))
+        taken.add(hosts.allocate_address(f"uid-{number}", taken, HOST_RANGES.pod_ips))
     assert len(taken) == 300
-    assert hosts.allocate_address("uid-5", set()) in taken
+    assert hosts.allocate_address("uid-5", set(), HOST_RANGES.pod_ips) in taken
 
 
 def test_services_with_a_cluster_ip_have_variables() -> None:

@@ -13,7 +13,7 @@ from support.embedded_apiserver import MERGE, EmbeddedServer, RawResponse, Serve
 from batholith.local.apiserver.errors.status import StatusError
 from batholith.local.apiserver.verbs.service_addresses import allocate
 from batholith.model.names import SERVICES
-from batholith.model.service_network import CLUSTER_IPS, NODE_PORTS
+from batholith.model.service_network import HOST_RANGES, NODE_PORTS
 
 Json = dict[str, Any]
 PATH = SERVICES.path("default")
@@ -168,7 +168,7 @@ async def test_concurrent_creations_get_different_addresses(embedded: EmbeddedSe
     specs = await asyncio.gather(*(created(embedded, f"s{each}") for each in range(50)))
     addresses = {spec["clusterIP"] for spec in specs}
     assert len(addresses) == 50
-    assert all(ipaddress.ip_address(each) in CLUSTER_IPS for each in addresses)
+    assert all(ipaddress.ip_address(each) in HOST_RANGES.cluster_ips for each in addresses)
 
 
 def service(name: str, **spec: Any) -> Json:
@@ -180,13 +180,15 @@ def test_a_full_range_of_ports_rejects_further_services() -> None:
     everything = [{"port": each, "protocol": "TCP", "nodePort": each} for each in NODE_PORTS]
     full = service("full", type="NodePort", ports=everything, clusterIP="127.128.0.1")
     with pytest.raises(StatusError) as error:
-        allocate(service("a", type="NodePort"), None, [full])
+        allocate(service("a", type="NodePort"), None, [full], cluster_ips=HOST_RANGES.cluster_ips)
     assert "failed to allocate a nodePort: range is full" in error.value.message
     # A protocol has its own ports.
-    allocate(service("a", type="NodePort", ports=[{"port": 1, "protocol": "UDP"}]), None, [full])
+    udp = [{"port": 1, "protocol": "UDP"}]
+    wanted = service("a", type="NodePort", ports=udp)
+    allocate(wanted, None, [full], cluster_ips=HOST_RANGES.cluster_ips)
 
 
 def test_the_ends_of_the_network_are_no_addresses() -> None:
     for address in ("127.128.0.0", "127.128.255.255", "127.0.0.1", "127.64.0.1"):
         with pytest.raises(StatusError):
-            allocate(service("a", clusterIP=address), None, [])
+            allocate(service("a", clusterIP=address), None, [], cluster_ips=HOST_RANGES.cluster_ips)

@@ -18,6 +18,8 @@ _PASSWD = (
     "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
 )
 _GROUP = "root:x:0:\nnobody:x:65534:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
+_SHELL = Path("/bin/bash-static")
+"""Unlike that of Debian's BusyBox, it keeps variables whose names are not those of a shell."""
 _WEB_ROOT = "usr/share/nginx/html"
 
 
@@ -30,8 +32,9 @@ def _base() -> Layer:
     layer.dir("tmp", mode=0o1777)
     layer.file("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755)
     for name in applets.stdout.split():
-        if name != "busybox":
+        if name not in ("busybox", "sh"):
             layer.link(f"bin/{name}", "busybox")
+    layer.file("bin/sh", _SHELL.read_bytes(), mode=0o755)
     layer.link("usr/bin/env", "../../bin/busybox")
     return layer.file("etc/passwd", _PASSWD).file("etc/group", _GROUP)
 

@@ -23,7 +23,7 @@ from conformance.images import images, write_layout
 HERE = Path(__file__).parent
 _BATHOLITH = (sys.executable, "-m", "batholith.cli")
 _SIG = re.compile(r"\[(sig-[a-z-]+)\]")
-_FAILURE = re.compile(r"\[FAILED\] (.*?)\n\s*In \[", re.DOTALL)
+_FAILURE = re.compile(r"^  \[FAILED\] (?!in \[)(.*?)\n  In \[", re.DOTALL | re.MULTILINE)
 _MAX_REASON = 300
 
 
@@ -42,8 +42,8 @@ class Result(NamedTuple):
 
 
 @contextmanager
-def running_cluster(directory: Path, programs: Path) -> Iterator[Path]:
-    """Run a cluster with the images of the cases; yield its kubeconfig."""
+def running_cluster(directory: Path, programs: Path, *options: str) -> Iterator[Path]:
+    """Run a cluster with the images of the cases and *options*; yield its kubeconfig."""
     data = directory / "data"
     environment = {**os.environ, "XDG_DATA_HOME": str(directory)}
     with tempfile.TemporaryDirectory(dir=directory) as layouts:
@@ -52,7 +52,16 @@ def running_cluster(directory: Path, programs: Path) -> Iterator[Path]:
             write_layout(layout, built)
             load = (*_BATHOLITH, "image", "load", layout, "--name", name, "--data-dir", data)
             subprocess.run(load, check=True, env=environment, stdout=subprocess.DEVNULL)
-    start = (*_BATHOLITH, "up", "--detach", "--port=0", "--api-port=0", "--data-dir", data)
+    start = (
+        *_BATHOLITH,
+        "up",
+        "--detach",
+        "--port=0",
+        "--api-port=0",
+        "--data-dir",
+        data,
+        *options,
+    )
     subprocess.run(start, check=True, env=environment)
     try:
         yield data / "kubeconfig"
@@ -130,6 +139,7 @@ def main() -> int:
     parser.add_argument("--focus", default=r"\[Conformance\]", help="regular expression of cases")
     parser.add_argument("--timeout", type=int, default=600, help="seconds of one case")
     parser.add_argument("--results", type=Path, default=Path("conformance.jsonl"))
+    parser.add_argument("--pod-network", choices=("host", "namespaces"), default="host")
     options = parser.parse_args()
     built = subprocess.run((HERE / "build",), check=True, stdout=subprocess.PIPE, text=True)
     programs = Path(built.stdout.strip())
@@ -138,7 +148,9 @@ def main() -> int:
         suite = Suite(programs / "e2e.test", directory, options.timeout)
         results = []
         with (
-            running_cluster(directory, programs) as kubeconfig,
+            running_cluster(
+                directory, programs, f"--pod-network={options.pod_network}"
+            ) as kubeconfig,
             options.results.open("w") as written,
         ):
             for case in suite.cases(options.focus):

@@ -16,14 +16,19 @@ from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
 from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 
-from batholith.local.proxy.backends import Affinity, backends, listening_addresses
-from batholith.local.proxy.relay import Relay, Side, abort_connections
+from batholith.local.proxy.backends import backends, listening_addresses
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
+from batholith.local.relay import Affinity, Relay, Side, abort_connections
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import ENDPOINTSLICES, SERVICES
-from batholith.model.service_network import is_permitted_endpoint
+from batholith.model.service_network import (
+    HOST_RANGES,
+    NAMESPACE_RANGES,
+    AddressRanges,
+    is_permitted_endpoint,
+)
 
 Json = dict[str, Any]
 POD_A, POD_B = "127.64.7.1", "127.64.7.2"
@@ -60,6 +65,7 @@ def test_endpoints_that_end_are_used_if_there_is_no_other() -> None:
     [
         (POD_A, True), ("10.0.0.1", True), ("192.0.2.1", True),
         ("127.0.0.1", False), ("127.128.0.1", False), ("169.254.1.1", False),
+        ("198.18.7.1", True), ("198.19.0.9", False),
         ("224.0.0.1", False), ("0.0.0.0", False), ("example.com", False), ("::1", False),
     ],
 )  # fmt: skip
@@ -68,15 +74,19 @@ def test_endpoints_on_loopback_are_pods(address: str, permitted: bool) -> None:
 
 
 def test_a_service_listens_on_nothing_but_its_own_network() -> None:
-    def listening(**spec: Any) -> list[Address]:
+    def listening(ranges: AddressRanges = HOST_RANGES, **spec: Any) -> list[Address]:
         ports = [{"port": 80, "protocol": "TCP", "nodePort": 30001}, {"port": 1, "protocol": "UDP"}]
-        return [*listening_addresses(msgspec.convert({"spec": {"ports": ports, **spec}}, Service))]
+        service = msgspec.convert({"spec": {"ports": ports, **spec}}, Service)
+        return [*listening_addresses(service, ranges)]
 
     assert listening(clusterIP="127.128.0.9") == [("127.128.0.9", 80), ("127.0.0.1", 30001)]
     assert listening(clusterIP="127.0.0.1", ports=[{"port": 7443}]) == []
     assert listening(clusterIP="0.0.0.0", ports=[{"port": 80, "nodePort": 22}]) == []
     assert listening(clusterIP="None", ports=[{"port": 80}]) == []
     assert listening(clusterIP="127.128.0.9", type="ExternalName") == []
+    of_namespaces = listening(NAMESPACE_RANGES, clusterIP="198.19.0.9")
+    assert of_namespaces == [("198.19.0.9", 80), ("127.0.0.1", 30001), ("198.18.0.1", 30001)]
+    assert listening(NAMESPACE_RANGES, clusterIP="127.128.0.9", ports=[{"port": 80}]) == []
 
 
 def test_a_client_stays_with_its_endpoint_for_the_time_of_the_affinity() -> None:

@@ -19,10 +19,13 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
+from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
 from .images.support import ImageSupport
+from .network.host_ports import HostPorts
+from .network.namespaces import HostNetwork, NamespaceNetwork
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pods import storage_limits
 from .pods.attachments import Attachment
@@ -31,12 +34,13 @@ from .pods.image_use import image_uses
 from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
-from .pods.records import PodDir, create_dirs
+from .pods.records import PodDir, PodRecord, create_dirs
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
 from .runtime import cgroups, logs, usage
 from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
+    IsolationLevel,
     IsolationReport,
     RunDir,
     detect_isolation,
@@ -45,7 +49,6 @@ from .runtime.runs import (
 )
 from .server import AgentServer, LogUnavailableError
 from .settings import AgentSettings, ShutdownRequest
-from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
 from .streaming.command_streams import Command, StreamsRejectedError
 from .streaming.port_forward import Connect
@@ -65,6 +68,7 @@ _UNENFORCED_LIMITS = (
     "processes is limited for each user: {}"
 )
 _FORWARD_BUFFER = 64 * 1024
+_NODE_IPS = (HOST_RANGES.node_ip, NAMESPACE_RANGES.node_ip)
 _NAMESPACE_INDEX = "namespace"
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -105,6 +109,7 @@ class RealNode:
         self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
+        self._host_ports = HostPorts(clock, self._record_pod_warning)
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -116,6 +121,7 @@ class RealNode:
         async with AsyncExitStack() as stack:
             stack.callback(self._hosts_files.close)
             stack.push_async_callback(self._sources.close)
+            stack.push_async_callback(self._host_ports.close_all)
             stack.push_async_callback(self._cancel_tasks)
             config = await self._set_up(stack)
             node_status = NodeStatusManager(self._client, [config], clock=self._clock)
@@ -148,6 +154,7 @@ class RealNode:
             message = _UNENFORCED_LIMITS.format(groups.reason)
             self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
+        network = await self._start_network(report.isolation)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -156,10 +163,11 @@ class RealNode:
             pods=settings.pods,
             runtime=str(report.isolation),
             labels={RUN_MODE_LABEL: images.label, **settings.labels},
+            address=network.ranges.node_ip,
             log_port=port,
             images=images.node_images,
         )
-        records = [record for _, record in PodDir.all(settings.data_dir)]
+        records = list(PodDir.all(settings.data_dir))
         self._context = NodeContext(
             client=self._client,
             settings=settings,
@@ -175,10 +183,41 @@ class RealNode:
             sources=self._sources,
             recorder=self._recorder,
             client_commands=self._commands,
-            addresses={record.uid: record.ip for record in records},
-            id_ranges={record.uid: record.ids for record in records if record.ids},
+            network=network,
+            addresses={},
+            id_ranges={record.uid: record.ids for _, record in records if record.ids},
         )
+        await self._keep_addresses(self._context, records)
         return config
+
+    async def _keep_addresses(
+        self, context: NodeContext, records: Iterable[tuple[PodDir, PodRecord]]
+    ) -> None:
+        """Keep the addresses of pods; end the containers of those that have another network's.
+
+        They start again, as their restart policy is, in the network of this agent.
+        """
+        for pod_dir, record in records:
+            if is_in(context.network.ranges.pod_ips, record.ip):
+                context.addresses[record.uid] = record.ip
+            elif record.ip not in _NODE_IPS and pod_dir.is_busy:
+                await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
+                fields = {"pod": f"{record.namespace}/{record.name}"}
+                log.warning("ended containers: the network of pods has changed", extra=fields)
+
+    async def _start_network(self, isolation: IsolationLevel) -> HostNetwork | NamespaceNetwork:
+        """Prepare the network of pods.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        if self._settings.network is PodNetwork.HOST:
+            return HostNetwork()
+        own = NamespaceNetwork(self._settings.data_dir)
+        if isolation is IsolationLevel.PLAIN:
+            raise OSError("network namespaces of pods need a sandbox")
+        await asyncio.to_thread(own.start)
+        return own
 
     async def _images(self, report: IsolationReport, stack: AsyncExitStack) -> ImageManager:
         """Return the images of containers; remove what earlier agents left incomplete."""
@@ -217,6 +256,10 @@ class RealNode:
             node = object_reference(NODES, ObjectMeta(name=name, uid=name))
             self._recorder.record(node, type=type, reason=reason, message=message)
 
+    def _record_pod_warning(self, pod: Pod, reason: str, message: str) -> None:
+        if self._context is not None:
+            self._context.record_event(pod, reason, message, warning=True)
+
     async def _serve(self, stack: AsyncExitStack) -> int:
         files = self._settings.serving
         if files is None:
@@ -225,6 +268,7 @@ class RealNode:
         settings = self._settings
         listening = server.running(
             files,
+            host=settings.network.ranges.node_ip,
             port=settings.listen_port,
             limits=settings.limits,
             metrics=settings.listener_metrics,
@@ -273,7 +317,7 @@ class RealNode:
             if error is not None:
                 log.error("cannot stop pod gracefully", exc_info=error)
         await self._cancel_tasks()
-        # Kills containers whose worker has failed.
+        # Kills containers whose worker has failed, and removes the network of all pods.
         await asyncio.to_thread(stop_all_pods, self._settings.data_dir)
 
     # --- pods -------------------------------------------------------------------------------
@@ -303,6 +347,8 @@ class RealNode:
     def _create_worker(self, pod: Pod) -> PodWorker:
         assert self._context is not None  # noqa: S101 - set before the first pod is seen
         worker = self._workers[pod.metadata.uid] = PodWorker(pod, self._context)
+        if self._context.namespace_of(pod):
+            self._host_ports.open(pod, self._context.ip_of(pod))
         return worker
 
     def _on_pod_deleted(self, pod: Pod) -> None:
@@ -330,6 +376,7 @@ class RealNode:
         meta = worker.pod.metadata
         if worker.is_finished:
             await asyncio.to_thread(worker.pod_dir.clear)
+            await self._remove_network(meta.uid)
         await self._pvc_dirs.clean_up()
         # No await between the look-up and the change of the workers: no event may be lost.
         pod = self._pods.get(meta.key)
@@ -341,6 +388,11 @@ class RealNode:
         else:
             self._create_worker(pod)
 
+    async def _remove_network(self, uid: str) -> None:
+        await self._host_ports.close(uid)
+        if self._context is not None and self._context.network.path(uid):
+            await asyncio.to_thread(self._context.network.tear_down, uid)
+
     async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
         """Delete the files, the address and the user ids of a deleted pod."""
         uid = pod_dir.path.name
@@ -349,6 +401,7 @@ class RealNode:
             self._context.id_ranges.pop(uid, None)
         if pod_dir.is_busy:  # its worker had failed
             await asyncio.to_thread(kill_orphan, pod_dir, uid)
+        await self._remove_network(uid)
         if self._context is not None and (root := self._context.cgroups.root) is not None:
             await asyncio.to_thread(cgroups.remove_group, root / uid)
         await asyncio.to_thread(pod_dir.remove)
@@ -370,6 +423,7 @@ class RealNode:
         if self._context is not None:
             known = {record.uid for _, record in PodDir.all(self._settings.data_dir)}
             await asyncio.to_thread(cgroups.remove_stale, self._context.cgroups, known)
+            await asyncio.to_thread(self._context.network.remove_others, known)
         for pod_dir in PodDir.unrecorded(self._settings.data_dir):
             if pod_dir.path.name not in pods:
                 await self._remove_pod_dir(pod_dir)
@@ -490,7 +544,18 @@ class RealNode:
         pod_dir = PodDir.of(self._settings.data_dir, found)
         if context is None or not pod_dir.is_busy:
             raise StreamsRejectedError(500, f"unable to do port forwarding: {pod} is not running")
-        ip = hosts.HOST_IP if found.spec.host_network else context.allocate_ip(found.metadata.uid)
+        ip, uid = context.ip_of(found), found.metadata.uid
+        network = context.network
+
+        async def connect_in_namespace(
+            port: int,
+        ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            connected = await asyncio.to_thread(network.connect, uid, port)
+            connected.setblocking(False)
+            return await asyncio.open_connection(sock=connected, limit=_FORWARD_BUFFER)
+
+        if context.namespace_of(found):
+            return connect_in_namespace
 
         async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             runs = [run for name in pod_dir.containers() for run in pod_dir.runs(name)[-1:]]

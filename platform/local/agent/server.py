@@ -129,11 +129,12 @@ class AgentServer:
         self,
         files: ServingFiles,
         *,
+        host: str = "127.0.0.1",
         port: int,
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
     ) -> AsyncIterator[int]:
-        """Listen on loopback for the block; yield the port.
+        """Listen on *host* for the block; yield the port.
 
         Raises:
             OSError: the port is in use, or the files cannot be read.
@@ -148,7 +149,7 @@ class AgentServer:
             metrics=metrics,
             upgrade_handler=self._serve_upgrade,
         )
-        sockets = await bind("127.0.0.1", port)
+        sockets = await bind(host, port)
         try:
             async with serve_application(
                 self._serve, fronts, sockets, tls=context, drain_timeout=0.5

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
+from ...model.service_network import PodNetwork
 from .images.manager import RunMode
 from .images.puller import Registry
 from .runtime.runs import IsolationLevel
@@ -110,6 +111,9 @@ class AgentSettings:
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of the log server's rejections."""
+
+    network: PodNetwork = PodNetwork.HOST
+    """In which network pods run."""
 
     simulation: SimulationSettings | None = None
     """Simulate nodes instead of running containers."""

@@ -19,6 +19,7 @@ from ...machinery.clock import Clock, SystemClock
 from ...model import names
 from ...model.admission import Webhook
 from ...model.names import Resource
+from ...model.service_network import PodNetwork
 from . import bootstrap
 from .admission.dynamic import DynamicAdmission
 from .admission.quotas import Quotas
@@ -41,6 +42,7 @@ from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.pods_by_node import PodsByNode
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
+from .controllers.service_addresses import ServiceAddressController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
 from .current_time import use_clock
@@ -127,6 +129,9 @@ class Config:
     node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
     """When nodes count as lost and their pods are deleted; ``None`` disables both."""
 
+    network: PodNetwork = PodNetwork.HOST
+    """Where pods run, on which the addresses of Services depend."""
+
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
@@ -162,7 +167,10 @@ class _ServerCore:
         )
         quotas = Quotas(self._store, self._catalog)
         self._store.write_observers.append(quotas)
-        admission = Admission(lookup, config.webhooks, self._authorizer, self._dynamic, quotas)
+        admission = Admission(
+            lookup, config.webhooks, self._authorizer, self._dynamic, quotas,
+            network=config.network,
+        )  # fmt: skip
         self._writer = Writer(self._store, self._catalog, admission)
         self._deleter = deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
@@ -174,7 +182,10 @@ class _ServerCore:
             writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
         )
         self._kubernetes_service = KubernetesServiceController(
-            context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
+            context,
+            address=config.address,
+            network=config.network,
+            namespaces=bootstrap.SYSTEM_NAMESPACES,
         )
         self._controllers: list[Controller] = [
             CrdController(context),
@@ -185,6 +196,7 @@ class _ServerCore:
             DisruptionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
+            ServiceAddressController(context, config.network.ranges.cluster_ips),
         ]
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))

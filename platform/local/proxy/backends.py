@@ -1,18 +1,24 @@
 """Where the proxy listens for a Service, and to what it connects: pure functions."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ...model.service_network import NODE_PORTS, is_cluster_ip, is_permitted_endpoint
+from ...model.service_network import (
+    NODE_PORTS,
+    AddressRanges,
+    is_in,
+    is_permitted_endpoint,
+)
+from ..relay import Address
 from .types import EndpointSlice, Service, ServicePort
 
 LOOPBACK = "127.0.0.1"
-"""Address of the node ports."""
+"""Address of the node ports, with the one at which pods reach the node."""
 
-Address = tuple[str, int]
-"""IPv4 address and port."""
+API_SERVER = "default/kubernetes"
+"""The one Service whose endpoint may be any address; the API server itself writes it."""
 
 
-def listening_addresses(service: Service) -> dict[Address, ServicePort]:
+def listening_addresses(service: Service, ranges: AddressRanges) -> dict[Address, ServicePort]:
     """Return the ports of a Service by the addresses at which they are served.
 
     Other addresses than those of Services are ignored: one could be that of a program on this
@@ -24,14 +30,20 @@ def listening_addresses(service: Service) -> dict[Address, ServicePort]:
     for port in service.spec.ports:
         if port.protocol != "TCP":
             continue
-        if is_cluster_ip(service.spec.cluster_ip):
+        if is_in(ranges.cluster_ips, service.spec.cluster_ip):
             found[service.spec.cluster_ip, port.port] = port
         if port.node_port in NODE_PORTS:
-            found[LOOPBACK, port.node_port] = port
+            for address in (LOOPBACK, ranges.node_ip):
+                found[address, port.node_port] = port
     return found
 
 
-def backends(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[Address, ...]:
+def backends(
+    port: ServicePort,
+    slices: Iterable[EndpointSlice],
+    *,
+    is_permitted: Callable[[str], bool] = is_permitted_endpoint,
+) -> tuple[Address, ...]:
     """Return the endpoints that take connections to *port*, sorted.
 
     These are the ready ones. If there is none, those that end but still serve, as kube-proxy does.
@@ -47,7 +59,7 @@ def backends(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[Addres
             if conditions.ready is False and not serves:
                 continue
             for address in endpoint.addresses[:1]:
-                if is_permitted_endpoint(address):
+                if is_permitted(address):
                     (ending if conditions.ready is False else ready).add((address, number))
     return tuple(sorted(ready or ending))
 
@@ -59,31 +71,14 @@ def _port_number(port: ServicePort, found: EndpointSlice) -> int:
     return 0
 
 
-class Affinity:
-    """Which endpoint a client had last, for Services that want it."""
-
-    _PRUNE_AT = 1024
-
-    def __init__(self) -> None:
-        self._chosen: dict[str, tuple[Address, float]] = {}
-
-    def get(self, client: str, candidates: Collection[Address], *, now: float) -> Address | None:
-        """Return the endpoint of *client*, if it is still one of *candidates*."""
-        address, until = self._chosen.get(client, (None, 0.0))
-        return address if until > now and address in candidates else None
-
-    def set(self, client: str, address: Address, *, until: float, now: float) -> None:
-        """Keep *client* at an endpoint *until* that time."""
-        if len(self._chosen) >= self._PRUNE_AT:
-            self._chosen = {key: each for key, each in self._chosen.items() if each[1] > now}
-        self._chosen[client] = address, until
-
-
 def by_address(
-    service: Service, slices: Collection[EndpointSlice]
+    service: Service, slices: Collection[EndpointSlice], ranges: AddressRanges
 ) -> Mapping[Address, tuple[Address, ...]]:
     """Return the endpoints by listening address; an address without any is left out."""
+    is_api_server = service.metadata.key == API_SERVER
+    is_permitted = (lambda _: True) if is_api_server else is_permitted_endpoint
     found = {
-        address: backends(port, slices) for address, port in listening_addresses(service).items()
+        address: backends(port, slices, is_permitted=is_permitted)
+        for address, port in listening_addresses(service, ranges).items()
     }
     return {address: targets for address, targets in found.items() if targets}

@@ -19,8 +19,9 @@ from ...machinery.reconcile.controller import Controller, ControllerSettings, Sy
 from ...machinery.reconcile.events import Event, Events, Notices
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
-from .backends import Address, by_address
-from .relay import Relay, Side, abort_connections
+from ...model.service_network import HOST_RANGES, AddressRanges
+from ..relay import Address, Relay, Side, abort_connections
+from .backends import by_address
 from .types import EndpointSlice, Service
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,12 @@ class ServiceProxy(Controller[ProxyView, Effect]):
     """Keeps the relays of each Service; the key is that of the Service."""
 
     def __init__(
-        self, client: Client, *, clock: Clock | None = None, recorder: Recorder | None = None
+        self,
+        client: Client,
+        *,
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+        ranges: AddressRanges = HOST_RANGES,
     ) -> None:
         """*recorder* records on a Service which of its ports cannot be listened on."""
         super().__init__("service-proxy", ControllerSettings(workers=1), clock=clock)
@@ -82,6 +88,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         self._slices = Informer(
             client, ENDPOINTSLICES, EndpointSlice, indexes={"service": _service_keys}
         )
+        self._ranges = ranges
         self._relays: dict[str, dict[Address, Relay]] = {}
         self._connections: set[Side] = set()
         """Of all relays, those that listen no more among them."""
@@ -120,7 +127,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         service, current = self._services.get(sync.key), self._relays.get(sync.key, {})
         if service is None:
             return ProxyView(None, 0, {}, current) if current else None
-        wanted = by_address(service, list(self._slices.by_index("service", sync.key)))
+        wanted = by_address(service, list(self._slices.by_index("service", sync.key)), self._ranges)
         return ProxyView(service.metadata, service.spec.affinity_seconds, wanted, current)
 
     def decide(self, view: ProxyView) -> Iterator[Effect]:

@@ -15,6 +15,7 @@ from ...httpserver.limits import Limits
 from ...kube.private_files import ensure_private_dir, read_private
 from ...machinery.clock import Clock, SystemClock
 from ...model.admission import Webhook
+from ...model.service_network import PodNetwork
 from ..apiserver import server
 from ..apiserver.app import App
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
@@ -71,6 +72,9 @@ class Settings:
     node: str = ""
     """Name of the node whose agent has the token ``agent``; empty: it simulates nodes."""
 
+    network: PodNetwork = PodNetwork.HOST
+    """Where pods run, on which the addresses of Services depend."""
+
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
@@ -114,7 +118,8 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """Run the API server for the duration of the block."""
     ensure_private_dir(settings.data_dir)
-    certs = pki.ensure(settings.data_dir / "pki", names=(settings.host, *settings.extra_cert_names))
+    names = (settings.host, *settings.extra_cert_names, *pki.names_in(settings.network))
+    certs = pki.ensure(settings.data_dir / "pki", names=names)
     token_set = tokens.ensure(settings.data_dir / "tokens.json")
     listener = settings.listener or socket.create_server(
         (settings.host, settings.port), backlog=2048
@@ -160,6 +165,7 @@ def _server_config(
         limits=settings.limits,
         collect_garbage=settings.collect_garbage,
         node_lifecycle=settings.node_lifecycle,
+        network=settings.network,
         wrap_handler=settings.wrap_handler,
         clock=settings.clock,
     )

@@ -23,6 +23,7 @@ from ...machinery.x509 import (
     new_key,
     parse_key,
 )
+from ...model.service_network import PodNetwork
 
 CA_VALIDITY = timedelta(days=3650)
 CERT_VALIDITY = timedelta(days=825)
@@ -102,6 +103,13 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         client=leaf("apiserver-agent-client", client),
         service_account_key=_ensure_signing_key(directory / "sa.key"),
     )
+
+
+def names_in(network: PodNetwork) -> tuple[str, ...]:
+    """Return the addresses at which pods reach the API server and the agent."""
+    if network is PodNetwork.HOST:
+        return ()
+    return network.ranges.api_server_ip, network.ranges.node_ip
 
 
 def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:

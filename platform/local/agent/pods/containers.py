@@ -193,7 +193,8 @@ class PodContainers:
             group = cgroups.create(node.cgroups, pod.metadata.uid, name, files, of_pod=of_pod)
         except OSError as error:
             raise ContainerConfigError(f"cannot create its control group: {error}") from error
-        node.images.prepare(run, replace(launch, cgroup=group))
+        network = node.namespace_of(pod)
+        node.images.prepare(run, replace(launch, cgroup=group, network=network))
 
     async def _with_target(self, name: str, launch: LaunchSpec) -> LaunchSpec:
         """Return *launch* with the pid namespace of the target of an ephemeral container, if any.
@@ -286,10 +287,16 @@ class PodContainers:
 
 
 def failure_events(
-    pod: Pod, state: PodState, exited: Exited, *, log_file: Path, back_off: BackOff
+    pod: Pod,
+    state: PodState,
+    exited: Exited,
+    *,
+    log_file: Path,
+    back_off: BackOff,
+    own_network: bool,
 ) -> Iterator[tuple[str, str]]:
     """Yield reason and message of the events for a failed container."""
-    if exited.code and log_shows_port_in_use(log_file):
+    if exited.code and not own_network and log_shows_port_in_use(log_file):
         yield "PortTaken", f"{_PORT_IN_USE_MESSAGE} {state.pod_ip}"
     after = status.apply(state, exited, back_off).of(exited.name)
     restarts = after.exit and status.should_restart(pod, pod.containers[exited.name], after.exit)

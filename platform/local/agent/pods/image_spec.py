@@ -10,19 +10,18 @@ from ..runtime import rights, rootfs
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.users import User
-from ..state import hosts
 from ..state.core_types import Container
 from ..state.environment import PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts
 from .launch_spec import (
+    RESOLVER,
     LaunchSpecBuilder,
     forbidden_mount,
     max_processes,
+    resolver_file,
     stop_signal,
     termination_message_mount,
 )
-
-_RESOLVER = "/etc/resolv.conf"
 
 
 class ImageSpecBuilder(LaunchSpecBuilder):
@@ -42,9 +41,12 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         rights.check_security_context(
             self.pod, container, user,
             isolation=IsolationLevel.UNSHARE, id_mode=node.id_mode, agent_uid=os.geteuid(),
+            own_network=bool(node.namespace_of(self.pod)),
         )  # fmt: skip
         info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=node.allocatable
+            pod_ip=self.volumes.ip,
+            host_ip=self.node.node_ip,
+            allocatable=self.node.allocatable,
         )
         base = image_environment(image, found.home) | self._service_variables()
         if container.tty:
@@ -95,8 +97,9 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
             termination_message_mount(container, run, owner),
         ]
-        if os.path.exists(_RESOLVER):
-            own.append(Mount(os.path.realpath(_RESOLVER), _RESOLVER, read_only=True))
+        if os.path.exists(RESOLVER):
+            source = resolver_file(own_network=bool(self.node.namespace_of(self.pod)))
+            own.append(Mount(source, RESOLVER, read_only=True))
         targets = {mount.target for mount in mounts}
         every = [*(mount for mount in own if mount.target not in targets), *mounts]
         every.sort(key=lambda mount: mount.target.count("/"))

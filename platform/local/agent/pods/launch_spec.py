@@ -32,6 +32,8 @@ HIDDEN_FILES = (
 )
 """Files that only root may read; hidden where pods run as root of the host."""
 
+RESOLVER = "/etc/resolv.conf"
+_UPSTREAM_RESOLVERS = "/run/systemd/resolve/resolv.conf"
 _TMPFS_FRACTION = 8
 """Each tmpfs of a container without memory limit has the node's memory divided by this."""
 
@@ -61,13 +63,16 @@ class LaunchSpecBuilder:
             ContainerConfigError: the container's configuration is invalid or unsupported.
         """
         info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=self.node.allocatable
+            pod_ip=self.volumes.ip,
+            host_ip=self.node.node_ip,
+            allocatable=self.node.allocatable,
         )
         user = users.user_of(self.pod, container)
         node, ids = self.node, self.node.allocate_ids(self.pod)
         rights.check_security_context(
             self.pod, container, user,
             isolation=node.isolation, id_mode=node.id_mode, agent_uid=os.geteuid(),
+            own_network=bool(node.namespace_of(self.pod)),
         )  # fmt: skip
         base = self._base_environment(run, users.container_user(user, ids))
         if container.tty:
@@ -181,9 +186,10 @@ class LaunchSpecBuilder:
             Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
             *run_mounts,
         ]
-        resolver = os.path.realpath("/etc/resolv.conf")
-        if resolver.startswith("/run/"):
-            own.append(Mount(resolver, resolver, read_only=True))
+        resolver = os.path.realpath(RESOLVER)
+        source = resolver_file(own_network=bool(self.node.namespace_of(self.pod)))
+        if resolver.startswith("/run/") or source != resolver:
+            own.append(Mount(source, resolver, read_only=True))
         targets = {mount.target for mount in mounts}
         hidden = [os.path.realpath(self.node.settings.data_dir)]
         home = os.path.expanduser("~")
@@ -207,6 +213,22 @@ class LaunchSpecBuilder:
                 "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
+
+
+def resolver_file(*, own_network: bool) -> str:
+    """Return the file with the machine's name servers.
+
+    In a network namespace of its own, a pod cannot reach a server on the machine's loopback:
+    systemd-resolved has another file, with the servers that it asks.
+    """
+    file = os.path.realpath(RESOLVER)
+    if not own_network or not os.path.exists(_UPSTREAM_RESOLVERS):
+        return file
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        fields = [line.split() for line in lines]
+    servers = [each[1] for each in fields if len(each) > 1 and each[0] == "nameserver"]
+    local = all(server.startswith("127.") or server == "::1" for server in servers)
+    return _UPSTREAM_RESOLVERS if local else file
 
 
 def max_processes() -> int:

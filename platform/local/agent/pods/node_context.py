@@ -15,6 +15,7 @@ from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
 from ..images.manager import ImageManager
+from ..network.namespaces import HostNetwork, NamespaceNetwork
 from ..runtime.cgroups import CgroupReport
 from ..runtime.ids import IdMode, Ids, allocate_range
 from ..runtime.runs import IsolationLevel
@@ -154,8 +155,9 @@ class NodeContext:
     sources: SourceManager
     recorder: Recorder | None
     client_commands: ClientCommands
+    network: HostNetwork | NamespaceNetwork
     addresses: dict[str, str]
-    """Loopback address by pod uid."""
+    """Address by pod uid."""
 
     id_ranges: dict[str, int]
     """First user id by pod uid."""
@@ -174,11 +176,25 @@ class NodeContext:
             return self.steady_time.now() - timedelta(seconds=ago)
         return self.steady_time.from_wall(times.parse(record.accepted_at))
 
-    def allocate_ip(self, uid: str) -> str:
+    @property
+    def node_ip(self) -> str:
+        """The address at which pods reach this node."""
+        return self.network.ranges.node_ip
+
+    def ip_of(self, pod: Pod) -> str:
         """Return the pod's address, allocated on the first call."""
+        uid = pod.metadata.uid
+        if pod.spec.host_network:
+            return self.node_ip
         if uid not in self.addresses:
-            self.addresses[uid] = hosts.allocate_address(uid, set(self.addresses.values()))
+            taken = {self.node_ip, *self.addresses.values()}
+            network = self.network.ranges.pod_ips
+            self.addresses[uid] = hosts.allocate_address(uid, taken, network)
         return self.addresses[uid]
+
+    def namespace_of(self, pod: Pod) -> str:
+        """Return the path of the pod's network namespace, empty if it uses the machine's."""
+        return "" if pod.spec.host_network else self.network.path(pod.metadata.uid)
 
     def allocate_ids(self, pod: Pod) -> Ids:
         """Return the pod's user ids, a range allocated on the first call."""

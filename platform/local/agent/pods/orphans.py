@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..network.namespaces import NamespaceNetwork
 from ..runtime.runs import kill_tagged
 from .records import PodDir
 
@@ -15,7 +16,7 @@ def kill_orphan(pod_dir: PodDir, uid: str) -> None:
 
 
 def stop_all_pods(data_dir: Path) -> list[str]:
-    """Kill all containers that a killed agent left running in its data directory.
+    """Kill all containers that a killed agent left running, and remove the network of its pods.
 
     Returns the pods that were running, as ``namespace/name``. The next agent recovers their exits
     and applies their restart policies. Blocks for some milliseconds per pod.
@@ -25,4 +26,5 @@ def stop_all_pods(data_dir: Path) -> list[str]:
         if pod_dir.is_busy:
             kill_orphan(pod_dir, record.uid)
             stopped.append(f"{record.namespace}/{record.name}")
+    NamespaceNetwork(data_dir).remove_all()
     return stopped

@@ -3,6 +3,7 @@
 A failed set-up is retried with backoff, or as soon as one of its sources changes.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +13,7 @@ from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..state.core_types import Pod
-from ..state.hosts import HOST_IP, Peer
+from ..state.hosts import Peer
 from ..state.status import Accepted
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
@@ -22,6 +23,10 @@ _NO_SANDBOX_MESSAGE = (
     "No sandbox is available on this machine: volumes are below $BATHOLITH_ROOT, "
     "the hosts file is $BATHOLITH_HOSTS"
 )
+
+
+class _NetworkError(Exception):
+    """The network of a pod cannot be set up."""
 
 
 class PodSetup:
@@ -83,23 +88,35 @@ class PodSetup:
         if self._volume_manager.mounted is not None:
             return self._volume_manager.mounted
         pod, node = self._pod(), self._node
-        ip = HOST_IP if pod.spec.host_network else node.allocate_ip(pod.metadata.uid)
+        ip = node.ip_of(pod)
         try:
             self._write_record(ip, accepted=accepted, ready=ready)
+            if node.namespace_of(pod):
+                await self._set_up_network(ip)
             return await self._volume_manager.ensure_mounted(ip)
+        except _NetworkError as error:
+            reason, text = "FailedCreatePodSandBox", str(error)
         except VOLUME_ERRORS as error:
-            node.record_event(self._pod(), "FailedMount", str(error), warning=True)
-            self._failures += 1
-            self.back_off("", mount_retry_delay(self._failures))
-            return None
+            reason, text = "FailedMount", str(error)
+        node.record_event(self._pod(), reason, text, warning=True)
+        self._failures += 1
+        self.back_off("", mount_retry_delay(self._failures))
+        return None
+
+    async def _set_up_network(self, ip: str) -> None:
+        uid = self._pod().metadata.uid
+        try:
+            await asyncio.to_thread(self._node.network.set_up, uid, ip)
+        except OSError as error:
+            raise _NetworkError(str(error)) from error
 
     def _write_record(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
         pod, pod_dir = self._pod(), self._pod_dir
         meta = pod.metadata
         ids = self._node.allocate_ids(pod)
         record = pod_dir.read_record()
-        if record is not None and record.ids != (ids.base or 0):
-            pod_dir.write_record(msgspec.structs.replace(record, ids=ids.base or 0))
+        if record is not None and (record.ids, record.ip) != (ids.base or 0, ip):
+            pod_dir.write_record(msgspec.structs.replace(record, ids=ids.base or 0, ip=ip))
         if record is None:
             ago = self._node.steady_time.now() - (accepted.steady_at or accepted.at)
             record = PodRecord(

@@ -23,7 +23,7 @@ from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
-from ..state.hosts import HOST_IP, Peer
+from ..state.hosts import Peer
 from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
 from . import recovery, volume_manager
 from .container_worker import PodContext
@@ -251,7 +251,7 @@ class PodWorker:
                 self._apply(exited)
             self._apply(Accepted(now, self._time.now()))
             return
-        self._node.addresses[record.uid] = record.ip
+        ip = self._node.ip_of(self.pod)
         self._apply(
             Accepted(times.parse(record.accepted_at), self._node.accepted_steady_at(record))
         )
@@ -259,8 +259,8 @@ class PodWorker:
             for run in self.pod_dir.runs(name) if name in self.pod.containers else []:
                 self._recover_run(run)
         if self.state.containers:
-            self._apply(Prepared(record.ip, HOST_IP))
-            self._spawn(self._setup.sync_volumes(record.ip))
+            self._apply(Prepared(ip, self._node.node_ip))
+            self._spawn(self._setup.sync_volumes(ip))
 
     def _recover_run(self, run: RunDir) -> None:
         found = recovery.recover_run(self._context, run)
@@ -288,7 +288,7 @@ class PodWorker:
             return
         prepared = await self._set_up_pod()
         if prepared is not None:
-            self._events.append(Prepared(prepared.ip, HOST_IP))
+            self._events.append(Prepared(prepared.ip, self._node.node_ip))
             self._spawn(self._setup.sync_volumes(prepared.ip))
 
     async def _start(self, name: str) -> None:
@@ -307,9 +307,13 @@ class PodWorker:
             self._events.append(StartFailed(name, error.reason, str(error)))
 
     def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
-        back_off = self._back_off
         for reason, message in failure_events(
-            self.pod, self.state, exited, log_file=log_file, back_off=back_off
+            self.pod,
+            self.state,
+            exited,
+            log_file=log_file,
+            back_off=self._back_off,
+            own_network=bool(self._node.namespace_of(self.pod)),
         ):
             self._context.record_event(reason, message)
         self._enqueue(exited)

@@ -20,8 +20,8 @@ else:
     import groups  # type: ignore[import-not-found, no-redef]
     from forking import fork_helper  # type: ignore[import-not-found, no-redef]
 
-NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
-    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
+NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 ID_RANGE_SIZE = 1 << 16
 """Number of user ids of a pod."""
@@ -238,10 +238,10 @@ def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
 
 
 def set_namespaces(process: int, namespaces: int) -> None:
-    """Enter *namespaces* of a process, which is open as a pidfd.
+    """Enter *namespaces* of a process, which is open as a pidfd, or one that is open as a file.
 
     Raises:
-        CannotStartError: it has exited, or the kernel does not permit it.
+        CannotStartError: the process has exited, or the kernel does not permit it.
     """
     check_syscall(_LIBC.setns(process, namespaces), "setns")
 

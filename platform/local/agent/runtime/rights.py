@@ -27,6 +27,9 @@ _DEBUGGER_CAPABILITIES = frozenset({"SYS_PTRACE"})
 """Capabilities without which ephemeral containers start nevertheless: kubectl debug adds it by
 default, and processes of the same user can be traced without it."""
 
+_NETWORK_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+"""Capabilities that no program needs in the network namespace of its pod."""
+
 
 def capabilities(container: Container) -> frozenset[int]:
     """Return the capabilities of a container: the defaults without the dropped ones."""
@@ -49,6 +52,7 @@ def check_security_context(
     isolation: IsolationLevel,
     id_mode: IdMode,
     agent_uid: int,
+    own_network: bool = False,
 ) -> None:
     """Check that this machine supports the security context of *container*.
 
@@ -68,6 +72,8 @@ def check_security_context(
         unsupported = "running as root needs a user namespace, which this machine does not permit"
     ephemeral = container in pod.spec.ephemeral_containers
     ignored = _DEBUGGER_CAPABILITIES if ephemeral else frozenset[str]()
+    if own_network:
+        ignored |= _NETWORK_CAPABILITIES
     denied = _denied_capabilities(container, id_mode, isolation, ignored)
     unsupported = unsupported or next(denied, None)
     if unsupported:

@@ -139,6 +139,9 @@ class LaunchSpec:
     cgroup: str = ""
     """Path of the control group of its processes; empty for that of the agent."""
 
+    network: str = ""
+    """Path of the network namespace of its pod; empty for that of the agent."""
+
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
     level `UNSHARE`, with its own ids."""
@@ -175,6 +178,7 @@ class RunDir:
             "stop_signal": spec.stop_signal,
             "max_processes": spec.max_processes,
             "cgroup": spec.cgroup,
+            "network": spec.network,
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,

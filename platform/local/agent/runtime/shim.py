@@ -149,6 +149,8 @@ class ShimRun:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.started = time.time()
         try:
+            if launch.get("network"):
+                _enter_network_namespace(launch["network"])
             self._spawn(launch)
         except (OSError, CannotStartError) as error:
             self.status, self.message = CANNOT_START, str(error)
@@ -321,6 +323,19 @@ class ShimRun:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 return
+
+
+def _enter_network_namespace(path: str) -> None:
+    """Enter the network namespace of the pod, with all later children.
+
+    Raises:
+        OSError: it does not exist any more, or the kernel does not permit it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mounting.set_namespaces(descriptor, mounting.NEW_NET)
+    finally:
+        os.close(descriptor)
 
 
 def _enter_pid_namespace(launch: dict) -> None:  # type: ignore[type-arg]

@@ -26,12 +26,12 @@ from ....machinery.clock import Clock, SteadyClock, Timer
 from ....model.base import ApiStruct
 from ....model.log_fields import object_fields
 from ....model.names import PODS
+from ....model.service_network import HOST_RANGES
 from ..node_status import NodeConfig, NodeStatusManager
 from ..retry import retry_delay, retry_until_done
 from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
 from ..state import pod_actions, status
 from ..state.core_types import Pod, PodStatus
-from ..state.hosts import HOST_IP
 from ..state.status import (
     SIGKILL_EXIT_CODE,
     SIGTERM_EXIT_CODE,
@@ -210,7 +210,7 @@ class Simulator:
                 if record.plan.never_starts:
                     return False
                 ip = _address(record.pod.metadata.uid)
-                prepared = Prepared(ip, HOST_IP)
+                prepared = Prepared(ip, HOST_RANGES.node_ip)
                 record.state = status.apply(record.state, prepared, self._back_off)
                 return True
             case pod_actions.DeadlineExceeded():

@@ -189,6 +189,9 @@ class ContainerPort(ApiStruct, frozen=True):
 
     name: str = ""
     container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "TCP"
 
 
 class Container(ApiStruct, frozen=True):

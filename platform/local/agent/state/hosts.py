@@ -1,7 +1,7 @@
 """Hosts file of a pod: its own names, its peers behind headless services, and services.
 
-Every pod has its own loopback address, so that names resolve to the right pod without a DNS server
-or privileges.
+Every pod has its own address, so that names resolve to the right pod without a DNS server. On the
+network of the machine it is a loopback address, which needs no privileges.
 """
 
 import hashlib
@@ -9,16 +9,11 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from ....model.service_network import POD_IPS
 from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
-HOST_IP = "127.0.0.1"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
-
-_FIRST_ADDRESS = int(POD_IPS.network_address) + 1
-_ADDRESS_COUNT = POD_IPS.num_addresses - 2  # without its ends
 
 _HEADER = (
     "# Written by batholith-agent; changes are lost.\n"
@@ -36,14 +31,15 @@ class Peer:
     ready: bool
 
 
-def allocate_address(uid: str, taken: Collection[str]) -> str:
-    """Return a free loopback address, always the same one for a uid unless it is in *taken*."""
+def allocate_address(uid: str, taken: Collection[str], network: ipaddress.IPv4Network) -> str:
+    """Return a free address of *network*, always the same one for a uid unless it is taken."""
+    first, count = int(network.network_address) + 1, network.num_addresses - 2  # without its ends
     start = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big")
-    for step in range(_ADDRESS_COUNT):
-        address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + (start + step) % _ADDRESS_COUNT))
+    for step in range(count):
+        address = str(ipaddress.IPv4Address(first + (start + step) % count))
         if address not in taken:
             return address
-    raise RuntimeError("all loopback addresses are taken")
+    raise RuntimeError(f"all addresses of pods are taken ({network})")
 
 
 def pod_section(pod: Pod, ip: str) -> str:

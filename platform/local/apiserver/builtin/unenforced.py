@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ....model import unscheduled_fields
 from ....model.names import Resource
-from ....model.service_network import HEADLESS
+from ....model.service_network import HEADLESS, PodNetwork
 from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, RESOURCE, STORAGE
-from .unenforced_pods import unenforced_pod_fields
+from .unenforced_pods import OPENED_BY_PROGRAM, unenforced_pod_fields
 
 Json = dict[str, Any]
 
@@ -47,7 +47,7 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (FLOW_CONTROL, "PriorityLevelConfiguration"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
     (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
-    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),
+    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "no packets of pods are filtered"),
     (STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
@@ -61,18 +61,20 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
 """By group and kind. Kinds that are plain data on any cluster are not included."""
 
 
-def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[str]:
-    """Return warnings for what has no effect in *obj*.
+def warnings_on_write(
+    resource: Resource, obj: Json, old: Json | None, network: PodNetwork
+) -> list[str]:
+    """Return warnings for what has no effect in *obj*, where pods run in *network*.
 
     For an update, only for its changes: *old* is the previous object.
     """
     gap = _kind_warning(resource)
     if gap:
         return [gap] if old is None or _content(obj) != _content(old) else []
-    found = field_warnings(resource, obj)
+    found = field_warnings(resource, obj, network)
     if old is None or not found:
         return found
-    known = set(field_warnings(resource, old))
+    known = set(field_warnings(resource, old, network))
     return [text for text in found if text not in known]
 
 
@@ -85,12 +87,15 @@ def _kind_warning(resource: Resource) -> str:
     return f"{missing}: {gap.advice}"
 
 
-def field_warnings(resource: Resource, obj: Json) -> list[str]:
+def field_warnings(
+    resource: Resource, obj: Json, network: PodNetwork = PodNetwork.HOST
+) -> list[str]:
     """Return a warning for each field of *obj* that does not have its effect."""
     look = _FIELDS.get((resource.group, resource.kind))
     if look is None:
         return []
-    return [_field_warning(*found) for found in look(obj)]
+    has_effect = (OPENED_BY_PROGRAM,) if network is PodNetwork.NAMESPACES else ()
+    return [_field_warning(*found) for found in look(obj) if found[1] not in has_effect]
 
 
 def _field_warning(path: str, why: str, effect: str = "has no effect") -> str:

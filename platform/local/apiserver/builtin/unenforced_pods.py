@@ -12,7 +12,9 @@ _SHARED_NETWORK = "pods use the network of the machine"
 _NO_EFFECT = "has no effect"
 _UNSCHEDULABLE = "leaves the pod unschedulable"
 _PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
-_OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
+OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
+"""Not so where pods have a network namespace."""
+
 _OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
@@ -121,8 +123,8 @@ _EPHEMERAL = (
 """Fields of ephemeral containers."""
 
 _OFF_HOST = (
-    UnenforcedField("ports[*].hostPort", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
-    UnenforcedField("ports[*].hostIP", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
+    UnenforcedField("ports[*].hostPort", OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
+    UnenforcedField("ports[*].hostIP", OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
 )
 """Fields of containers that are defaults if the pod uses the host network."""
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ....model import names
 from ....model.names import Resource
+from ....model.service_network import PodNetwork
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
@@ -16,6 +17,7 @@ SERVICE_NAMESPACE = "default"
 _ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
 _SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 _LOOPBACK = "127.0.0.1"
+_HTTPS = 443
 
 
 class KubernetesServiceController(Controller):
@@ -24,7 +26,12 @@ class KubernetesServiceController(Controller):
     name = "kubernetes-service"
 
     def __init__(
-        self, context: ControllerContext, *, address: str, namespaces: Collection[str]
+        self,
+        context: ControllerContext,
+        *,
+        address: str,
+        network: PodNetwork,
+        namespaces: Collection[str],
     ) -> None:
         """Maintain *namespaces*, and publish *address* (``host:port``) in the Service."""
         super().__init__(context)
@@ -32,7 +39,7 @@ class KubernetesServiceController(Controller):
         self._namespaces = context.resource_store(names.NAMESPACES)
         self._desired = {
             context.catalog.require(resource): obj
-            for resource, obj in _service_objects(address).items()
+            for resource, obj in _service_objects(address, network).items()
         }
 
     @property
@@ -91,23 +98,27 @@ def _named(name: str, **labels: str) -> Json:
     return {"metadata": {"name": name, **({"labels": labels} if labels else {})}}
 
 
-def _service_objects(address: str) -> dict[Resource, Json]:
+def _service_objects(address: str, network: PodNetwork) -> dict[Resource, Json]:
     """Return the objects that publish *address*.
 
-    There is no service proxy: the Service's cluster IP is the server's own address.
+    On the network of the machine, pods reach the server itself: the Service's cluster IP and port
+    are its own. In namespaces they reach it by the service proxy.
     """
     host, _, number = address.rpartition(":")
     ip, port = _advertise_address(host.strip("[]")), int(number)
     family = f"IPv{ip.version}"
     https = {"name": "https", "port": port, "protocol": "TCP"}
+    cluster_ip, service_port = str(ip), port
+    if network is PodNetwork.NAMESPACES:
+        cluster_ip, service_port = network.ranges.api_server_ip, _HTTPS
     service = {
         **_named(SERVICE, component="apiserver", provider="kubernetes"),
         "spec": {
             "type": "ClusterIP",
-            "clusterIP": str(ip),
-            "clusterIPs": [str(ip)],
+            "clusterIP": cluster_ip,
+            "clusterIPs": [cluster_ip],
             "ipFamilies": [family],
-            "ports": [{**https, "targetPort": port}],
+            "ports": [{**https, "port": service_port, "targetPort": port}],
         },
     }
     endpoints = {

@@ -12,6 +12,7 @@ from typing import TypeVar
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ....model.service_network import PodNetwork
 from ..admission import pod_security
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
@@ -130,8 +131,11 @@ class Admission:
         authorizer: Authorizer,
         dynamic: DynamicAdmission,
         quotas: Quotas,
+        *,
+        network: PodNetwork,
     ) -> None:
         self.dynamic = dynamic
+        self.network = network
         self._quotas = quotas
         self.node_restriction = NodeRestriction(authorizer, lookup.get)
         self._lookup = lookup
@@ -164,7 +168,10 @@ class Admission:
             attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
         )
         if attributes.kind.resource == names.SERVICES:
-            allocate(obj, attributes.old_object, self._lookup.list(names.SERVICES))
+            services = self._lookup.list(names.SERVICES)
+            allocate(
+                obj, attributes.old_object, services, cluster_ips=self.network.ranges.cluster_ips
+            )
         if attributes.kind.resource == CSRS and attributes.operation == "CREATE":
             set_requester(obj, attributes.user.to_user_info())
         if attributes.kind.resource.group == RBAC:
@@ -221,7 +228,9 @@ class Admission:
         self.dynamic.validate(attributes, obj)
         if obj is not None and attributes.warnings is not None:
             attributes.warnings.extend(
-                warnings_on_write(attributes.kind.resource, obj, attributes.old_object)
+                warnings_on_write(
+                    attributes.kind.resource, obj, attributes.old_object, self.network
+                )
             )
         if obj is not None:
             self._check_quotas(attributes, obj)

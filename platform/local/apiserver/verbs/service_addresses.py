@@ -6,9 +6,10 @@ allocated and released in the one write that creates or deletes its Service.
 
 import random
 from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network
 
 from ....model.names import SERVICES
-from ....model.service_network import CLUSTER_IPS, HEADLESS, NODE_PORTS, is_cluster_ip
+from ....model.service_network import HEADLESS, NODE_PORTS, is_in
 from ..errors.fields import FieldError, invalid
 from ..errors.status import invalid as invalid_object
 from ..http.requests import Json
@@ -24,11 +25,13 @@ _FIELDS_OF_TYPES = {
 }
 """Fields that only Services of some types have."""
 
-_API_SERVER = ("default", "kubernetes")
-"""Its address is that of the server itself, so it is in no range."""
+API_SERVER = ("default", "kubernetes")
+"""Its address is fixed."""
 
 
-def allocate(service: Json, old: Json | None, services: Iterable[Json]) -> None:
+def allocate(
+    service: Json, old: Json | None, services: Iterable[Json], *, cluster_ips: IPv4Network
+) -> None:
     """Set the addresses and node ports that a new or changed Service lacks.
 
     *services* are all that are stored.
@@ -38,7 +41,7 @@ def allocate(service: Json, old: Json | None, services: Iterable[Json]) -> None:
     """
     meta, spec = service["metadata"], service.get("spec") or {}
     key = meta.get("namespace", ""), meta.get("name", "")
-    if key == _API_SERVER:
+    if key == API_SERVER:
         return
     _release(spec, (old or {}).get("spec") or {})
     others = [
@@ -46,7 +49,7 @@ def allocate(service: Json, old: Json | None, services: Iterable[Json]) -> None:
         for each in services
         if (each["metadata"].get("namespace", ""), each["metadata"]["name"]) != key
     ]
-    errors = _allocate_address(spec, (old or {}).get("spec") or {}, others)
+    errors = _allocate_address(spec, (old or {}).get("spec") or {}, others, cluster_ips)
     errors += _allocate_ports(spec, (old or {}).get("spec") or {}, others)
     if errors:
         raise invalid_object(SERVICES, meta.get("name", ""), errors)
@@ -65,7 +68,9 @@ def _release(spec: Json, before: Json) -> None:
                 port.pop("nodePort", None)
 
 
-def _allocate_address(spec: Json, before: Json, others: Sequence[Json]) -> list[FieldError]:
+def _allocate_address(
+    spec: Json, before: Json, others: Sequence[Json], cluster_ips: IPv4Network
+) -> list[FieldError]:
     wanted = spec.get("clusterIP", "")
     if spec.get("type") == "ExternalName" or wanted == HEADLESS:
         return []
@@ -73,19 +78,21 @@ def _allocate_address(spec: Json, before: Json, others: Sequence[Json]) -> list[
         return []  # that it is still the same is for the validation
     taken = {each.get("clusterIP") for each in others}
     if wanted:
-        return _check_address(wanted, taken)
-    address = _free_address(taken)
+        return _check_address(wanted, taken, cluster_ips)
+    address = free_address(taken, cluster_ips)
     if not address:
-        text = f"failed to allocate a serviceIP: range is full ({CLUSTER_IPS})"
+        text = f"failed to allocate a serviceIP: range is full ({cluster_ips})"
         return [invalid("spec.clusterIPs", [], text)]
     spec["clusterIP"], spec["clusterIPs"] = address, [address]
     return []
 
 
-def _check_address(wanted: str, taken: set[str | None]) -> list[FieldError]:
+def _check_address(
+    wanted: str, taken: set[str | None], cluster_ips: IPv4Network
+) -> list[FieldError]:
     why = ""
-    if not is_cluster_ip(wanted):
-        why = f"the provided network does not match the current range ({CLUSTER_IPS})"
+    if not is_in(cluster_ips, wanted):
+        why = f"the provided network does not match the current range ({cluster_ips})"
     elif wanted in taken:
         why = "provided IP is already allocated"
     if not why:
@@ -93,12 +100,12 @@ def _check_address(wanted: str, taken: set[str | None]) -> list[FieldError]:
     return [invalid("spec.clusterIPs", [wanted], f"failed to allocate IP {wanted}: {why}")]
 
 
-def _free_address(taken: set[str | None]) -> str:
+def free_address(taken: set[str | None], cluster_ips: IPv4Network) -> str:
     """Return an address that is not in *taken*, empty if there is none."""
-    size = CLUSTER_IPS.num_addresses - 2
+    size = cluster_ips.num_addresses - 2
     start = random.randrange(size)  # so that addresses are not reused at once
     for step in range(size):
-        address = str(CLUSTER_IPS[1 + (start + step) % size])
+        address = str(cluster_ips[1 + (start + step) % size])
         if address not in taken:
             return address
     return ""

@@ -515,7 +515,9 @@ class Writer:
         if reviewed:
             dynamic.validate(attributes, obj)
         if strategy is not None and attributes.warnings is not None:
-            attributes.warnings.extend(warnings_on_write(kind.resource, obj, old))
+            attributes.warnings.extend(
+                warnings_on_write(kind.resource, obj, old, self.admission.network)
+            )
         return obj
 
     def _admit(

@@ -3,11 +3,13 @@
 import asyncio
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
-from ...machinery.clock import Clock
-from .backends import Address, Affinity
+from ..machinery.clock import Clock
+
+Address = tuple[str, int]
+"""IPv4 address and port."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds in which an endpoint must accept a connection, before the next one is tried."""
@@ -105,6 +107,26 @@ class Side(asyncio.Protocol):
         self._closed = True
         self._opened.discard(self)
         self.close()
+
+
+class Affinity:
+    """Which endpoint a client had last, for Services that want it."""
+
+    _PRUNE_AT = 1024
+
+    def __init__(self) -> None:
+        self._chosen: dict[str, tuple[Address, float]] = {}
+
+    def get(self, client: str, candidates: Collection[Address], *, now: float) -> Address | None:
+        """Return the endpoint of *client*, if it is still one of *candidates*."""
+        address, until = self._chosen.get(client, (None, 0.0))
+        return address if until > now and address in candidates else None
+
+    def set(self, client: str, address: Address, *, until: float, now: float) -> None:
+        """Keep *client* at an endpoint *until* that time."""
+        if len(self._chosen) >= self._PRUNE_AT:
+            self._chosen = {key: each for key, each in self._chosen.items() if each[1] > now}
+        self._chosen[client] = address, until
 
 
 class Relay:
