@@ -52,17 +52,8 @@ def running_cluster(directory: Path, programs: Path, *options: str) -> Iterator[
             write_layout(layout, built)
             load = (*_BATHOLITH, "image", "load", layout, "--name", name, "--data-dir", data)
             subprocess.run(load, check=True, env=environment, stdout=subprocess.DEVNULL)
-    start = (
-        *_BATHOLITH,
-        "up",
-        "--detach",
-        "--port=0",
-        "--api-port=0",
-        "--data-dir",
-        data,
-        *options,
-    )
-    subprocess.run(start, check=True, env=environment)
+    start = (*_BATHOLITH, "up", "--detach", "--port=0", "--api-port=0", *options)
+    subprocess.run((*start, "--data-dir", data), check=True, env=environment)
     try:
         yield data / "kubeconfig"
     finally:
