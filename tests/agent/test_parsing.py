@@ -247,6 +247,15 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
     assert "job-w-1.job" in found["127.64.0.2"]
 
 
+def test_hosts_files_begin_like_those_of_a_kubelet() -> None:
+    aliases = [{"ip": "10.0.0.9", "hostnames": ["foo", "bar"]}]
+    shown = hosts.pod_section(decode_pod(manifest(hostAliases=aliases)), "127.64.0.1")
+    assert shown.startswith("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n")
+    assert shown.endswith("\n\n# Entries added by HostAliases.\n10.0.0.9\tfoo\tbar\n")
+    shown = hosts.pod_section(decode_pod(manifest(hostNetwork=True)), "127.0.0.1")
+    assert shown.startswith("# Kubernetes-managed hosts file (host network).\n")
+
+
 def test_addresses_differ_and_stay_the_same_for_a_uid() -> None:
     taken: set[str] = set()
     for number in range(300):

@@ -113,7 +113,9 @@ def test_init_containers_run_in_order_before_the_others() -> None:
     inits = [container(name="i1"), container(name="i2")]
     story = PodStatusSimulator(decode_pod(manifest(initContainers=inits, restartPolicy="Never")))
     assert story.next_actions().actions == (StartContainer("i1"),)
-    assert story.status()["containerStatuses"][0]["state"]["waiting"]["reason"] == "PodInitializing"
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        waiting = [each["state"]["waiting"]["reason"] for each in story.status()[kind]]
+        assert set(waiting) == {"PodInitializing"}
     story.apply(*terminated_state(0, name="i1"))
     assert story.next_actions(1).actions == (StartContainer("i2"),)
     assert story.status()["phase"] == "Pending"

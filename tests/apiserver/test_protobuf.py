@@ -88,6 +88,9 @@ def test_secrets_are_encoded_in_base64_and_leases_with_microseconds() -> None:
     renewed = field(4, field(1, 1_700_000_000) + field(2, 123_456_000))
     lease = decode(unknown("coordination.k8s.io/v1", "Lease", field(2, renewed)))
     assert lease["spec"] == {"renewTime": "2023-11-14T22:13:20.123456Z"}
+    early = field(3, field(1, -62_135_596_798 % 2**64))
+    lease = decode(unknown("coordination.k8s.io/v1", "Lease", field(2, early)))
+    assert lease["spec"] == {"acquireTime": "0001-01-01T00:00:02.000000Z"}
 
 
 def test_options_are_known_under_any_version() -> None:

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import MERGE, EmbeddedServer, RawResponse, Server, embedded_server
+from support.embedded_apiserver import (
+    MERGE,
+    EmbeddedServer,
+    RawResponse,
+    Server,
+    embedded_server,
+    pod,
+)
+from support.polling import wait_until_true
 
 from batholith.local.apiserver.errors.status import StatusError
 from batholith.local.apiserver.verbs.service_addresses import allocate
-from batholith.model.names import SERVICES
-from batholith.model.service_network import HOST_RANGES, NODE_PORTS
+from batholith.model.names import PODS, SERVICES
+from batholith.model.service_network import HOST_RANGES, NODE_PORTS, PodNetwork
 
 Json = dict[str, Any]
 PATH = SERVICES.path("default")
@@ -192,3 +200,35 @@ def test_the_ends_of_the_network_are_no_addresses() -> None:
     for address in ("127.128.0.0", "127.128.255.255", "127.0.0.1", "127.64.0.1"):
         with pytest.raises(StatusError):
             allocate(service("a", clusterIP=address), None, [], cluster_ips=HOST_RANGES.cluster_ips)
+
+
+async def test_services_move_to_the_range_of_another_network(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await created(server, "a")
+        await created(server, "headless", clusterIP="None")
+    async with embedded_server(tmp_path, network=PodNetwork.NAMESPACES) as server:
+
+        async def addresses() -> list[str]:
+            return [each["spec"]["clusterIP"] for each in (await server.get(PATH))["items"]]
+
+        async def have_moved() -> bool:
+            moved, headless, api_server = await addresses()
+            assert headless == "None"
+            return moved.startswith("198.19.") and api_server == "198.19.0.1"
+
+        await wait_until_true(have_moved)
+        assert (await created(server, "b"))["clusterIP"].startswith("198.19.")
+        refused = await create(server, "c", clusterIP="127.128.0.9")
+        assert "does not match the current range (198.19.0.0/16)" in refused.body["message"]
+        [port] = (await server.get(f"{PATH}/kubernetes"))["spec"]["ports"]
+        assert (port["port"], port["targetPort"]) == (443, server.running.port)
+
+
+async def test_host_ports_cause_no_warning_where_they_have_an_effect(tmp_path: Path) -> None:
+    containers = [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]
+    for network, warned in ((PodNetwork.HOST, True), (PodNetwork.NAMESPACES, False)):
+        async with embedded_server(tmp_path / network, network=network) as server:
+            response = await server.request(
+                "POST", PODS.path("default"), pod("p", containers=containers)
+            )
+            assert any("hostPort" in text for text in response.warnings) is warned

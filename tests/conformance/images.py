@@ -5,6 +5,9 @@ with the programs and files that the cases use.
 """
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,8 +42,29 @@ def _base() -> Layer:
     return layer.file("etc/passwd", _PASSWD).file("etc/group", _GROUP)
 
 
+def _add_program(layer: Layer, name: str) -> None:
+    """Add a program of the machine with its libraries."""
+    program = shutil.which(name)
+    if program is None:
+        raise FileNotFoundError(f"the program {name} is missing, which cases run in agnhost")
+    printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    files = {os.path.join("/usr/bin", name): program}
+    files |= {path: path for path in re.findall(r"(/\S+) \(0x", printed)}
+    made = {""}
+    for target, source in files.items():
+        parts = target.strip("/").split("/")
+        for depth in range(1, len(parts)):
+            directory = "/".join(parts[:depth])
+            if directory not in made:
+                layer.dir(directory)
+                made.add(directory)
+        layer.file("/".join(parts), Path(source).read_bytes(), mode=0o755)
+
+
 def _agnhost(programs: Path) -> ImageFiles:
-    own = Layer().dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
+    own = Layer()
+    _add_program(own, "curl")
+    own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
     own.link("agnhost-2", "agnhost")
     return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
 
@@ -53,6 +77,13 @@ def _web_server() -> ImageFiles:
     return image([_base(), own], {"Cmd": command}, compress=False)
 
 
+def _picture_server(name: str) -> ImageFiles:
+    """Return an image of the two between which cases update pods."""
+    own = Layer().dir("www").file("www/data.json", json.dumps({"image": f"{name}.jpg"}))
+    command = ["httpd", "-f", "-p", "80", "-h", "/www"]
+    return image([_base(), own], {"Cmd": command}, compress=False)
+
+
 def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     """Yield the names and images; *programs* is the directory of ``agnhost`` and ``pause``."""
     yield f"{_TESTING}/agnhost:2.63.0", _agnhost(programs)
@@ -62,6 +93,8 @@ def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     yield f"{_REGISTRY}/pause:3.10.2", image([pause], {"Entrypoint": ["/pause"]}, compress=False)
     yield f"{_TESTING}/nginx:1.15-4", _web_server()
     yield f"{_TESTING}/nginx:1.27-0", _web_server()
+    for name in ("nautilus", "kitten"):
+        yield f"{_TESTING}/{name}:1.7", _picture_server(name)
     user = {"Entrypoint": ["/bin/id"], "User": "1234"}
     yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
 

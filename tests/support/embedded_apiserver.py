@@ -23,6 +23,7 @@ from batholith.local.supervisor.apiserver import RunningServer, Settings, runnin
 from batholith.local.supervisor.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS
+from batholith.model.service_network import PodNetwork
 from batholith.testing import templates
 
 Json = dict[str, Any]
@@ -215,6 +216,7 @@ async def embedded_server(
     collect_garbage: bool = True,
     node_lifecycle: bool = True,
     node: str = "",
+    network: PodNetwork = PodNetwork.HOST,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
 
@@ -233,6 +235,7 @@ async def embedded_server(
         collect_garbage=collect_garbage,
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
         node=node,
+        network=network,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

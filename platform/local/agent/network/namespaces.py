@@ -9,6 +9,7 @@ programs `ip` and `nft`.
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ T = TypeVar("T")
 _DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps namespaces."""
 
+_LOCK = Path("/run/batholith-pod-network.lock")
 _PREFIX, _LINK_PREFIX = "batholith-", "bth"
 _GATEWAY = "169.254.1.1"
 """Next hop of all pods: no address of any host, since each pod is the only one on its link."""
@@ -102,17 +104,16 @@ class NamespaceNetwork:
         self._table = f"{_PREFIX}{tag}"
         self._links = f"{_LINK_PREFIX}{tag}"
 
-    @property
-    def is_started(self) -> bool:
-        """Whether an agent has changed the network of the machine, and not changed it back."""
-        return self._marker.exists()
-
     def start(self) -> None:
         """Prepare the machine: addresses of the node and of Services, forwarding, rules.
 
         Raises:
             OSError: that is not possible.
         """
+        with _locked():
+            self._start()
+
+    def _start(self) -> None:
         self._marker.touch()
         _run("ip", "address", "replace", f"{self.ranges.node_ip}/32", "dev", "lo")
         # All addresses of Services are local, so that a proxy can listen on any of them.
@@ -182,8 +183,11 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
         The machine still forwards packets: another program may rely on that by now.
         """
-        if not self.is_started:
-            return
+        if self._marker.exists():
+            with _locked():
+                self._remove_all()
+
+    def _remove_all(self) -> None:
         self.remove_others(())
         with suppress(OSError):
             _run("nft", "delete", "table", "ip", self._table)
@@ -262,6 +266,14 @@ table ip {self._table} {{
     }}
 }}
 """
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Keep other clusters from changing what all share: the addresses of node and Services."""
+    with open(_LOCK, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _write_sysctls() -> None:

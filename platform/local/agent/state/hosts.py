@@ -15,11 +15,10 @@ CLUSTER_DOMAIN = "cluster.local"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
 
-_HEADER = (
-    "# Written by batholith-agent; changes are lost.\n"
-    "127.0.0.1\tlocalhost\n"
-    "::1\tlocalhost ip6-localhost ip6-loopback\n"
-)
+# As a kubelet begins the file.
+_HEADER = "# Kubernetes-managed hosts file.\n"
+_HOST_NETWORK_HEADER = "# Kubernetes-managed hosts file (host network).\n"
+_LOOPBACK_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,11 @@ def allocate_address(uid: str, taken: Collection[str], network: ipaddress.IPv4Ne
 
 def pod_section(pod: Pod, ip: str) -> str:
     """Return the first section of a pod's hosts file, which does not depend on other pods."""
-    lines = [_HEADER, f"{ip}\t{' '.join(_own_names(pod))}\n"]
-    lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
+    header = _HOST_NETWORK_HEADER if pod.spec.host_network else _HEADER
+    lines = [f"{header}{_LOOPBACK_LINES}", f"{ip}\t{' '.join(_own_names(pod))}\n"]
+    if pod.spec.host_aliases:
+        lines.append("\n# Entries added by HostAliases.\n")
+    lines += ["\t".join((alias.ip, *alias.hostnames)) + "\n" for alias in pod.spec.host_aliases]
     return "".join(lines)
 
 

@@ -549,9 +549,8 @@ class _ContainerRenderer:
             return {
                 "waiting": {"reason": state.start_failure[0], "message": state.start_failure[1]}
             }
-        initial = self.pod.spec.init_containers
-        later = initial and container not in initial
-        return {"waiting": {"reason": "PodInitializing" if later else "ContainerCreating"}}
+        initializes = bool(self.pod.spec.init_containers)
+        return {"waiting": {"reason": "PodInitializing" if initializes else "ContainerCreating"}}
 
 
 def _terminated(ended: ContainerExit | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ....model import times
 from ..kinds import go_types
 
 MAGIC = b"k8s\x00"
@@ -180,12 +181,12 @@ def _timestamp(raw: memoryview) -> datetime | None:
 
 def _time(raw: memoryview) -> str | None:
     moment = _timestamp(raw)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+    return times.format(moment) if moment else None
 
 
 def _micro_time(raw: memoryview) -> str | None:
     moment = _timestamp(raw)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment else None
+    return times.format_micros(moment) if moment else None
 
 
 def _duration(raw: memoryview) -> str:

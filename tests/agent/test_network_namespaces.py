@@ -1,0 +1,259 @@
+"""Pods with a network namespace each: their addresses and ports, and what remains of them."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.agent import container, manifest
+from support.agent_cluster import FAST, NODE, AgentCluster
+from support.embedded_apiserver import embedded_server
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import wait_until_true
+
+from batholith.local.agent.network import namespaces
+from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
+from batholith.local.agent.settings import AgentSettings, ServingFiles
+from batholith.model.service_network import NAMESPACE_RANGES, PodNetwork
+
+pytestmark = pytest.mark.process
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[3].encode())
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+FETCH = """
+import sys, urllib.request
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=20).read().decode(), flush=True)
+    except OSError as error:
+        print("refused" if "refused" in str(error) else error, flush=True)
+"""
+
+
+def server(text: str, *, address: str = "0.0.0.0", port: int = 80, **more: Any) -> dict:  # type: ignore[type-arg]
+    return container(sys.executable, "-c", SERVER, address, str(port), text, **more)
+
+
+@pytest.fixture
+def supported() -> None:
+    """Skip where pods cannot have namespaces; fail instead where they are required."""
+    if reason := unsupported_reason():
+        if "nft" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def network(tmp_path: Path, supported: None) -> Iterator[NamespaceNetwork]:
+    created = NamespaceNetwork(tmp_path)
+    created.start()
+    yield created
+    created.remove_all()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, supported: None) -> AsyncIterator[AgentCluster]:
+    network = PodNetwork.NAMESPACES
+    async with (
+        embedded_server(tmp_path / "server", node=NODE, network=network) as started,
+        started.client() as client,
+    ):
+        pki = started.pki
+        serving = ServingFiles(
+            certificate=pki.agent.certificate, key=pki.agent.key, client_ca=pki.ca
+        )
+        settings = AgentSettings(
+            data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving,
+            network=network,
+        )  # fmt: skip
+        created = AgentCluster(started, client, settings)
+        try:
+            yield created
+        finally:
+            created.kill_orphaned_pods()
+            NamespaceNetwork(settings.data_dir).remove_all()
+
+
+def state_of_machine(tmp_path: Path) -> str:
+    """What the cluster of a test has on the machine."""
+    names = NamespaceNetwork(tmp_path / "agent")._names
+    commands = (("ip", "netns", "list"), ("ip", "route"), ("nft", "list", "tables"))
+    text = "".join(subprocess.run(each, capture_output=True, text=True).stdout for each in commands)
+    tag = names.removeprefix("batholith-").rstrip("-")
+    return "\n".join(line for line in text.splitlines() if tag in line)
+
+
+async def fetched(cluster: AgentCluster, *urls: str) -> list[str]:
+    """What a new pod gets from *urls*."""
+    body = manifest("client", container(sys.executable, "-c", FETCH, *urls), restartPolicy="Never")
+    await cluster.run(body)
+    await cluster.phase("client", "Succeeded")
+    return (await cluster.logs("client")).splitlines()
+
+
+async def test_pods_have_ports_of_their_own_and_reach_each_other(
+    cluster: AgentCluster, tmp_path: Path
+) -> None:
+    accepted = 0
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as local, cluster.agent():
+        ready = {"httpGet": {"path": "/", "port": 80}}
+        for name in ("a", "b"):
+            await cluster.run(manifest(name, server(name, readinessProbe=ready)))
+        addresses = [
+            (await cluster.wait_pod(name, is_ready))["status"]["podIP"] for name in ("a", "b")
+        ]
+        number = local.sockets[0].getsockname()[1]
+        hosts = (*addresses, f"127.0.0.1:{number}", f"{NAMESPACE_RANGES.node_ip}:{number}")
+        got = await fetched(cluster, *(f"http://{each}/" for each in hosts))
+        assert got == ["a", "b", "refused", "refused"]
+    assert accepted == 0
+
+
+def is_ready(pod: dict) -> bool:  # type: ignore[type-arg]
+    return any(each.get("ready") for each in pod["status"].get("containerStatuses", ()))
+
+
+async def test_clients_of_the_machine_reach_host_ports_and_loopback_of_a_pod(
+    cluster: AgentCluster, tmp_path: Path
+) -> None:
+    needs_kubectl()
+    kubectl = Kubectl(cluster.server, tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with cluster.agent(), aiohttp.ClientSession() as session:
+        ports = [{"containerPort": 80, "hostPort": port}]
+        public = server("public", ports=ports)
+        await cluster.run(manifest("p", public, server("private", address="127.0.0.1", port=81,
+                                                       name="d")))  # fmt: skip
+        await cluster.phase("p", "Running")
+
+        async def is_relayed() -> bool:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/") as response:
+                    return await response.text() == "public"
+            except aiohttp.ClientError:
+                return False
+
+        await wait_until_true(is_relayed)
+        shown = await kubectl("exec", "p", "-c", "d", "--", sys.executable, "-c", FETCH,
+                                  "http://127.0.0.1:80/", "http://127.0.0.1:81/")  # fmt: skip
+        assert shown.split() == ["public", "private"]
+        process = await kubectl.start("port-forward", "pod/p", ":81")
+        try:
+            assert process.stdout is not None
+            local = (await process.stdout.readline()).decode().split()[2]
+            async with session.get(f"http://{local}/") as response:
+                assert await response.text() == "private"
+        finally:
+            process.kill()
+            await process.communicate()
+
+
+async def test_the_namespace_lives_as_long_as_its_pod(
+    cluster: AgentCluster, tmp_path: Path
+) -> None:
+    until = "import os, time; print(os.readlink('/proc/self/ns/net'), flush=True); time.sleep(999)"
+    program = container(sys.executable, "-c", until)
+    async with cluster.agent():
+        await cluster.run(manifest("p", program))
+        await cluster.phase("p", "Running")
+        first = await cluster.wait_log("p", "]")
+    async with cluster.agent() as agent:  # the pod runs on
+        uid = (await cluster.pod("p"))["metadata"]["uid"]
+        cluster.kill_orphaned_pods()  # its container starts again
+        await cluster.wait_pod("p", lambda pod: restarts(pod) == 1 and is_ready(pod))
+        assert await cluster.wait_log("p", "]") == first
+        assert uid in state_of_machine(tmp_path)
+        await cluster.delete("p", grace=0)
+        await cluster.wait_pod_deleted("p")
+        path = NamespaceNetwork(cluster.settings.data_dir).path(uid)
+        await wait_until_true(lambda: removed(path))
+        await cluster.run(manifest("q", program))
+        await cluster.phase("q", "Running")
+        agent.stop(stop_pods=True)
+        await wait_until_true(lambda: removed(str(cluster.settings.data_dir / "pod-network")))
+    assert state_of_machine(tmp_path) == ""
+
+
+def restarts(pod: dict) -> int:  # type: ignore[type-arg]
+    return sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ()))
+
+
+async def removed(path: str) -> bool:
+    return not await asyncio.to_thread(os.path.exists, path)
+
+
+async def test_a_pod_of_the_host_network_has_the_address_of_the_node(
+    cluster: AgentCluster,
+) -> None:
+    async with cluster.agent():
+        here = os.readlink("/proc/self/ns/net")
+        shown = "import os; print(os.readlink('/proc/self/ns/net'))"
+        body = manifest("p", container(sys.executable, "-c", shown), hostNetwork=True,
+                        restartPolicy="Never")  # fmt: skip
+        await cluster.run(body)
+        pod = await cluster.phase("p", "Succeeded")
+        assert pod["status"]["podIP"] == pod["status"]["hostIP"] == NAMESPACE_RANGES.node_ip
+        assert (await cluster.logs("p")).strip() == here
+
+
+async def test_pods_of_the_other_network_get_a_new_address_when_they_start_again(
+    cluster: AgentCluster,
+) -> None:
+    on_host = replace(cluster, settings=replace(cluster.settings, network=PodNetwork.HOST))
+    async with on_host.agent():
+        await cluster.run(manifest("p", container("sleep", "999")))
+        pod = await cluster.phase("p", "Running")
+        assert pod["status"]["podIP"].startswith("127.")
+    async with cluster.agent():
+        moved = await cluster.wait_pod("p", lambda pod: restarts(pod) == 1 and is_ready(pod))
+        assert moved["status"]["podIP"].startswith("198.18.")
+
+
+def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -> None:
+    network.set_up("u", "198.18.7.7")
+    link = network._link("u")
+    for damage in (
+        ("ip", "route", "del", "198.18.7.7/32", "dev", link),
+        ("ip", "link", "del", link),
+        ("ip", "netns", "del", Path(network.path("u")).name),
+    ):
+        subprocess.run(damage, check=True)
+        network.set_up("u", "198.18.7.7")
+        with network.enter("u", lambda: open("/proc/thread-self/net/dev")) as file:
+            assert "eth0" in file.read()
+        assert namespaces._has_route("198.18.7.7", link)
+    network.remove_others(["u"])
+    assert os.path.exists(network.path("u"))
+    network.remove_others([])
+    network.tear_down("u")
+    assert not os.path.exists(network.path("u"))
+
+
+def test_what_is_missing_for_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only root" in unsupported_reason()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "nft" else name)
+    assert "nftables" in unsupported_reason()
