@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PLATFORM = ROOT / "platform"
 
 LONG_MODULES = {
+    "local/agent/runtime/runs.py": "a run from its directory to the end of its processes",
     "local/agent/runtime/shim.py": "a program that starts fast, and so imports few modules",
     "local/agent/state/core_types.py": "a pod, of which the agent reads most fields",
     "local/apiserver/verbs/writes.py": "all writes are planned from one state, in one way",

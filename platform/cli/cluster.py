@@ -123,6 +123,14 @@ Controllers = Annotated[
 ]
 
 
+PortOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help=f"Port of the Kubernetes API; {ANY_PORT}.")
+]
+RestPortOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help=f"Port of the REST API; {ANY_PORT}.")
+]
+
+
 def up(
     context: typer.Context,
     data_dir: DataDirOption = None,
@@ -132,14 +140,8 @@ def up(
     simulate: Annotated[
         int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
     ] = 0,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help=f"Port of the Kubernetes API; {ANY_PORT}."),
-    ] = None,
-    api_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help=f"Port of the REST API; {ANY_PORT}."),
-    ] = None,
+    port: PortOption = None,
+    api_port: RestPortOption = None,
     cpus: CpusOption = None,
     podgroups: Annotated[
         Literal["all", "gangs"],
@@ -182,7 +184,7 @@ def up(
             notify_allow=_checked_destinations(notify_allow or []),
             pods=pods,
             registries=_registries(registry, pods=pods, simulate=simulate),
-            network=_checked_network(pod_network, simulate=simulate),
+            pod_network=_checked_network(pod_network, simulate=simulate),
         )
     _up(context, data, options, detach=detach)
 

@@ -237,22 +237,24 @@ MountOption = Annotated[
 ]
 
 
+PkiDir = Annotated[Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")]
+EndPods = Annotated[
+    bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
+]
+
+
 def agent(
     data_dir: Annotated[Path, typer.Option(help="Directory of pods and their logs.")],
     kubeconfig: Kubeconfig = None,
     simulate: Annotated[int, typer.Option(min=0, help="Number of simulated nodes.")] = 0,
     cpus: Cpus = None,
-    pki_dir: Annotated[
-        Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
-    ] = None,
+    pki_dir: PkiDir = None,
     mount: MountOption = None,
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     pod_network: PodNetworkOption = "host",
     volumes_kubeconfig: VolumesKubeconfig = None,
-    end_pods: Annotated[
-        bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
-    ] = False,
+    end_pods: EndPods = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -270,12 +272,8 @@ def agent(
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = _with_images(settings, pods, registry or ())
-    settings = replace(
-        settings,
-        network=PodNetwork(pod_network),
-        limits=limits,
-        listener_metrics=telemetry.listener_metrics,
-    )
+    settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
+    settings = replace(settings, network=PodNetwork(pod_network))
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
     claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)

@@ -94,7 +94,7 @@ class Options:
     """Whether pods run images."""
     registries: tuple[str, ...] = ()
     """As in ``--registry``."""
-    network: PodNetwork = PodNetwork.HOST
+    pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, as in ``--pod-network``."""
 
 
@@ -245,7 +245,7 @@ class EmbeddedCluster:
         return bound
 
     def _write_credentials(self) -> None:
-        ca = pki.ensure(self._data.pki, names=pki.names_in(self._options.network)).ca_data
+        ca = pki.ensure(self._data.pki, names=pki.names_in(self._options.pod_network)).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
         files = {name: self._kubeconfig(name) for name in ACCOUNTS}
@@ -268,11 +268,10 @@ class EmbeddedCluster:
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
-        server += ["--notifications", *allowed]
+        server += ["--notifications", *allowed, *self._network_flags]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
-        server += self._network
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -325,11 +324,11 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        return [self._client_component("proxy", environment, *self._network)]
+        return [self._client_component("proxy", environment, *self._network_flags)]
 
     @property
-    def _network(self) -> list[str]:
-        network = self._options.network
+    def _network_flags(self) -> list[str]:
+        network = self._options.pod_network
         return [] if network is PodNetwork.HOST else [f"--pod-network={network}"]
 
     def _client_component(
@@ -349,7 +348,7 @@ class EmbeddedCluster:
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
-            arguments += ["--pods", options.pods, *self._network]
+            arguments += ["--pods", options.pods, *self._network_flags]
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

@@ -397,8 +397,8 @@ async def test_unsupported_subresources_are_rejected_by_name(server: EmbeddedSer
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
 WARNINGS = (
-    "NetworkPolicy is stored but not enforced by the embedded cluster: pods use the network of "
-    "the machine"
+    "NetworkPolicy is stored but not enforced by the embedded cluster: no packets of pods are "
+    "filtered"
 )
 
 

@@ -19,8 +19,8 @@ from support.running_controller import FakeRecorder, running
 from batholith.local.proxy.backends import backends, listening_addresses
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
-from batholith.local.relay import Affinity, Relay, Side, abort_connections
 from batholith.machinery.clock import SystemClock
+from batholith.machinery.relay import Affinity, Relay, Side, abort_connections
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import ENDPOINTSLICES, SERVICES
 from batholith.model.service_network import (

@@ -181,12 +181,7 @@ class _ServerCore:
         context = ControllerContext(
             writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
         )
-        self._kubernetes_service = KubernetesServiceController(
-            context,
-            address=config.address,
-            network=config.network,
-            namespaces=bootstrap.SYSTEM_NAMESPACES,
-        )
+        self._kubernetes_service = _kubernetes_service(context, config)
         self._controllers: list[Controller] = [
             CrdController(context),
             NamespaceController(context, ca=config.ca),
@@ -335,6 +330,15 @@ class _ServerCore:
         if not self._store.writable:
             raise disk_full()
         await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
+
+
+def _kubernetes_service(context: ControllerContext, config: Config) -> KubernetesServiceController:
+    return KubernetesServiceController(
+        context,
+        address=config.address,
+        network=config.network,
+        namespaces=bootstrap.SYSTEM_NAMESPACES,
+    )
 
 
 def _node_graph(store: ObjectStore, catalog: Catalog) -> NodeGraph:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from ...machinery.relay import Address
 from ...model.service_network import (
     NODE_PORTS,
     AddressRanges,
     is_in,
     is_permitted_endpoint,
 )
-from ..relay import Address
 from .types import EndpointSlice, Service, ServicePort
 
 LOOPBACK = "127.0.0.1"

@@ -17,10 +17,10 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ...machinery.reconcile.events import Event, Events, Notices
+from ...machinery.relay import Address, Relay, Side, abort_connections
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
-from ..relay import Address, Relay, Side, abort_connections
 from .backends import by_address
 from .types import EndpointSlice, Service
 

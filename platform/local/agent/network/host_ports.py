@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....machinery.clock import Clock
-from ...relay import Address, Relay, Side, abort_connections
+from ....machinery.relay import Address, Relay, Side, abort_connections
 from ..state.core_types import Pod
 
 RETRY_INTERVAL = 10.0

@@ -45,7 +45,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         )  # fmt: skip
         info = PodRuntimeInfo(
             pod_ip=self.volumes.ip,
-            host_ip=self.node.node_ip,
+            host_ip=self.node.host_ip,
             allocatable=self.node.allocatable,
         )
         base = image_environment(image, found.home) | self._service_variables()

@@ -64,7 +64,7 @@ class LaunchSpecBuilder:
         """
         info = PodRuntimeInfo(
             pod_ip=self.volumes.ip,
-            host_ip=self.node.node_ip,
+            host_ip=self.node.host_ip,
             allocatable=self.node.allocatable,
         )
         user = users.user_of(self.pod, container)

@@ -1,6 +1,7 @@
 """Shared dependencies of all pods of a real node: addresses, hosts files, sources, events."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from .records import PodRecord
 
 log = logging.getLogger(__name__)
 
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 _WRITE_DELAY = 0.05
 """Seconds that changes are batched before hosts files are written."""
 
@@ -125,9 +127,14 @@ class HostsFileManager:
 
 
 def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
-    # Not atomic: running containers have this inode mounted.
-    with suppress(FileNotFoundError):
-        file.write_text(hosts.pod_section(peer.pod, peer.ip) + shared)
+    # In place: running containers have this inode mounted. At no time is the file empty.
+    content = (hosts.pod_section(peer.pod, peer.ip) + shared).encode()
+    with (
+        suppress(FileNotFoundError),
+        open(os.open(file, _FLAGS, 0o644), "wb", buffering=0) as opened,
+    ):
+        opened.write(content)
+        opened.truncate()
 
 
 def _published_fields(peer: hosts.Peer) -> tuple[object, ...]:
@@ -177,17 +184,17 @@ class NodeContext:
         return self.steady_time.from_wall(times.parse(record.accepted_at))
 
     @property
-    def node_ip(self) -> str:
-        """The address at which pods reach this node."""
+    def host_ip(self) -> str:
+        """The node's address."""
         return self.network.ranges.node_ip
 
     def ip_of(self, pod: Pod) -> str:
         """Return the pod's address, allocated on the first call."""
         uid = pod.metadata.uid
         if pod.spec.host_network:
-            return self.node_ip
+            return self.host_ip
         if uid not in self.addresses:
-            taken = {self.node_ip, *self.addresses.values()}
+            taken = {self.host_ip, *self.addresses.values()}
             network = self.network.ranges.pod_ips
             self.addresses[uid] = hosts.allocate_address(uid, taken, network)
         return self.addresses[uid]

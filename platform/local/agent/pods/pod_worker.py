@@ -259,7 +259,7 @@ class PodWorker:
             for run in self.pod_dir.runs(name) if name in self.pod.containers else []:
                 self._recover_run(run)
         if self.state.containers:
-            self._apply(Prepared(ip, self._node.node_ip))
+            self._apply(Prepared(ip, self._node.host_ip))
             self._spawn(self._setup.sync_volumes(ip))
 
     def _recover_run(self, run: RunDir) -> None:
@@ -288,7 +288,7 @@ class PodWorker:
             return
         prepared = await self._set_up_pod()
         if prepared is not None:
-            self._events.append(Prepared(prepared.ip, self._node.node_ip))
+            self._events.append(Prepared(prepared.ip, self._node.host_ip))
             self._spawn(self._setup.sync_volumes(prepared.ip))
 
     async def _start(self, name: str) -> None:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
-from ..machinery.clock import Clock
+from .clock import Clock
 
 Address = tuple[str, int]
 """IPv4 address and port."""
