@@ -195,7 +195,7 @@ def apiserver(
             optional_crds=training,
             limits=limits,
             node=node,
-            network=PodNetwork(pod_network),
+            pod_network=PodNetwork(pod_network),
         )
         await serve(settings, ready=ready)
 

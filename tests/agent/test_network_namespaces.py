@@ -70,7 +70,7 @@ def network(tmp_path: Path, supported: None) -> Iterator[NamespaceNetwork]:
 async def cluster(tmp_path: Path, supported: None) -> AsyncIterator[AgentCluster]:
     network = PodNetwork.NAMESPACES
     async with (
-        embedded_server(tmp_path / "server", node=NODE, network=network) as started,
+        embedded_server(tmp_path / "server", node=NODE, pod_network=network) as started,
         started.client() as client,
     ):
         pki = started.pki

@@ -206,7 +206,7 @@ async def test_services_move_to_the_range_of_another_network(tmp_path: Path) -> 
     async with embedded_server(tmp_path) as server:
         await created(server, "a")
         await created(server, "headless", clusterIP="None")
-    async with embedded_server(tmp_path, network=PodNetwork.NAMESPACES) as server:
+    async with embedded_server(tmp_path, pod_network=PodNetwork.NAMESPACES) as server:
 
         async def addresses() -> list[str]:
             return [each["spec"]["clusterIP"] for each in (await server.get(PATH))["items"]]
@@ -227,7 +227,7 @@ async def test_services_move_to_the_range_of_another_network(tmp_path: Path) -> 
 async def test_host_ports_cause_no_warning_where_they_have_an_effect(tmp_path: Path) -> None:
     containers = [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]
     for network, warned in ((PodNetwork.HOST, True), (PodNetwork.NAMESPACES, False)):
-        async with embedded_server(tmp_path / network, network=network) as server:
+        async with embedded_server(tmp_path / network, pod_network=network) as server:
             response = await server.request(
                 "POST", PODS.path("default"), pod("p", containers=containers)
             )

@@ -216,7 +216,7 @@ async def embedded_server(
     collect_garbage: bool = True,
     node_lifecycle: bool = True,
     node: str = "",
-    network: PodNetwork = PodNetwork.HOST,
+    pod_network: PodNetwork = PodNetwork.HOST,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
 
@@ -235,7 +235,7 @@ async def embedded_server(
         collect_garbage=collect_garbage,
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
         node=node,
-        network=network,
+        pod_network=pod_network,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

@@ -129,7 +129,7 @@ class Config:
     node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
     """When nodes count as lost and their pods are deleted; ``None`` disables both."""
 
-    network: PodNetwork = PodNetwork.HOST
+    pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, on which the addresses of Services depend."""
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
@@ -169,7 +169,7 @@ class _ServerCore:
         self._store.write_observers.append(quotas)
         admission = Admission(
             lookup, config.webhooks, self._authorizer, self._dynamic, quotas,
-            network=config.network,
+            network=config.pod_network,
         )  # fmt: skip
         self._writer = Writer(self._store, self._catalog, admission)
         self._deleter = deleter = Deleter(self._writer)
@@ -191,7 +191,7 @@ class _ServerCore:
             DisruptionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
-            ServiceAddressController(context, config.network.ranges.cluster_ips),
+            ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
@@ -336,7 +336,7 @@ def _kubernetes_service(context: ControllerContext, config: Config) -> Kubernete
     return KubernetesServiceController(
         context,
         address=config.address,
-        network=config.network,
+        network=config.pod_network,
         namespaces=bootstrap.SYSTEM_NAMESPACES,
     )
 

@@ -72,7 +72,7 @@ class Settings:
     node: str = ""
     """Name of the node whose agent has the token ``agent``; empty: it simulates nodes."""
 
-    network: PodNetwork = PodNetwork.HOST
+    pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, on which the addresses of Services depend."""
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
@@ -118,7 +118,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """Run the API server for the duration of the block."""
     ensure_private_dir(settings.data_dir)
-    names = (settings.host, *settings.extra_cert_names, *pki.names_in(settings.network))
+    names = (settings.host, *settings.extra_cert_names, *pki.names_in(settings.pod_network))
     certs = pki.ensure(settings.data_dir / "pki", names=names)
     token_set = tokens.ensure(settings.data_dir / "tokens.json")
     listener = settings.listener or socket.create_server(
@@ -165,7 +165,7 @@ def _server_config(
         limits=settings.limits,
         collect_garbage=settings.collect_garbage,
         node_lifecycle=settings.node_lifecycle,
-        network=settings.network,
+        pod_network=settings.pod_network,
         wrap_handler=settings.wrap_handler,
         clock=settings.clock,
     )
