@@ -19,7 +19,7 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.gc_tuning import gc_paused
 from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
-from batholith.local.supervisor.apiserver import RunningServer, Settings, running
+from batholith.local.supervisor.apiserver import Network, RunningServer, Settings, running
 from batholith.local.supervisor.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS
@@ -215,10 +215,11 @@ async def embedded_server(
     collect_garbage: bool = True,
     node_lifecycle: bool = True,
     node: str = "",
+    network: Network | None = None,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
 
-    The user ``agent`` is the kubelet of *node*, if any.
+    The user ``agent`` is the kubelet of *node*, if any. With *network* others may join.
 
     The first start copies what a new cluster has: its certificates, tokens and default objects
     are those of all embedded clusters of this process.
@@ -233,6 +234,7 @@ async def embedded_server(
         collect_garbage=collect_garbage,
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
         node=node,
+        network=network,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

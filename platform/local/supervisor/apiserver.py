@@ -6,15 +6,19 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...httpserver.limits import Limits
-from ...kube.private_files import ensure_private_dir, read_private
+from ...kube.private_files import ensure_private_dir, read_private, write_private
 from ...machinery.clock import Clock, SystemClock
+from ...model import bootstrap_tokens
 from ...model.admission import Webhook
+from ...model.bootstrap_tokens import BootstrapToken
 from ..apiserver import server
 from ..apiserver.app import App
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
@@ -28,6 +32,25 @@ log = logging.getLogger(__name__)
 
 GC_THRESHOLD = 50_000
 """Allocations between two runs of the cyclic garbage collector: our own data have no cycles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How other machines reach the API server, to join as nodes."""
+
+    host: str
+    """IP address of this machine."""
+
+    listener: socket.socket | None
+    """Listening socket at *host*; ``None``: that of the server."""
+
+    token_file: Path | None = None
+    """File with a token to create, which is removed then (:func:`write_first_token`)."""
+
+
+def write_first_token(path: Path, token: BootstrapToken) -> None:
+    """Write a token that the API server creates at its start."""
+    write_private(path, msgspec.json.encode(token.to_secret()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +69,9 @@ class Settings:
 
     local_listener: socket.socket | None = None
     """Listening Unix socket of clients on this machine, without TLS."""
+
+    network: Network | None = None
+    """How other machines reach the server; ``None``: not at all."""
 
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
@@ -114,7 +140,9 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """Run the API server for the duration of the block."""
     ensure_private_dir(settings.data_dir)
-    certs = pki.ensure(settings.data_dir / "pki", names=(settings.host, *settings.extra_cert_names))
+    network = settings.network
+    hosts = (settings.host, *((network.host,) if network else ()), *settings.extra_cert_names)
+    certs = pki.ensure(settings.data_dir / "pki", names=hosts)
     token_set = tokens.ensure(settings.data_dir / "tokens.json")
     listener = settings.listener or socket.create_server(
         (settings.host, settings.port), backlog=2048
@@ -126,6 +154,9 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         access = ClusterAccess(server=url, ca=config.ca, user="admin", token=token_set["admin"])
         _write_kubeconfig(path, access)
         async with server.running(config) as app:
+            if network is not None and network.token_file is not None and app.ready:
+                # Removed, so that a token that is deleted does not come back.
+                network.token_file.unlink(missing_ok=True)
             yield RunningServer(
                 url=url,
                 port=listener.getsockname()[1],
@@ -154,6 +185,7 @@ def _server_config(
             token_set[name]: tokens.user_of(name, node=settings.node) for name in USERS
         },
         service_account_signing_key=read_private(certs.service_account_key),
+        joining=_joining(settings, listener),
         webhooks=settings.webhooks,
         crds=settings.crds,
         optional_crds=settings.optional_crds,
@@ -162,6 +194,26 @@ def _server_config(
         node_lifecycle=settings.node_lifecycle,
         wrap_handler=settings.wrap_handler,
         clock=settings.clock,
+    )
+
+
+def _joining(settings: Settings, listener: socket.socket) -> server.Joining | None:
+    network = settings.network
+    if network is None:
+        return None
+    token = None
+    if network.token_file is not None:
+        with suppress(FileNotFoundError):
+            token = bootstrap_tokens.from_secret(
+                msgspec.json.decode(read_private(network.token_file))
+            )
+    port = (network.listener or listener).getsockname()[1]
+    return server.Joining(
+        listener=network.listener,
+        address=f"{network.host}:{port}",
+        ca=pki.signing_ca(settings.data_dir / "pki"),
+        token=token,
+        volumes_node=settings.node,
     )
 
 

@@ -23,6 +23,7 @@ from ...machinery.x509 import (
     new_key,
     parse_key,
 )
+from ...model.node_identity import API_SERVER_CLIENT
 
 CA_VALIDITY = timedelta(days=3650)
 CERT_VALIDITY = timedelta(days=825)
@@ -77,7 +78,7 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         OSError: a file cannot be read or written.
     """
     ensure_private_dir(directory)
-    ca = _ensure_ca(directory)
+    ca = signing_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
     def leaf(file: str, request: CertificateRequest) -> KeyPairFiles:
@@ -93,7 +94,7 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         return pair
 
     client = CertificateRequest(
-        subject="kube-apiserver", validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
+        subject=API_SERVER_CLIENT, validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
     )
     return Pki(
         ca=directory / "ca.crt",
@@ -108,7 +109,7 @@ def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
     return CertificateRequest(subject=subject, validity=CERT_VALIDITY, hosts=hosts)
 
 
-def _ensure_ca(directory: Path) -> CertKeyPair:
+def signing_ca(directory: Path) -> CertKeyPair:
     """Return the existing CA if it is valid, or a new one."""
     pair = KeyPairFiles(directory / "ca.crt", directory / "ca.key")
     found = _load(pair)

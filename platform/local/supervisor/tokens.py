@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...kube.private_files import read_private, write_private
-from ..apiserver.authorization.node_authorizer import NODES_GROUP, USER_PREFIX
+from ...model.node_identity import NODES_GROUP, USER_PREFIX
 from ..apiserver.http.auth import COMPONENTS_GROUP, User
 
 USERS: Mapping[str, tuple[str, ...]] = {
