@@ -141,11 +141,50 @@ VolumesKubeconfig = Annotated[
 ]
 
 
+NodeNameOption = Annotated[
+    str | None, typer.Option(help="Name of the node.", show_default="the host name")
+]
+NodeAddressOption = Annotated[
+    str,
+    typer.Option(
+        help="IPv4 address of this machine, at which the API server and the pods of other nodes "
+        "reach the node; all its pods have it.",
+        show_default="loopback, and an own address for each pod",
+    ),
+]
+RotateOption = Annotated[
+    bool,
+    typer.Option(
+        "--rotate-certificates",
+        help="Renew the certificates of the node in --pki-dir before they expire, as a machine "
+        "that has joined a cluster.",
+    ),
+]
+NetworkAddress = Annotated[
+    str,
+    typer.Option(
+        help="IPv4 address of this machine at which others may join as nodes.",
+        show_default="none may",
+    ),
+]
+NetworkListenFd = Annotated[
+    int | None,
+    typer.Option(help="File descriptor of an inherited socket that listens on --network-address."),
+]
+BootstrapTokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File with a bootstrap token to create, which is removed then."),
+]
+
+
 def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
     local_listen_fd: LocalListenFd = None,
+    network_address: NetworkAddress = "",
+    network_listen_fd: NetworkListenFd = None,
+    bootstrap_token_file: BootstrapTokenFile = None,
     node: NodeOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
@@ -159,7 +198,7 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission import installed_crds, other_jobs
     from ..admission.webhooks import webhooks
-    from ..local.supervisor.apiserver import Settings, serve
+    from ..local.supervisor.apiserver import Network, Settings, serve
     from ..model import crds
 
     logs.configure(log_format=log_format, level=log_level)
@@ -170,6 +209,14 @@ def apiserver(
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
+
+    network = None
+    if network_address:
+        network = Network(
+            host=network_address,
+            listener=None if network_listen_fd is None else socket.socket(fileno=network_listen_fd),
+            token_file=bootstrap_token_file,
+        )
 
     async def main(ready: asyncio.Event) -> None:
         rules = _admission_rules(
@@ -192,6 +239,7 @@ def apiserver(
             optional_crds=training,
             limits=limits,
             node=node,
+            network=network,
         )
         await serve(settings, ready=ready)
 
@@ -245,6 +293,9 @@ def agent(
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     volumes_kubeconfig: VolumesKubeconfig = None,
+    node_name: NodeNameOption = None,
+    node_address: NodeAddressOption = "",
+    rotate_certificates: RotateOption = False,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -266,6 +317,11 @@ def agent(
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = _with_images(settings, pods, registry or ())
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
+    settings = replace(settings, node_address=node_address)
+    if node_name is not None:
+        settings = replace(settings, node_name=node_name)
+    if rotate_certificates:
+        settings = _joined(settings, pki_dir)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
     claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
@@ -367,6 +423,18 @@ def _run_client(
         run(main)
 
 
+def _joined(settings: "AgentSettings", pki_dir: Path | None) -> "AgentSettings":
+    from ..local.agent.certificates import SERVING_FILE
+    from ..local.agent.settings import ServingFiles
+
+    if pki_dir is None or not settings.node_address:
+        typer.echo("--rotate-certificates requires --pki-dir and --node-address", err=True)
+        raise typer.Exit(2)
+    file = pki_dir / SERVING_FILE
+    serving = ServingFiles(certificate=file, key=file, client_ca=pki_dir / "ca.crt", renewed=True)
+    return replace(settings, serving=serving, joined=True)
+
+
 def _with_images(
     settings: "AgentSettings", pods: str, registries: Iterable[str]
 ) -> "AgentSettings":
@@ -385,7 +453,7 @@ def _prepare_files(settings: "AgentSettings") -> None:
 
     with exit_on_error(OSError):
         create_dirs(settings.data_dir)
-        if settings.serving is not None:
+        if settings.serving is not None and not settings.joined:
             read_credential(settings.serving.key)
 
 

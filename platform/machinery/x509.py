@@ -230,6 +230,11 @@ class Subject:
     organizations: tuple[str, ...]
     expires_at: datetime
 
+    @property
+    def expires_at_unix(self) -> float:
+        """Unix time at which the certificate expires."""
+        return self.expires_at.timestamp()
+
     @classmethod
     def of(cls, der: bytes) -> "Subject":
         """Return the subject of a certificate.

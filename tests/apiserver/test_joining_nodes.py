@@ -14,7 +14,8 @@ from support.joining import REQUESTS, SECRETS, TOKENS, Wanted, answer, kinds
 from support.node_requests import pod
 from support.polling import wait_until_true
 
-from batholith.local.supervisor.apiserver import Network, write_first_token
+from batholith.local.supervisor import tokens
+from batholith.local.supervisor.apiserver import Network
 from batholith.machinery.x509 import new_key
 from batholith.model.bootstrap_tokens import BootstrapToken
 from batholith.model.node_identity import CLIENT_SIGNER, SERVING_SIGNER
@@ -206,7 +207,7 @@ async def test_an_approval_does_not_make_other_certificates_than_those_of_nodes(
 
 async def test_the_first_token_is_created_once(tmp_path: Path) -> None:
     token, file = BootstrapToken.new(expires_at=None), tmp_path / "token"
-    write_first_token(file, token)
+    tokens.write_first(file, token)
     network = Network(host="127.0.0.1", listener=None, token_file=file)
     async with embedded_server(tmp_path / "data", network=network) as server:
         assert await is_accepted(server, token)

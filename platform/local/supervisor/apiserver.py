@@ -6,19 +6,15 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ...httpserver.limits import Limits
-from ...kube.private_files import ensure_private_dir, read_private, write_private
+from ...kube.private_files import ensure_private_dir, read_private
 from ...machinery.clock import Clock, SystemClock
-from ...model import bootstrap_tokens
 from ...model.admission import Webhook
-from ...model.bootstrap_tokens import BootstrapToken
 from ..apiserver import server
 from ..apiserver.app import App
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
@@ -45,12 +41,7 @@ class Network:
     """Listening socket at *host*; ``None``: that of the server."""
 
     token_file: Path | None = None
-    """File with a token to create, which is removed then (:func:`write_first_token`)."""
-
-
-def write_first_token(path: Path, token: BootstrapToken) -> None:
-    """Write a token that the API server creates at its start."""
-    write_private(path, msgspec.json.encode(token.to_secret()))
+    """File with a token to create, which is removed then (:func:`.tokens.write_first`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +194,7 @@ def _joining(settings: Settings, listener: socket.socket) -> server.Joining | No
         return None
     token = None
     if network.token_file is not None:
-        with suppress(FileNotFoundError):
-            token = bootstrap_tokens.from_secret(
-                msgspec.json.decode(read_private(network.token_file))
-            )
+        token = tokens.read_first(network.token_file)
     port = (network.listener or listener).getsockname()[1]
     return server.Joining(
         listener=network.listener,

@@ -22,6 +22,7 @@ from ...machinery.x509 import (
     key_pem,
     new_key,
     parse_key,
+    public_key_hash,
 )
 from ...model.node_identity import API_SERVER_CLIENT
 
@@ -103,6 +104,11 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         client=leaf("apiserver-agent-client", client),
         service_account_key=_ensure_signing_key(directory / "sa.key"),
     )
+
+
+def ca_hash(directory: Path) -> str:
+    """Return the hash of the CA's public key, by which other machines know it."""
+    return public_key_hash(signing_ca(directory).certificate)
 
 
 def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:

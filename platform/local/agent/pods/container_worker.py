@@ -11,7 +11,6 @@ from ..runtime import cgroups, oom, usage
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
 from ..state.core_types import Pod
-from ..state.hosts import HOST_IP
 from ..state.status import SIGKILL_EXIT_CODE, Exited, ProbeFailed, ProbeResult, Started
 from .handlers import HandlerError, HandlerTarget, run_handler
 from .launch_spec import termination_message
@@ -41,7 +40,8 @@ class PodContext:
     def handler_target(self, run: RunDir) -> HandlerTarget:
         """Return the target of the run's hooks and probes."""
         pod = self.pod()
-        ip = HOST_IP if pod.spec.host_network else self.node.allocate_ip(pod.metadata.uid)
+        node = self.node
+        ip = node.host_ip if pod.spec.host_network else node.allocate_ip(pod.metadata.uid)
         container = effective_container(pod.containers[run.container_name], run)
         return HandlerTarget(container=container, run=run, ip=ip, clock=self.node.clock)
 

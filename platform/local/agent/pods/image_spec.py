@@ -10,7 +10,6 @@ from ..runtime import rights, rootfs
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.users import User
-from ..state import hosts
 from ..state.core_types import Container
 from ..state.environment import PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts
@@ -44,7 +43,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             isolation=IsolationLevel.UNSHARE, id_mode=node.id_mode, agent_uid=os.geteuid(),
         )  # fmt: skip
         info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=node.allocatable
+            pod_ip=self.volumes.ip, host_ip=node.host_ip, allocatable=node.allocatable
         )
         base = image_environment(image, found.home) | self._service_variables()
         if container.tty:

@@ -61,7 +61,9 @@ class LaunchSpecBuilder:
             ContainerConfigError: the container's configuration is invalid or unsupported.
         """
         info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=self.node.allocatable
+            pod_ip=self.volumes.ip,
+            host_ip=self.node.host_ip,
+            allocatable=self.node.allocatable,
         )
         user = users.user_of(self.pod, container)
         node, ids = self.node, self.node.allocate_ids(self.pod)

@@ -12,7 +12,7 @@ from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..state.core_types import Pod
-from ..state.hosts import HOST_IP, Peer
+from ..state.hosts import Peer
 from ..state.status import Accepted
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
@@ -83,7 +83,7 @@ class PodSetup:
         if self._volume_manager.mounted is not None:
             return self._volume_manager.mounted
         pod, node = self._pod(), self._node
-        ip = HOST_IP if pod.spec.host_network else node.allocate_ip(pod.metadata.uid)
+        ip = node.host_ip if pod.spec.host_network else node.allocate_ip(pod.metadata.uid)
         try:
             self._write_record(ip, accepted=accepted, ready=ready)
             return await self._volume_manager.ensure_mounted(ip)

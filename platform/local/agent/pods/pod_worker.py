@@ -23,7 +23,7 @@ from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
-from ..state.hosts import HOST_IP, Peer
+from ..state.hosts import Peer
 from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
 from . import recovery, volume_manager
 from .container_worker import PodContext
@@ -259,7 +259,7 @@ class PodWorker:
             for run in self.pod_dir.runs(name) if name in self.pod.containers else []:
                 self._recover_run(run)
         if self.state.containers:
-            self._apply(Prepared(record.ip, HOST_IP))
+            self._apply(Prepared(record.ip, self._node.host_ip))
             self._spawn(self._setup.sync_volumes(record.ip))
 
     def _recover_run(self, run: RunDir) -> None:
@@ -288,7 +288,7 @@ class PodWorker:
             return
         prepared = await self._set_up_pod()
         if prepared is not None:
-            self._events.append(Prepared(prepared.ip, HOST_IP))
+            self._events.append(Prepared(prepared.ip, self._node.host_ip))
             self._spawn(self._setup.sync_volumes(prepared.ip))
 
     async def _start(self, name: str) -> None:

@@ -11,7 +11,6 @@ from ....machinery.clock import Timer
 from ..retry import retry_delay
 from ..state.core_types import Pod
 from ..state.environment import PodRuntimeInfo, ResolvedSources
-from ..state.hosts import HOST_IP
 from ..volumes.volumes import MountedVolume, VolumeError, references_of, set_up_volumes
 from .node_context import NodeContext
 
@@ -114,7 +113,7 @@ class PodVolumeManager:
         async with self._lock:
             pod, node = self._pod(), self._node
             sources = await node.sources.get(pod, force=force)
-            info = PodRuntimeInfo(pod_ip=ip, host_ip=HOST_IP, allocatable=node.allocatable)
+            info = PodRuntimeInfo(pod_ip=ip, host_ip=node.host_ip, allocatable=node.allocatable)
             paths = node.volume_paths(pod, self._pod_dir)
             work = asyncio.to_thread(set_up_volumes, pod, paths=paths, sources=sources, info=info)
             self._writing = asyncio.ensure_future(work)

@@ -339,6 +339,8 @@ class Connection(LimitedConnection):
             request.path = unquote(request.path)
         request.accepts_chunked = parser.get_http_version() == "1.1"
         request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        if request.certificate is not None and time.time() > request.certificate.expires_at_unix:
+            request.keep_alive = False  # a new connection is opened with a renewed certificate
         self._handle_headers(request)
 
     def _handle_headers(self, http_request: HttpRequest) -> None:
