@@ -33,6 +33,7 @@ from batholith.local.supervisor.joining import JoinError, Membership
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import CertKeyPair, Subject
 from batholith.model.bootstrap_tokens import JoinToken
+from batholith.model.node_identity import SIGNERS
 
 
 @dataclass
@@ -218,5 +219,5 @@ def _load(path: Path) -> CertKeyPair:
 
 
 async def _renew(node: NodeCertificates) -> None:
-    for signer in (certificates.CLIENT_SIGNER, certificates.SERVING_SIGNER):
+    for signer in SIGNERS:
         assert await node._renew_if_due(signer)

@@ -1,6 +1,6 @@
 """CertificateSigningRequests: their requester, approval and validation.
 
-There are no signers here, but those of users work: they read approved requests, and write the
+Only those of nodes are signed here, but signers of users work: they read approved requests, and write the
 certificate to the status.
 """
 
