@@ -120,15 +120,30 @@ Controllers = Annotated[
 ]
 
 
+Simulate = Annotated[
+    int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
+]
+SchedulerConf = Annotated[
+    Path | None,
+    typer.Option(help="Configuration of the scheduler; changes take effect at once."),
+]
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS[:PORT]",
+        help="IPv4 address of this machine at which others may join as nodes.",
+        show_default="none may: the cluster is on loopback alone",
+    ),
+]
+
+
 def up(
     context: typer.Context,
     data_dir: DataDirOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the cluster is ready.")
     ] = False,
-    simulate: Annotated[
-        int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
-    ] = 0,
+    simulate: Simulate = 0,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help=f"Port of the Kubernetes API; {ANY_PORT}."),
@@ -143,10 +158,7 @@ def up(
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
-    scheduler_conf: Annotated[
-        Path | None,
-        typer.Option(help="Configuration of the scheduler; changes take effect at once."),
-    ] = None,
+    scheduler_conf: SchedulerConf = None,
     controllers: Controllers = "*",
     mount: MountOption = None,
     pods: PodsOption = "auto",
@@ -155,14 +167,7 @@ def up(
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
     notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS[:PORT]",
-            help="IPv4 address of this machine at which others may join as nodes.",
-            show_default="none may: the cluster is on loopback alone",
-        ),
-    ] = "",
+    listen: Listen = "",
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""

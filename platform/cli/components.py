@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..model.job_size import MAX_PODS
-from . import logs
+from . import logs, node_flags
 from .flag_groups import (
     ClusterFlags,
     EndpointFlags,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ..httpserver.limits import Limits
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
+    from ..local.agent.service import Agent
     from ..local.agent.settings import AgentSettings
     from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
@@ -141,50 +142,13 @@ VolumesKubeconfig = Annotated[
 ]
 
 
-NodeNameOption = Annotated[
-    str | None, typer.Option(help="Name of the node.", show_default="the host name")
-]
-NodeAddressOption = Annotated[
-    str,
-    typer.Option(
-        help="IPv4 address of this machine, at which the API server and the pods of other nodes "
-        "reach the node; all its pods have it.",
-        show_default="loopback, and an own address for each pod",
-    ),
-]
-RotateOption = Annotated[
-    bool,
-    typer.Option(
-        "--rotate-certificates",
-        help="Renew the certificates of the node in --pki-dir before they expire, as a machine "
-        "that has joined a cluster.",
-    ),
-]
-NetworkAddress = Annotated[
-    str,
-    typer.Option(
-        help="IPv4 address of this machine at which others may join as nodes.",
-        show_default="none may",
-    ),
-]
-NetworkListenFd = Annotated[
-    int | None,
-    typer.Option(help="File descriptor of an inherited socket that listens on --network-address."),
-]
-BootstrapTokenFile = Annotated[
-    Path | None,
-    typer.Option(help="File with a bootstrap token to create, which is removed then."),
-]
-
-
 def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
     local_listen_fd: LocalListenFd = None,
-    network_address: NetworkAddress = "",
-    network_listen_fd: NetworkListenFd = None,
-    bootstrap_token_file: BootstrapTokenFile = None,
+    network_listen_fd: node_flags.NetworkListenFd = None,  # noqa: RUF013 - an alias of an optional type
+    bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
     node: NodeOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
@@ -198,7 +162,7 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission import installed_crds, other_jobs
     from ..admission.webhooks import webhooks
-    from ..local.supervisor.apiserver import Network, Settings, serve
+    from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
 
     logs.configure(log_format=log_format, level=log_level)
@@ -209,14 +173,6 @@ def apiserver(
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
-
-    network = None
-    if network_address:
-        network = Network(
-            host=network_address,
-            listener=None if network_listen_fd is None else socket.socket(fileno=network_listen_fd),
-            token_file=bootstrap_token_file,
-        )
 
     async def main(ready: asyncio.Event) -> None:
         rules = _admission_rules(
@@ -239,7 +195,7 @@ def apiserver(
             optional_crds=training,
             limits=limits,
             node=node,
-            network=network,
+            network=node_flags.network(network_listen_fd, bootstrap_token_file),
         )
         await serve(settings, ready=ready)
 
@@ -293,9 +249,9 @@ def agent(
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     volumes_kubeconfig: VolumesKubeconfig = None,
-    node_name: NodeNameOption = None,
-    node_address: NodeAddressOption = "",
-    rotate_certificates: RotateOption = False,
+    node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
+    node_address: node_flags.NodeAddressOption = "",
+    rotate_certificates: node_flags.RotateOption = False,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -317,11 +273,9 @@ def agent(
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = _with_images(settings, pods, registry or ())
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
-    settings = replace(settings, node_address=node_address)
-    if node_name is not None:
-        settings = replace(settings, node_name=node_name)
+    settings = node_flags.with_identity(settings, node_name, node_address)
     if rotate_certificates:
-        settings = _joined(settings, pki_dir)
+        settings = node_flags.joined(settings, pki_dir)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
     claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
@@ -334,21 +288,26 @@ def agent(
         ):
             recorder = EventRecorder(client, component="kubelet")
             node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
-            task = asyncio.current_task()
-
-            def stop() -> None:
-                if ready.is_set() or task is None:
-                    # Not cancelled: pods stop in order, and their final status is written.
-                    node_agent.stop(stop_pods=end_pods)
-                else:
-                    task.cancel()
-
-            # Pods have their own termination grace periods.
-            on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
+            _stop_at_signal(node_agent, ready, end_pods=end_pods)
             await run_components(recorder, node_agent, ready=ready)
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)
+
+
+def _stop_at_signal(node_agent: "Agent", ready: asyncio.Event, *, end_pods: bool) -> None:
+    """Stop the agent, which the current task runs, when a signal arrives."""
+    task = asyncio.current_task()
+
+    def stop() -> None:
+        if ready.is_set() or task is None:
+            # Not cancelled: pods stop in order, and their final status is written.
+            node_agent.stop(stop_pods=end_pods)
+        else:
+            task.cancel()
+
+    # Pods have their own termination grace periods.
+    on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
 
 
 def workloads(
@@ -421,18 +380,6 @@ def _run_client(
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)
-
-
-def _joined(settings: "AgentSettings", pki_dir: Path | None) -> "AgentSettings":
-    from ..local.agent.certificates import SERVING_FILE
-    from ..local.agent.settings import ServingFiles
-
-    if pki_dir is None or not settings.node_address:
-        typer.echo("--rotate-certificates requires --pki-dir and --node-address", err=True)
-        raise typer.Exit(2)
-    file = pki_dir / SERVING_FILE
-    serving = ServingFiles(certificate=file, key=file, client_ca=pki_dir / "ca.crt", renewed=True)
-    return replace(settings, serving=serving, joined=True)
 
 
 def _with_images(

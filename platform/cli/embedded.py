@@ -312,25 +312,22 @@ class EmbeddedCluster:
             kubeconfig.write(path, access)
 
     def _components(self) -> list[ComponentSpec]:
-        data, options = str(self._data.root), self._options
-        api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
+        data, options, rest = str(self._data.root), self._options, self._rest_socket.fileno()
+        listeners = [self._api_socket.fileno()]
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
-        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
-        server += ["--notifications", *allowed]
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(listeners[0]), size]
+        server += [*limits, "--notifications", *allowed]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
-        listeners = [api]
+        server += self._network_arguments(listeners)
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
             server += ["--local-listen-fd", str(self._local_socket.fileno())]
-        if self._network_socket is not None:
-            listeners.append(self._network_socket.fileno())
-            server += self._network_arguments(self._network_socket)
         environment = self._tls_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
         # agent still has to write their final status. They may need Services until they stop.
@@ -375,10 +372,14 @@ class EmbeddedCluster:
             ),
         ]
 
-    def _network_arguments(self, listener: socket.socket) -> list[str]:
-        address = ["--network-address", listener.getsockname()[0]]
+    def _network_arguments(self, descriptors: list[int]) -> list[str]:
+        """Return arguments of the API server, and add the socket that it inherits."""
+        listener = self._network_socket
+        if listener is None:
+            return []
+        descriptors.append(listener.fileno())
         token = ["--bootstrap-token-file", str(self._token_file)]
-        return [*address, "--network-listen-fd", str(listener.fileno()), *token]
+        return ["--network-listen-fd", str(listener.fileno()), *token]
 
     def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
         """Return the service proxy; simulated pods have nothing to connect to."""

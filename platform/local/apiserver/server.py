@@ -182,9 +182,8 @@ class _ServerCore:
 
     def __init__(self, config: Config) -> None:
         self._crds, self._optional_crds = config.crds, config.optional_crds
-        self._clock = config.clock
+        self._clock, self._ca = config.clock, config.ca
         self._joining = joining = config.joining
-        self._ca = config.ca
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
@@ -221,12 +220,7 @@ class _ServerCore:
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
         ]
-        if joining is not None:
-            reserved = joining.address.rpartition(":")[0], config.address.rpartition(":")[0]
-            self._controllers += [
-                BootstrapTokenController(context),
-                CertificateController(context, self._authorizer, joining.ca, reserved=reserved),
-            ]
+        self._controllers += self._join_controllers(context, config)
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
@@ -270,6 +264,17 @@ class _ServerCore:
             ),
             authorizer=self._authorizer,
         )
+
+    def _join_controllers(self, context: ControllerContext, config: Config) -> list[Controller]:
+        """Return what answers machines that join."""
+        joining = config.joining
+        if joining is None:
+            return []
+        reserved = joining.address.rpartition(":")[0], config.address.rpartition(":")[0]
+        return [
+            BootstrapTokenController(context),
+            CertificateController(context, self._authorizer, joining.ca, reserved=reserved),
+        ]
 
     def _node_controllers(
         self, context: ControllerContext, settings: NodeLifecycleSettings

@@ -1,7 +1,7 @@
 """CertificateSigningRequests: their requester, approval and validation.
 
-Only those of nodes are signed here, but signers of users work: they read approved requests, and write the
-certificate to the status.
+Only those of nodes are signed here, but signers of users work: they read approved requests, and
+write the certificate to the status.
 """
 
 import base64
