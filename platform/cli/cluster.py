@@ -20,6 +20,8 @@ from ..local.agent.volumes import host_dirs
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir, DataDirLockedError, NotADataDirError
+from ..local.supervisor.membership import JoinError
+from ..local.supervisor.membership import read as membership_of
 from ..local.supervisor.supervisor import (
     ComponentFailedError,
     DamagedStateError,
@@ -225,7 +227,7 @@ class Supervised(Protocol):
 
     @property
     def notices(self) -> list[str]:
-        """What to tell the user at the start."""
+        """Messages for the user at the start."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -242,7 +244,7 @@ class Supervised(Protocol):
         ...
 
     def usage(self) -> str:
-        """Return what to tell the user once all are ready."""
+        """Return the message for the user once all are ready."""
         ...
 
 
@@ -258,8 +260,6 @@ def run_supervised(
 
     *name* is that of the command.
     """
-    from ..local.supervisor.joining import JoinError
-
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
@@ -518,9 +518,7 @@ def _describe_cluster(data: DataDir, state: UpState) -> dict[str, Any]:
 
 def _addresses(data: DataDir, state: UpState) -> dict[str, str]:
     if not state.ports:  # a node of the cluster of another machine
-        from ..local.supervisor import joining
-
-        membership = joining.read(data)
+        membership = membership_of(data)
         if membership is not None:
             return {"node": membership.node, "kubernetes_url": membership.server}
     return {

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from ..local.agent.settings import node_name
 from ..local.supervisor.datadir import DataDir
 from ..model import bootstrap_tokens
 from ..model.bootstrap_tokens import BootstrapToken, JoinToken
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from ..kube.client.client import Client
     from ..local.agent.volumes.host_dirs import HostDir
     from ..local.supervisor.child_process import Entry
-    from ..local.supervisor.joining import Membership
+    from ..local.supervisor.membership import Membership
     from ..local.supervisor.supervisor import Supervisor
 
 DEFAULT_PORT = 7443
@@ -141,13 +140,14 @@ class JoinedNode:
         """Do nothing: the components have their own connections."""
 
     def _joined(self) -> "Membership":
+        from ..local.agent.settings import node_name
         from ..local.supervisor import joining
-        from ..local.supervisor.joining import JoinError
+        from ..local.supervisor.membership import JoinError, read
 
         data, options = self._data, self._options
         if data.cluster_db.exists():
-            raise JoinError(f"{data.root} has a cluster of its own: choose another --data-dir")
-        known, token = joining.read(data), options.token
+            raise JoinError(f"{data.root} has another cluster: choose another --data-dir")
+        known, token = read(data), options.token
         if known is not None and options.name not in (None, known.node):
             raise JoinError(f"{data.root} belongs to node {known.node}: choose another --data-dir")
         if (
@@ -308,7 +308,7 @@ async def _join_address(client: "Client") -> dict[str, Any]:
 def list_tokens(
     data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
 ) -> None:
-    """List the tokens, without their secret part."""
+    """List the tokens, without their secrets."""
 
     async def work(client: "Client") -> None:
         rows = [("ID", "EXPIRES", "DESCRIPTION")]

@@ -143,7 +143,7 @@ USAGES = {
     "client auth": ExtendedKeyUsageOID.CLIENT_AUTH,
     "server auth": ExtendedKeyUsageOID.SERVER_AUTH,
 }
-"""What a certificate may be used for, in the words of CertificateSigningRequests."""
+"""What a certificate may be used for, as CertificateSigningRequests name it."""
 
 
 def new_request(

@@ -29,7 +29,7 @@ from batholith.local.apiserver.http.auth import certificate_user
 from batholith.local.supervisor import joining, pki
 from batholith.local.supervisor.apiserver import Network
 from batholith.local.supervisor.datadir import DataDir
-from batholith.local.supervisor.joining import JoinError, Membership
+from batholith.local.supervisor.membership import JoinError, Membership
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import CertKeyPair, Subject
 from batholith.model.bootstrap_tokens import JoinToken
@@ -113,15 +113,15 @@ async def test_a_machine_joins_once_and_starts_again_without_a_token(
 async def test_a_join_that_was_killed_continues_with_its_key(
     first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, wait = await first.token(), certificates._answer
+    token, wait = await first.token(), certificates._wait_issued
 
     async def killed(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(certificates, "_answer", killed)
+    monkeypatch.setattr(certificates, "_wait_issued", killed)
     with pytest.raises(KeyboardInterrupt):
         await asyncio.get_running_loop().run_in_executor(None, _join_uncaught, data, token)
-    monkeypatch.setattr(certificates, "_answer", wait)
+    monkeypatch.setattr(certificates, "_wait_issued", wait)
     key = (data.pki / joining.KEY_FILE).read_text()
     await join(data, token)
     assert key in (data.pki / CLIENT_FILE).read_text()

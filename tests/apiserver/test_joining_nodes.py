@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support import joining
 from support.embedded_apiserver import EmbeddedServer, embedded_server
-from support.joining import REQUESTS, SECRETS, TOKENS, Wanted, answer, kinds
+from support.joining import REQUESTS, SECRETS, TOKENS, Wanted, kinds, result_of
 from support.node_requests import pod
 from support.polling import wait_until_true
 
@@ -67,7 +67,7 @@ async def test_a_bootstrap_token_asks_for_certificates_and_may_do_nothing_else(
         wanted = Wanted(node="new", signer=signer, addresses=addresses)
         created = await server.request("POST", REQUESTS, wanted.body(name), token=str(token))
         assert created.status == 201, created.body
-    # Answered after those above, by the same worker.
+    # Handled after those above, by the same worker.
     await joining.join_node(server, "new", new_key(), token=token)
     for name in ("kubelet-serving", "kube-apiserver-client"):
         assert not (await server.get(f"{REQUESTS}/{name}")).get("status")
@@ -145,10 +145,10 @@ async def test_a_node_uses_its_certificate_for_itself_alone(
         async def ask(name: str, wanted: Wanted) -> str:
             created = await client.request("POST", REQUESTS, wanted.body(name))
             assert created.status == 201, created.body
-            status = await answer(server, name)
+            status = await result_of(server, name)
             return "" if "certificate" in status else status["conditions"][-1]["message"]
 
-        # Of another node: no rule approves it. Those below are answered by the same worker, later.
+        # Of another node: no rule approves it. Those below are handled by the same worker, later.
         forged = Wanted(node="a")
         assert (await client.request("POST", REQUESTS, forged.body("forged"))).status == 201
         forged = Wanted(node="a", signer=SERVING_SIGNER, addresses=["192.0.2.2"])
@@ -179,7 +179,7 @@ async def test_a_token_does_not_become_an_existing_node(server: EmbeddedServer) 
             "POST", REQUESTS, Wanted(node=name).body(f"again-{name}"), token=str(token)
         )
         assert created.status == 201
-        assert kinds(await answer(server, f"again-{name}")) == {"Denied"}
+        assert kinds(await result_of(server, f"again-{name}")) == {"Denied"}
 
 
 async def test_an_approval_does_not_make_other_certificates_than_those_of_nodes(
@@ -201,7 +201,7 @@ async def test_an_approval_does_not_make_other_certificates_than_those_of_nodes(
         created["status"] = {"conditions": [approval]}
         approved = await server.request("PUT", f"{REQUESTS}/{name}/approval", created)
         assert approved.status == 200, approved.body
-        assert "Failed" in kinds(await answer(server, name)), name
+        assert "Failed" in kinds(await result_of(server, name)), name
         assert created["spec"]["signerName"] in (CLIENT_SIGNER, SERVING_SIGNER)
 
 

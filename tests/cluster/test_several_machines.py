@@ -97,14 +97,14 @@ async def check_agents_refuse_nodes(cluster: EmbeddedCluster, first: str, other:
     context = ssl.create_default_context(cafile=str(other.pki / "ca.crt"))
     context.load_cert_chain(other.pki / CLIENT_FILE)
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
-    answer = b""
+    received = b""
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        answer = await reader.read()
+        received = await reader.read()
     except ConnectionError:
         pass  # a reset
     writer.transport.abort()
-    assert b"HTTP" not in answer
+    assert b"HTTP" not in received
 
 
 async def kubectl(cluster: EmbeddedCluster, *arguments: str) -> str:
@@ -124,8 +124,8 @@ async def test_a_gang_runs_on_two_machines(tmp_path: Path) -> None:
             text = (first_dir / "up.log").read_text()
             found = re.search(r"batholith join (\S+)", text)
             assert found is not None, text
-            place = ("--data-dir", str(other.root), "--name", "second")
-            joined = await machine.batholith("join", found[1], *place, "--detach")
+            options = ("--data-dir", str(other.root), "--name", "second")
+            joined = await machine.batholith("join", found[1], *options, "--detach")
             assert joined.code == 0, joined.err
             try:
                 await check_second_machine(cluster, machine, other)

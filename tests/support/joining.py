@@ -56,16 +56,16 @@ async def create_token(server: Server, *, ttl: timedelta = timedelta(hours=1)) -
     return token
 
 
-async def answer(server: Server, name: str) -> Json:
+async def result_of(server: Server, name: str) -> Json:
     """The status of a request that is signed, denied or failed."""
     found: Json = {}
 
-    async def is_answered() -> bool:
+    async def is_handled() -> bool:
         found.update((await server.get(f"{REQUESTS}/{name}")).get("status") or {})
         kinds = {each["type"] for each in found.get("conditions", ())}
         return "certificate" in found or bool(kinds & {"Denied", "Failed"})
 
-    await wait_until_true(is_answered)
+    await wait_until_true(is_handled)
     return found
 
 
@@ -110,6 +110,6 @@ async def join_node(
         "POST", REQUESTS, Wanted(node=node, key=key).body(name), token=str(token)
     )
     assert created.status == 201, created.body
-    status = await answer(server, name)
+    status = await result_of(server, name)
     assert "certificate" in status, status
     return base64.b64decode(status["certificate"])

@@ -1,4 +1,4 @@
-"""A network namespace of its own for the processes of a second machine."""
+"""A network namespace for the processes of a second machine."""
 
 import os
 import shutil

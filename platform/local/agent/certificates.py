@@ -46,7 +46,7 @@ _RENEW_AT = 2 / 3
 _CHECK_INTERVAL = 3600.0
 _RETRY_INTERVAL = 60.0
 _POLL_INTERVAL = 0.2
-_ANSWER_TIMEOUT = 60.0
+_APPROVAL_TIMEOUT = 60.0
 _MAX_SKEW = timedelta(seconds=30)
 
 
@@ -97,7 +97,7 @@ async def request_certificate(
         log.info("waiting for an earlier certificate request", extra={"request": name})
     else:
         _report_skew(created)
-    return await _answer(client, name, key)
+    return await _wait_issued(client, name, key)
 
 
 def _report_skew(created: dict[str, Any]) -> None:
@@ -111,8 +111,8 @@ def _report_skew(created: dict[str, Any]) -> None:
         )
 
 
-async def _answer(client: Client, name: str, key: EllipticCurvePrivateKey) -> bytes:
-    deadline = time.monotonic() + _ANSWER_TIMEOUT
+async def _wait_issued(client: Client, name: str, key: EllipticCurvePrivateKey) -> bytes:
+    deadline = time.monotonic() + _APPROVAL_TIMEOUT
     while time.monotonic() < deadline:
         found = await client.get(CSRS, name, view=dict)
         status = found.get("status") or {}
@@ -126,7 +126,7 @@ async def _answer(client: Client, name: str, key: EllipticCurvePrivateKey) -> by
             return certificate
         await asyncio.sleep(_POLL_INTERVAL)
     raise CertificateError(
-        f"nobody has approved the certificate: `kubectl certificate approve {name}` does"
+        f"the certificate is not approved yet: `kubectl certificate approve {name}` approves it"
     )
 
 

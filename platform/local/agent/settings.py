@@ -71,7 +71,7 @@ class AgentSettings:
     node_name: str = field(default_factory=node_name)
     node_address: str = ""
     """IPv4 address of the node and of all its pods, for other nodes; empty: they are on loopback,
-    and each pod has an address of its own."""
+    and each pod has another address."""
 
     joined: bool = False
     """Whether the node belongs to the cluster of another machine: it renews its certificates, and

@@ -266,7 +266,7 @@ class _ServerCore:
         )
 
     def _join_controllers(self, context: ControllerContext, config: Config) -> list[Controller]:
-        """Return what answers machines that join."""
+        """Return the controllers of tokens and certificates, if other machines may join."""
         joining = config.joining
         if joining is None:
             return []

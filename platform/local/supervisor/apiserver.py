@@ -146,7 +146,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         _write_kubeconfig(path, access)
         async with server.running(config) as app:
             if network is not None and network.token_file is not None and app.ready:
-                # Removed, so that a token that is deleted does not come back.
+                # Removed, so that a token that is deleted is not created again.
                 network.token_file.unlink(missing_ok=True)
             yield RunningServer(
                 url=url,

@@ -32,40 +32,13 @@ from ..agent.certificates import (
 )
 from . import kubeconfig
 from .datadir import DataDir
+from .membership import JoinError, Membership
 
 KEY_FILE = "kubelet-client.key"
 """The key of the first certificate, until that is stored: a killed command continues with it."""
 
 KUBECONFIG_FILE = "kubelet.kubeconfig"
-_DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError)
 _CA_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
-
-
-class JoinError(Exception):
-    """The machine cannot join; the text has the reason."""
-
-
-class Membership(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine that has joined keeps in ``node.json``."""
-
-    node: str
-    server: str
-    """``https://address:port`` of the API server."""
-
-
-def read(data: DataDir) -> Membership | None:
-    """Return to which cluster a data directory belongs; ``None`` if it has not joined one.
-
-    Raises:
-        JoinError: the file is malformed.
-        UnsafePathError: other users control it.
-    """
-    try:
-        return msgspec.json.decode(read_private(data.node_json), type=Membership)
-    except FileNotFoundError:
-        return None
-    except _DECODE_ERRORS:
-        raise JoinError(f"{data.node_json} is malformed") from None
 
 
 def local_address(server: str) -> str:
@@ -130,7 +103,7 @@ async def _pinned_ca(anonymous: Credentials, wanted: str) -> bytes:
     if public_key_hash(certificate) != wanted:
         raise CertificateError(
             "the CA of the server is not the one that the token names: it is another server, or "
-            "somebody between both machines; nothing was sent to it"
+            "one that intercepts the connection; nothing was sent to it"
         )
     return bytes(pem)
 

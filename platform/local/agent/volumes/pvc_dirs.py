@@ -33,7 +33,7 @@ class ReferenceLookup(Protocol):
 def claim_volume(uid: str, volume: PersistentVolume, *, has_dirs: bool) -> ClaimVolume:
     """Return the volume of the claim *uid*, which is bound to *volume*.
 
-    *has_dirs* tells whether the directories of claims are on this machine.
+    *has_dirs*: the directories of claims are on this machine.
     """
     spec, name = volume.spec, volume.metadata.name
     if spec.volume_mode == "Block":

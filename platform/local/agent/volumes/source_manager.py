@@ -101,7 +101,7 @@ class SourceManager:
     ) -> None:
         """*volumes* may list claims, which a kubelet may not; default: *client*.
 
-        *has_claims* tells whether the directories of claims are on this machine.
+        *has_claims*: the directories of claims are on this machine.
         """
         self._has_claims = has_claims
         self._client = client

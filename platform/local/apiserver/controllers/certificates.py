@@ -36,12 +36,15 @@ VALIDITY = timedelta(days=90)
 _REGISTRATION = timedelta(minutes=5)
 """In which a machine that has got its certificate registers its node."""
 
-_KEEP_ANSWERED = timedelta(hours=1)
+_KEEP_DECIDED = timedelta(hours=1)
 _KEEP_PENDING = timedelta(hours=24)
 
 
 class CertificateController(Controller):
-    """Answers requests of the signers of nodes; the key is the name of a request."""
+    """Approves or denies requests of the signers of nodes, and signs them.
+
+    The key is the name of a request.
+    """
 
     name = "certificates"
 
@@ -83,10 +86,10 @@ class CertificateController(Controller):
             await self.context.deleter.delete(call, DeleteOptions()).committed()
             return None
         if request["spec"]["signerName"] in SIGNERS and not _is_finished(request):
-            await self._answer(entry, request)
+            await self._handle(entry, request)
         return (due - current_time()).total_seconds()
 
-    async def _answer(self, entry: StoredObject, request: Json) -> None:
+    async def _handle(self, entry: StoredObject, request: Json) -> None:
         wanted = node_certificates.read(request)
         if _has(request, "Approved"):
             if isinstance(wanted, str):
@@ -223,5 +226,5 @@ def _is_finished(request: Json) -> bool:
 
 def _deletion_time(request: Json) -> datetime:
     created = times.parse(request["metadata"]["creationTimestamp"])
-    answered = _has(request, "Approved", "Denied", "Failed")
-    return created + (_KEEP_ANSWERED if answered else _KEEP_PENDING)
+    decided = _has(request, "Approved", "Denied", "Failed")
+    return created + (_KEEP_DECIDED if decided else _KEEP_PENDING)
