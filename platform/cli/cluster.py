@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import TracebackType
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import typer
 
@@ -19,6 +20,8 @@ from ..local.agent.volumes import host_dirs
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir, DataDirLockedError, NotADataDirError
+from ..local.supervisor.membership import JoinError
+from ..local.supervisor.membership import read as membership_of
 from ..local.supervisor.supervisor import (
     ComponentFailedError,
     DamagedStateError,
@@ -27,6 +30,7 @@ from ..local.supervisor.supervisor import (
     kill_orphans,
     read_state,
 )
+from ..model.bootstrap_tokens import parse_address
 from ..model.job_size import MAX_PODS
 from ..model.service_network import PodNetwork
 from . import controller_selection, logs
@@ -40,9 +44,6 @@ from .flag_groups import (
     RegistryOption,
 )
 from .manager import exit_on_error, parse_http_limits
-
-if TYPE_CHECKING:
-    from .embedded import Options
 
 DataDirOption = Annotated[
     Path | None,
@@ -129,6 +130,21 @@ PortOption = Annotated[
 RestPortOption = Annotated[
     int | None, typer.Option(min=0, max=65535, help=f"Port of the REST API; {ANY_PORT}.")
 ]
+Simulate = Annotated[
+    int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
+]
+SchedulerConf = Annotated[
+    Path | None,
+    typer.Option(help="Configuration of the scheduler; changes take effect at once."),
+]
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS[:PORT]",
+        help="IPv4 address of this machine at which others may join as nodes.",
+        show_default="none may: the cluster is on loopback alone",
+    ),
+]
 
 
 def up(
@@ -137,9 +153,7 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the cluster is ready.")
     ] = False,
-    simulate: Annotated[
-        int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
-    ] = 0,
+    simulate: Simulate = 0,
     port: PortOption = None,
     api_port: RestPortOption = None,
     cpus: CpusOption = None,
@@ -148,10 +162,7 @@ def up(
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
-    scheduler_conf: Annotated[
-        Path | None,
-        typer.Option(help="Configuration of the scheduler; changes take effect at once."),
-    ] = None,
+    scheduler_conf: SchedulerConf = None,
     controllers: Controllers = "*",
     mount: MountOption = None,
     pods: PodsOption = "auto",
@@ -161,10 +172,11 @@ def up(
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
     notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
+    listen: Listen = "",
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
-    from .embedded import Options
+    from .embedded import API_PORT, EmbeddedCluster, Options
 
     data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
@@ -180,13 +192,14 @@ def up(
             scheduler_conf=None if scheduler_conf is None else _checked_conf(scheduler_conf),
             controllers=controller_selection.select_embedded(controllers),
             pages=pages,
-            host_dirs=_host_dirs(mount or [], data, simulate=simulate),
+            host_dirs=host_dirs_of(mount or [], data, simulate=simulate),
             notify_allow=_checked_destinations(notify_allow or []),
             pods=pods,
-            registries=_registries(registry, pods=pods, simulate=simulate),
-            pod_network=_checked_network(pod_network, simulate=simulate),
+            registries=registries_of(registry, pods=pods, simulate=simulate),
+            network=parse_address(listen, default_port=API_PORT) if listen else None,
+            pod_network=_checked_network(pod_network, simulate=simulate, listen=listen),
         )
-    _up(context, data, options, detach=detach)
+    run_supervised(context, data, lambda: EmbeddedCluster(data, options), detach=detach, name="up")
 
 
 def _checked_destinations(texts: list[str]) -> tuple[str, ...]:
@@ -213,10 +226,44 @@ def _checked_conf(path: Path) -> Path:
     return path.resolve()
 
 
-def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bool) -> None:
-    """Run a cluster in *data* until a signal stops it, or start one that runs detached."""
-    from .embedded import EmbeddedCluster
+class Supervised(Protocol):
+    """What a data directory runs: a cluster, or a node of another machine's."""
 
+    @property
+    def notices(self) -> list[str]:
+        """Messages for the user at the start."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def start_supervisor(self, entry: Entry) -> Supervisor:
+        """Create the supervisor and fork all components."""
+        ...
+
+    def usage(self) -> str:
+        """Return the message for the user once all are ready."""
+        ...
+
+
+def run_supervised(
+    context: typer.Context,
+    data: DataDir,
+    create: Callable[[], Supervised],
+    *,
+    detach: bool,
+    name: str,
+) -> None:
+    """Run what *create* returns in *data* until a signal stops it, or start it detached.
+
+    *name* is that of the command.
+    """
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
@@ -226,20 +273,20 @@ def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bo
             return
         logs.configure(level="WARNING")
         kill_orphans(data)
-        with EmbeddedCluster(data, options) as embedded:
-            for line in embedded.notices:
+        with create() as supervised:
+            for line in supervised.notices:
                 typer.echo(line)
-            supervisor = embedded.start_supervisor(_entry(context))
-            asyncio.run(_supervise(supervisor, usage=embedded.usage()))
-    except (*DATA_DIR_ERRORS, ComponentFailedError) as error:
-        typer.echo(f"batholith up: {error}", err=True)
+            supervisor = supervised.start_supervisor(_entry(context))
+            asyncio.run(_supervise(supervisor, usage=supervised.usage()))
+    except (*DATA_DIR_ERRORS, ComponentFailedError, JoinError) as error:
+        typer.echo(f"batholith {name}: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
         data.unlock()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[HostDir, ...]:
+def host_dirs_of(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[HostDir, ...]:
     """Return the directories that pods may mount.
 
     Raises:
@@ -254,7 +301,7 @@ def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[
     return (*permitted, *([current] if current else ()))
 
 
-def _checked_network(name: str, *, simulate: int) -> PodNetwork:
+def _checked_network(name: str, *, simulate: int, listen: str) -> PodNetwork:
     """Return the network of pods.
 
     Raises:
@@ -265,6 +312,8 @@ def _checked_network(name: str, *, simulate: int) -> PodNetwork:
         return network
     from ..local.agent.network.namespaces import unsupported_reason
 
+    if listen:
+        raise ValueError("--pod-network=namespaces: with --listen, pods have their node's address")
     if simulate:
         raise ValueError("--pod-network has no effect on simulated pods")
     if reason := unsupported_reason():
@@ -272,7 +321,7 @@ def _checked_network(name: str, *, simulate: int) -> PodNetwork:
     return network
 
 
-def _registries(registries: list[str] | None, *, pods: str, simulate: int) -> tuple[str, ...]:
+def registries_of(registries: list[str] | None, *, pods: str, simulate: int) -> tuple[str, ...]:
     """Return the registries from which images may be pulled.
 
     Raises:
@@ -452,9 +501,12 @@ def status(
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"{found['state']} ({data.root}), version {state.version}")
-    typer.echo(f"  Kubernetes API: {found['kubernetes_url']}")
-    typer.echo(f"  REST API: {found['rest_url']}")
-    typer.echo(f"  kubeconfig: {found['kubeconfig']}")
+    if "node" in found:
+        typer.echo(f"  node {found['node']} of {found['kubernetes_url']}")
+    else:
+        typer.echo(f"  Kubernetes API: {found['kubernetes_url']}")
+        typer.echo(f"  REST API: {found['rest_url']}")
+        typer.echo(f"  kubeconfig: {found['kubeconfig']}")
     typer.echo(f"  {'COMPONENT':<12} {'PID':>8} {'STATE':<9} RESTARTS")
     for row in found["components"]:
         pid = row["pid"] or "-"
@@ -483,8 +535,18 @@ def _describe_cluster(data: DataDir, state: UpState) -> dict[str, Any]:
         "state": "up" if state.ready else "starting",
         "data_dir": str(data.root),
         "version": state.version,
+        **_addresses(data, state),
+        "components": components,
+    }
+
+
+def _addresses(data: DataDir, state: UpState) -> dict[str, str]:
+    if not state.ports:  # a node of the cluster of another machine
+        membership = membership_of(data)
+        if membership is not None:
+            return {"node": membership.node, "kubernetes_url": membership.server}
+    return {
         "kubernetes_url": f"https://{LOOPBACK}:{state.ports['kubernetes']}",
         "rest_url": f"http://{LOOPBACK}:{state.ports['rest']}",
         "kubeconfig": str(data.kubeconfig),
-        "components": components,
     }

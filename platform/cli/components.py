@@ -16,7 +16,7 @@ import typer
 
 from ..model.job_size import MAX_PODS
 from ..model.service_network import PodNetwork
-from . import logs
+from . import logs, node_flags
 from .flag_groups import (
     ClusterFlags,
     EndpointFlags,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ..httpserver.limits import Limits
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
+    from ..local.agent.service import Agent
     from ..local.agent.settings import AgentSettings
     from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
@@ -148,6 +149,8 @@ def apiserver(
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
     local_listen_fd: LocalListenFd = None,
+    network_listen_fd: node_flags.NetworkListenFd = None,  # noqa: RUF013 - an alias of an optional type
+    bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
     node: NodeOption = "",
     pod_network: PodNetworkOption = "host",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
@@ -196,6 +199,7 @@ def apiserver(
             limits=limits,
             node=node,
             pod_network=PodNetwork(pod_network),
+            network=node_flags.network(network_listen_fd, bootstrap_token_file),
         )
         await serve(settings, ready=ready)
 
@@ -254,6 +258,9 @@ def agent(
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     pod_network: PodNetworkOption = "host",
     volumes_kubeconfig: VolumesKubeconfig = None,
+    node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
+    node_address: node_flags.NodeAddressOption = "",
+    rotate_certificates: node_flags.RotateOption = False,
     end_pods: EndPods = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
@@ -274,6 +281,9 @@ def agent(
     settings = _with_images(settings, pods, registry or ())
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     settings = replace(settings, network=PodNetwork(pod_network))
+    settings = node_flags.with_identity(settings, node_name, node_address)
+    if rotate_certificates:
+        settings = node_flags.joined(settings, pki_dir)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
     claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
@@ -286,21 +296,26 @@ def agent(
         ):
             recorder = EventRecorder(client, component="kubelet")
             node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
-            task = asyncio.current_task()
-
-            def stop() -> None:
-                if ready.is_set() or task is None:
-                    # Not cancelled: pods stop in order, and their final status is written.
-                    node_agent.stop(stop_pods=end_pods)
-                else:
-                    task.cancel()
-
-            # Pods have their own termination grace periods.
-            on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
+            _stop_at_signal(node_agent, ready, end_pods=end_pods)
             await run_components(recorder, node_agent, ready=ready)
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)
+
+
+def _stop_at_signal(node_agent: "Agent", ready: asyncio.Event, *, end_pods: bool) -> None:
+    """Stop the agent, which the current task runs, when a signal arrives."""
+    task = asyncio.current_task()
+
+    def stop() -> None:
+        if ready.is_set() or task is None:
+            # Not cancelled: pods stop in order, and their final status is written.
+            node_agent.stop(stop_pods=end_pods)
+        else:
+            task.cancel()
+
+    # Pods have their own termination grace periods.
+    on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
 
 
 def workloads(
@@ -395,7 +410,7 @@ def _prepare_files(settings: "AgentSettings") -> None:
 
     with exit_on_error(OSError):
         create_dirs(settings.data_dir)
-        if settings.serving is not None:
+        if settings.serving is not None and not settings.joined:
             read_credential(settings.serving.key)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,8 @@ from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
 from ..local.supervisor.supervisor import ComponentSpec, Supervisor
+from ..model import bootstrap_tokens
+from ..model.bootstrap_tokens import BootstrapToken, JoinToken
 from ..model.job_size import MAX_PODS
 from ..model.service_network import PodNetwork
 from . import controller_selection
@@ -96,6 +99,8 @@ class Options:
     """As in ``--registry``."""
     pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, as in ``--pod-network``."""
+    network: tuple[str, int] | None = None
+    """Address and port at which other machines may join; ``None``: none may."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -115,7 +120,7 @@ class EmbeddedCluster:
         self._data = data
         self._options = options
         self.notices: list[str] = []
-        self._admin_token = self._sign_in_code = ""
+        self._admin_token = self._sign_in_code = self._join_token = ""
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -124,6 +129,11 @@ class EmbeddedCluster:
             OSError: the requested port is in use, or a file cannot be used.
         """
         options = self._options
+        if self._data.node_json.exists():
+            raise FileExistsError(
+                f"{self._data.root} belongs to a node of another machine's cluster: choose "
+                "another --data-dir, or start the node with `batholith join`"
+            )
         with ExitStack() as opened:
             take_start_space(self._data)
             last = _read_ports(self._data)
@@ -133,12 +143,16 @@ class EmbeddedCluster:
             opened.callback(self._api_socket.close)
             self._rest_socket = self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
             opened.callback(self._rest_socket.close)
+            self._network_socket = self._bind_network()
+            if self._network_socket is not None:
+                opened.callback(self._network_socket.close)
             self._local_socket = listen_locally(self._data.api_socket)
             if self._local_socket is not None:
                 opened.callback(self._local_socket.close)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
+            self._prepare_join()
             if options.pages:
                 self._sign_in_code = prepare_sign_in(self._data.sign_in, self._admin_token)
             if not self._data.notify_key.exists():
@@ -157,8 +171,9 @@ class EmbeddedCluster:
         """Close the sockets."""
         self._api_socket.close()
         self._rest_socket.close()
-        if self._local_socket is not None:
-            self._local_socket.close()
+        for listener in (self._local_socket, self._network_socket):
+            if listener is not None:
+                listener.close()
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
@@ -199,6 +214,7 @@ class EmbeddedCluster:
             [
                 f"Batholith is up ({self._data.root})",
                 "",
+                *self._join_usage(),
                 f"  export KUBECONFIG={shlex.quote(str(config))}",
                 "  kubectl get queues",
                 "  kubectl apply -f job.yaml && kubectl get vcjob,podgroup,pod",
@@ -226,6 +242,44 @@ class EmbeddedCluster:
             "",
         ]
 
+    def _join_usage(self) -> list[str]:
+        if not self._join_token:
+            return []
+        return [
+            "  On another machine, within 24 hours (later: batholith token create):",
+            f"  batholith join {self._join_token}",
+            "",
+        ]
+
+    def _bind_network(self) -> socket.socket | None:
+        """Listen where other machines may join.
+
+        Raises:
+            OSError: the address is not of this machine, or the port is in use.
+        """
+        if self._options.network is None:
+            return None
+        host, port = self._options.network
+        try:
+            return listen(port, host=host)
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+    def _prepare_join(self) -> None:
+        """Write a token that the API server creates; the usage message shows it."""
+        if self._network_socket is None or self._options.network is None:
+            return
+        host, port = self._network_socket.getsockname()
+        expires_at = datetime.now(UTC) + bootstrap_tokens.DEFAULT_TTL
+        token = BootstrapToken.new(expires_at=expires_at, description="batholith up --listen")
+        tokens.write_first(self._token_file, token)
+        ca_hash = pki.ca_hash(self._data.pki)
+        self._join_token = str(JoinToken(token=str(token), ca_hash=ca_hash, host=host, port=port))
+
+    @property
+    def _token_file(self) -> Path:
+        return self._data.pki / "bootstrap-token"
+
     def _bind(self, what: str, requested: int | None, default: int, *, last: int) -> socket.socket:
         """Listen on the *requested* port. If any free port will do, prefer the *last* one."""
         if requested == 0:
@@ -245,7 +299,9 @@ class EmbeddedCluster:
         return bound
 
     def _write_credentials(self) -> None:
-        ca = pki.ensure(self._data.pki, names=pki.names_in(self._options.pod_network)).ca_data
+        network = self._options.network
+        names = (*((network[0],) if network else ()), *pki.names_in(self._options.pod_network))
+        ca = pki.ensure(self._data.pki, names=names).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
         files = {name: self._kubeconfig(name) for name in ACCOUNTS}
@@ -260,19 +316,19 @@ class EmbeddedCluster:
             kubeconfig.write(path, access)
 
     def _components(self) -> list[ComponentSpec]:
-        data, options = str(self._data.root), self._options
-        api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
+        data, options, rest = str(self._data.root), self._options, self._rest_socket.fileno()
+        listeners = [self._api_socket.fileno()]
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []
         allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
-        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
-        server += ["--notifications", *allowed, *self._network_flags]
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(listeners[0]), size]
+        server += [*limits, "--notifications", *allowed, *self._network_flags]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
-        listeners = [api]
+        server += self._network_arguments(listeners)
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
             server += ["--local-listen-fd", str(self._local_socket.fileno())]
@@ -320,6 +376,15 @@ class EmbeddedCluster:
             ),
         ]
 
+    def _network_arguments(self, descriptors: list[int]) -> list[str]:
+        """Return arguments of the API server, and add the socket that it inherits."""
+        listener = self._network_socket
+        if listener is None:
+            return []
+        descriptors.append(listener.fileno())
+        token = ["--bootstrap-token-file", str(self._token_file)]
+        return ["--network-listen-fd", str(listener.fileno()), *token]
+
     def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
@@ -344,6 +409,8 @@ class EmbeddedCluster:
         if options.simulate:
             arguments += ["--simulate", str(options.simulate)]
         else:
+            if options.network is not None:
+                arguments += ["--node-address", options.network[0]]
             arguments += ["--volumes-kubeconfig", str(self._kubeconfig("volumes"))]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]

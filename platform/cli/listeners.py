@@ -37,8 +37,8 @@ def listen_preferring(port: int) -> socket.socket:
     return listen(0)
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on *port* of the loopback address; 0 is any free one.
+def listen(port: int, *, host: str = LOOPBACK) -> socket.socket:
+    """Listen on *port* of the loopback address, or of another one; 0 is any free one.
 
     Raises:
         OSError: the port is in use, or needs privileges.
@@ -47,7 +47,7 @@ def listen(port: int) -> socket.socket:
     try:
         # Allow a port with connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
+        listener.bind((host, port))
         listener.listen(1024)
     except OSError:
         listener.close()

@@ -47,6 +47,7 @@ class BufferingListener(Listener):
         name: str,
         body_limit: int,
         client_cert_required: bool = False,
+        client_name: str = "",
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
         error_content: ErrorContent | None = None,
@@ -58,6 +59,7 @@ class BufferingListener(Listener):
         Args:
             body_limit: maximum size of a request body.
             client_cert_required: whether the TLS handshake requires a client certificate.
+            client_name: common name that the client certificate must have.
             error_content: content of error responses; plain text by default.
             upgrade_handler: handles the requests that ask for another protocol; without it, the
                 backend handles them as if they did not.
@@ -65,9 +67,19 @@ class BufferingListener(Listener):
         super().__init__(name=name, limits=limits, metrics=metrics, time=time)
         self.body_limit = body_limit
         self.client_cert_required = client_cert_required
+        self._client_name = client_name
         self._error_content = error_content
         self.upgrade_handler = upgrade_handler
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
+
+    def accepts(self, transport: asyncio.BaseTransport) -> bool:
+        """See `Listener.accepts`."""
+        if not self._client_name:
+            return True
+        tls = transport.get_extra_info("ssl_object")
+        pairs = tls.getpeercert().get("subject", ()) if tls is not None else ()
+        names = [value for ((key, value), *_) in pairs if key == "commonName"]
+        return names == [self._client_name]
 
     def body_limit_of(
         self, connection: "BufferingConnection", headers: Mapping[bytes, bytes]

@@ -83,6 +83,10 @@ class LimitedConnection(asyncio.Protocol, ABC):
         if self.listener.closed:  # accepted before the listener was closed
             self.abort()
             return
+        if not self.listener.accepts(transport):
+            self.listener.count_rejection("client_certificate")
+            self.abort()
+            return
         self.authenticated = self.listener.client_cert_required
         self.enter_phase(Phase.HEADER)
 
@@ -195,6 +199,10 @@ class Listener(ABC):
     def __len__(self) -> int:
         """Number of open connections."""
         return len(self._open)
+
+    def accepts(self, transport: asyncio.BaseTransport) -> bool:
+        """Return whether a client may connect, whose certificate TLS has verified, if any."""
+        return True
 
     @abstractmethod
     def create_connection(self) -> LimitedConnection:

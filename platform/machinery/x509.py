@@ -1,7 +1,8 @@
 """Certificate authorities and certificates that they issue. Elliptic keys, PEM."""
 
+import hashlib
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -136,6 +137,124 @@ def issue_certificate(
         names = x509.SubjectAlternativeName([_general_name(each) for each in request.hosts])
         builder = builder.add_extension(names, critical=False)
     return CertKeyPair(builder.sign(ca.key, hashes.SHA256()), key)
+
+
+USAGES = {
+    "client auth": ExtendedKeyUsageOID.CLIENT_AUTH,
+    "server auth": ExtendedKeyUsageOID.SERVER_AUTH,
+}
+"""What a certificate may be used for, as CertificateSigningRequests name it."""
+
+
+def new_request(
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    name: str,
+    organizations: Sequence[str],
+    addresses: Sequence[str] = (),
+) -> bytes:
+    """Return a request for a certificate of *key* in PEM; *addresses* are IP addresses."""
+    subject = x509.Name(
+        [
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organizations),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    if addresses:
+        names = x509.SubjectAlternativeName(list(map(_general_name, addresses)))
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def sign_request(
+    ca: CertKeyPair,
+    request: x509.CertificateSigningRequest,
+    *,
+    usages: Collection[str],
+    now: datetime,
+    validity: timedelta,
+) -> bytes:
+    """Return a certificate in PEM with the subject and the alternative names of *request*.
+
+    It is valid for one or both of `USAGES`, and no longer than *ca* itself.
+    """
+    extended = [oid for usage, oid in USAGES.items() if usage in usages]
+    usage = x509.KeyUsage(
+        digital_signature="digital signature" in usages,
+        key_encipherment="key encipherment" in usages,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(request.subject)
+        .issuer_name(ca.certificate.subject)
+        .public_key(request.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(min(now + validity, ca.certificate.not_valid_after_utc))
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(extended), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(signer, critical=False)
+    )
+    for each in request.extensions:
+        if isinstance(each.value, x509.SubjectAlternativeName):
+            builder = builder.add_extension(each.value, critical=False)
+    signed = builder.sign(ca.key, hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def public_key_hash(certificate: x509.Certificate) -> str:
+    """Return the hexadecimal SHA-256 digest of the public key, as kubeadm pins a CA by it."""
+    key = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(key).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whom a certificate identifies, as kube-apiserver reads it."""
+
+    name: str
+    """The last common name; empty if there is none."""
+
+    organizations: tuple[str, ...]
+    expires_at: datetime
+
+    @property
+    def expires_at_unix(self) -> float:
+        """Unix time at which the certificate expires."""
+        return self.expires_at.timestamp()
+
+    @classmethod
+    def of(cls, der: bytes) -> "Subject":
+        """Return the subject of a certificate.
+
+        Raises:
+            ValueError: the certificate is malformed.
+        """
+        certificate = x509.load_der_x509_certificate(der)
+        names = subject_values(certificate.subject, NameOID.COMMON_NAME)
+        return cls(
+            name=names[-1] if names else "",
+            organizations=subject_values(certificate.subject, NameOID.ORGANIZATION_NAME),
+            expires_at=certificate.not_valid_after_utc,
+        )
+
+
+def subject_values(name: x509.Name, attribute: x509.ObjectIdentifier) -> tuple[str, ...]:
+    """Return the values of an attribute; empty strings for those that are no text."""
+    found = name.get_attributes_for_oid(attribute)
+    return tuple(each.value if isinstance(each.value, str) else "" for each in found)
 
 
 def _builder(

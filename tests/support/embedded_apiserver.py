@@ -19,7 +19,7 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.gc_tuning import gc_paused
 from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
-from batholith.local.supervisor.apiserver import RunningServer, Settings, running
+from batholith.local.supervisor.apiserver import Network, RunningServer, Settings, running
 from batholith.local.supervisor.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS
@@ -217,10 +217,11 @@ async def embedded_server(
     node_lifecycle: bool = True,
     node: str = "",
     pod_network: PodNetwork = PodNetwork.HOST,
+    network: Network | None = None,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
 
-    The user ``agent`` is the kubelet of *node*, if any.
+    The user ``agent`` is the kubelet of *node*, if any. With *network* others may join.
 
     The first start copies what a new cluster has: its certificates, tokens and default objects
     are those of all embedded clusters of this process.
@@ -236,6 +237,7 @@ async def embedded_server(
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
         node=node,
         pod_network=pod_network,
+        network=network,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

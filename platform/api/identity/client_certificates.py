@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from ...machinery.x509 import Subject
 from .reviewer import UserInfo
 
 CERTIFICATE = "client_certificate"
@@ -39,19 +37,13 @@ def parse_client_certificate(der: bytes) -> ClientCertificate:
     Raises:
         ValueError: the certificate is malformed.
     """
-    certificate = x509.load_der_x509_certificate(der)
-    names = _subject_values(certificate, NameOID.COMMON_NAME)
-    groups = _subject_values(certificate, NameOID.ORGANIZATION_NAME)
+    subject = Subject.of(der)
+    groups = subject.organizations
     user = UserInfo(
-        username=names[-1] if names else "",
+        username=subject.name,
         groups=(*groups, *(() if _AUTHENTICATED in groups else (_AUTHENTICATED,))),
     )
-    return ClientCertificate(user=user, expires_at=certificate.not_valid_after_utc)
-
-
-def _subject_values(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> list[str]:
-    found = certificate.subject.get_attributes_for_oid(attribute)
-    return [each.value if isinstance(each.value, str) else "" for each in found]
+    return ClientCertificate(user=user, expires_at=subject.expires_at)
 
 
 def accept_client_certificates(context: ssl.SSLContext, ca_file: Path) -> None:

@@ -7,6 +7,7 @@ rejected one.
 import asyncio
 import base64
 import logging
+import os
 import ssl
 import tempfile
 from dataclasses import replace
@@ -206,6 +207,35 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext | None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"certificates for {credentials.server}: {error}") from error
     return context
+
+
+class CertificateFile:
+    """Loads a client certificate again when its file was replaced by a renewed one."""
+
+    def __init__(self, context: ssl.SSLContext, credentials: Credentials) -> None:
+        """*context* has the current one."""
+        self._context = context
+        self._credentials = credentials
+        self._loaded = self._version()
+
+    def reload(self) -> None:
+        """Load the certificate if its file has changed; an invalid one changes nothing."""
+        version = self._version()
+        if version == self._loaded:
+            return
+        self._loaded = version
+        try:
+            _load_client_cert(self._context, self._credentials)
+        except (OSError, ValueError) as error:
+            fields = {"file": self._credentials.cert_file, "error": str(error)}
+            log.warning("cannot load client certificate", extra=fields)
+
+    def _version(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._credentials.cert_file)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
 
 def _verifying_context(credentials: Credentials) -> ssl.SSLContext:

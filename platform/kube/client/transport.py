@@ -31,7 +31,13 @@ from ..http.request_heads import RequestHeadBuilder
 from ..http.route import Origin, Route
 from ..metrics import ClientMetrics
 from ..timing import Timing
-from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
+from .auth import (
+    CertificateFile,
+    CredentialSource,
+    StaticCredentials,
+    resolve_credentials,
+    tls_context,
+)
 from .config import Credentials
 from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
 from .identity import Identity
@@ -144,9 +150,14 @@ class Transport:
         credentials, self._credential_source = await resolve_credentials(
             self.credentials, options.timing
         )
+        tls = None if credentials.unix_socket else tls_context(credentials)
+        reload = None
+        if tls is not None and credentials.cert_file and not credentials.cert_data:
+            reload = CertificateFile(tls, credentials).reload
         route = Route(
             origin=self._origin,
-            tls=None if credentials.unix_socket else tls_context(credentials),
+            tls=tls,
+            before_connect=reload,
             server_name=credentials.tls_server_name,
             proxy=self._proxy,
             unix_socket=credentials.unix_socket,
@@ -156,7 +167,8 @@ class Transport:
         self._deadlines = Deadlines()
         self._pool = self._pool_without_cert = self._new_pool(route)
         if credentials.has_certificate:
-            route = replace(route, tls=tls_context(credentials.without_certificate()))
+            tls = tls_context(credentials.without_certificate())
+            route = replace(route, tls=tls, before_connect=None)
             self._pool_without_cert = self._new_pool(route)
         return self
 

@@ -90,6 +90,8 @@ class ConnectionPool:
 
     async def _open_transport(self, connection: Connection) -> None:
         route = self._route
+        if route.before_connect is not None:
+            route.before_connect()
         if route.unix_socket:
             await self._loop.create_unix_connection(lambda: connection, route.unix_socket)
             return

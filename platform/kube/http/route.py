@@ -1,6 +1,7 @@
 """The address of an API server and the route to it: TLS, server name, proxy."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -65,3 +66,5 @@ class Route:
     """HTTP proxy to connect through; TLS is established with the server, not with the proxy."""
     unix_socket: str = ""
     """Path of a Unix socket to connect to instead of the origin."""
+    before_connect: Callable[[], None] | None = None
+    """Called before each new connection."""

@@ -18,8 +18,9 @@ from ...kube.timing import Timing
 from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
-from ...model.names import NODES, PODS, SERVICES
+from ...model.names import ENDPOINTSLICES, NODES, PODS, SERVICES
 from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
+from .certificates import NodeCertificates, NodeIdentity
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
@@ -48,8 +49,10 @@ from .runtime.runs import (
     isolation_warning,
 )
 from .server import AgentServer, LogUnavailableError
-from .settings import AgentSettings, ShutdownRequest
+from .settings import AgentSettings, ServingFiles, ShutdownRequest
+from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
+from .state.endpoint_types import EndpointSlice
 from .streaming.command_streams import Command, StreamsRejectedError
 from .streaming.port_forward import Connect
 from .volumes.pvc_dirs import PvcDirs
@@ -103,16 +106,36 @@ class RealNode:
         self._services = Informer(
             client, SERVICES, Service, indexes={_NAMESPACE_INDEX: lambda s: (s.metadata.namespace,)}
         )
-        self._hosts_files = HostsFileManager(self._services_of, clock=clock)
+        self._slices = Informer(
+            client,
+            ENDPOINTSLICES,
+            EndpointSlice,
+            indexes={_NAMESPACE_INDEX: lambda found: (found.metadata.namespace,)},
+        )
+        self._hosts_files = HostsFileManager(
+            self._services_of, clock=clock, remote=self._remote_endpoints
+        )
         volumes = volumes or client
-        self._sources = SourceManager(client, clock=clock, volumes=volumes)
+        self._sources = SourceManager(
+            client, clock=clock, volumes=volumes, has_claims=not settings.joined
+        )
         self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
         self._host_ports = HostPorts(clock, self._record_pod_warning)
 
+    @property
+    def _address(self) -> str:
+        """The address of the node."""
+        return self._settings.node_address or self._settings.network.ranges.node_ip
+
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
+
+    def _remote_endpoints(self, namespace: str) -> Iterable[hosts.RemoteEndpoint]:
+        """Yield the pods of other nodes behind the Services of a namespace."""
+        for found in self._slices.by_index(_NAMESPACE_INDEX, namespace):
+            yield from hosts.remote_endpoints(found, self._settings.node_name)
 
     # --- start and shutdown -----------------------------------------------------------------
 
@@ -126,13 +149,15 @@ class RealNode:
             config = await self._set_up(stack)
             node_status = NodeStatusManager(self._client, [config], clock=self._clock)
             await retry_until_done(node_status.register, clock=self._clock)
-            for informer in (self._services, self._pods):
+            for informer in self._caches():
                 self._supervise(f"cache of {informer.name}", informer.run)
                 await informer.wait_synced()
-            self._sources.claims.add_event_handler(self._on_pvc_event)
-            self._supervise("caches of sources", self._sources.run)
+            if not self._settings.joined:
+                self._sources.claims.add_event_handler(self._on_pvc_event)
+                self._supervise("caches of sources", self._sources.run)
             await self._kill_orphans()
             self._services.add_event_handler(self._on_service_event)
+            self._slices.add_event_handler(self._on_slice_event)
             self._pods.add_event_handler(self._on_pod_event)
             self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
@@ -143,6 +168,11 @@ class RealNode:
             await stop.requested.wait()
             if stop.stop_pods:
                 await self._stop_pods()
+
+    def _caches(self) -> "list[Informer[Any]]":
+        """Return the informers to run; EndpointSlices are needed only if there are other nodes."""
+        slices = [self._slices] if self._settings.node_address else []
+        return [self._services, *slices, self._pods]
 
     async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:
         settings = self._settings
@@ -155,6 +185,8 @@ class RealNode:
             self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
         network = await self._start_network(report.isolation)
+        if settings.joined and settings.serving is not None:
+            await self._ensure_certificates(settings.serving)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -163,7 +195,7 @@ class RealNode:
             pods=settings.pods,
             runtime=str(report.isolation),
             labels={RUN_MODE_LABEL: images.label, **settings.labels},
-            address=network.ranges.node_ip,
+            address=self._address,
             log_port=port,
             images=images.node_images,
         )
@@ -197,8 +229,9 @@ class RealNode:
 
         They start again, as their restart policy is, in the network of this agent.
         """
+        own_namespaces = isinstance(context.network, NamespaceNetwork)
         for pod_dir, record in records:
-            if is_in(context.network.ranges.pod_ips, record.ip):
+            if is_in(NAMESPACE_RANGES.pod_ips, record.ip) == own_namespaces:
                 context.addresses[record.uid] = record.ip
             elif record.ip not in _NODE_IPS and pod_dir.is_busy:
                 await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
@@ -268,12 +301,22 @@ class RealNode:
         settings = self._settings
         listening = server.running(
             files,
-            host=settings.network.ranges.node_ip,
             port=settings.listen_port,
+            host=self._address,
             limits=settings.limits,
             metrics=settings.listener_metrics,
         )
         return await stack.enter_async_context(listening)
+
+    async def _ensure_certificates(self, files: ServingFiles) -> None:
+        """Get a serving certificate if there is none, and renew it and the client's in time."""
+        settings = self._settings
+        identity = NodeIdentity(node=settings.node_name, address=settings.node_address)
+        certificates = NodeCertificates(
+            self._client, files.certificate.parent, identity, clock=self._clock
+        )
+        await certificates.ensure_serving()
+        self._supervise("renewal of certificates", certificates.run)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:
@@ -326,6 +369,11 @@ class RealNode:
         service = new or old
         if service is not None:
             self._hosts_files.mark_dirty(service.metadata.namespace)
+
+    def _on_slice_event(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        found = new or old
+        if found is not None:
+            self._hosts_files.mark_dirty(found.metadata.namespace)
 
     def _on_pvc_event(self, old: MetadataOnly | None, new: MetadataOnly | None) -> None:
         if new is None:

@@ -25,7 +25,9 @@ from ...httpserver.sockets import bind
 from ...httpserver.upgrades import UpgradedConnection, UpgradeRequest
 from ...kube.private_files import read_credential
 from ...machinery.clock import Clock
+from ...machinery.file_watcher import FileWatcher
 from ...model import times
+from ...model.node_identity import API_SERVER_CLIENT
 from .runtime import logs
 from .settings import ServingFiles
 from .streaming.command_streams import (
@@ -129,8 +131,8 @@ class AgentServer:
         self,
         files: ServingFiles,
         *,
-        host: str = "127.0.0.1",
         port: int,
+        host: str = "127.0.0.1",
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
     ) -> AsyncIterator[int]:
@@ -145,18 +147,20 @@ class AgentServer:
             name="agent",
             body_limit=_MAX_BODY,
             client_cert_required=True,
+            client_name=API_SERVER_CLIENT,
             limits=limits,
             metrics=metrics,
             upgrade_handler=self._serve_upgrade,
         )
         sockets = await bind(host, port)
+        renewal = asyncio.create_task(_watch_certificate(context, files, self.clock))
         try:
             async with serve_application(
                 self._serve, fronts, sockets, tls=context, drain_timeout=0.5
             ):
                 yield sockets[0].getsockname()[1]
         finally:
-            tasks = list(self._upgraded)
+            tasks = [renewal, *self._upgraded]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -278,6 +282,16 @@ def _rejection(error: StreamsRejectedError) -> bytes:
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() in ("true", "1")
+
+
+async def _watch_certificate(context: ssl.SSLContext, files: ServingFiles, clock: Clock) -> None:
+    """Use a renewed certificate for new connections, until cancelled."""
+    if files.renewed:
+        paths = list(dict.fromkeys((files.certificate, files.key)))
+        watcher = FileWatcher(
+            paths, lambda _: context.load_cert_chain(files.certificate, files.key)
+        )
+        await watcher.watch(clock)
 
 
 def server_context(files: ServingFiles) -> ssl.SSLContext:

@@ -53,6 +53,9 @@ class ServingFiles:
     client_ca: Path
     """CA of the client certificates that the log server accepts."""
 
+    renewed: bool = False
+    """Whether certificate and key are replaced while the server runs."""
+
 
 def node_name() -> str:
     """Return the name of this machine's node."""
@@ -67,6 +70,14 @@ class AgentSettings:
     """Parent of ``pods/``, ``logs/`` and ``volumes/``; hidden from containers in a sandbox."""
 
     node_name: str = field(default_factory=node_name)
+    node_address: str = ""
+    """IPv4 address of the node and of all its pods, for other nodes; empty: they are on loopback,
+    and each pod has another address."""
+
+    joined: bool = False
+    """Whether the node belongs to the cluster of another machine: it renews its certificates, and
+    has no directories of claims."""
+
     cpus: int = field(default_factory=lambda: max(16, os.cpu_count() or 1))
     """Allocatable cores, by default at least 16 so that the examples fit on a laptop."""
 
@@ -104,7 +115,7 @@ class AgentSettings:
     """TLS files of the log server; ``None`` disables it."""
 
     listen_port: int = 0
-    """Port of the log server on loopback; 0 selects a free one."""
+    """Port of the log server; 0 selects a free one."""
 
     limits: Limits = field(default_factory=Limits)
     """Limits of the log server's connections and requests."""

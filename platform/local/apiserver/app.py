@@ -28,7 +28,14 @@ from .errors.status import (
     too_large,
     unauthorized,
 )
-from .http.auth import ANONYMOUS, COMPONENTS_GROUP, MASTERS_GROUP, Authenticator, User
+from .http.auth import (
+    ANONYMOUS,
+    COMPONENTS_GROUP,
+    MASTERS_GROUP,
+    Authenticator,
+    User,
+    certificate_user,
+)
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
 from .http.negotiation import (
     DISCOVERY_VERSIONS,
@@ -100,11 +107,11 @@ class App:
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
-        """Return whether a request, whose body is not received yet, has a known token."""
-        return (
-            self.authenticator.authenticate_header(http_request.headers.get("authorization", ""))
-            is not None
-        )
+        """Return whether a request, whose body is not received yet, has valid credentials."""
+        try:
+            return self._authenticate(http_request) is not ANONYMOUS
+        except StatusError:
+            return False
 
     async def __call__(self, http_request: HttpRequest) -> HttpResponse:
         """Handle one request."""
@@ -127,7 +134,7 @@ class App:
 
     async def _handle(self, http_request: HttpRequest, warnings: list[str]) -> Response:
         path, headers = http_request.path, http_request.headers
-        user = self._authenticate(headers.get("authorization", ""))
+        user = self._authenticate(http_request)
         query = parse_query(http_request.query)
         request_info = parse_path(path)
         impersonating = impersonates(headers)
@@ -169,7 +176,12 @@ class App:
         )
         return self.catalog.document(path, aggregated="", address="") is not None
 
-    def _authenticate(self, authorization: str) -> User:
+    def _authenticate(self, http_request: HttpRequest) -> User:
+        if http_request.certificate is not None:
+            user = certificate_user(http_request.certificate, self.clock.now())
+            if user is not None:
+                return user
+        authorization = http_request.headers.get("authorization", "")
         if not authorization:
             return ANONYMOUS
         user = self.authenticator.authenticate_header(authorization)

@@ -1,9 +1,11 @@
 """Objects that exist from the start: namespaces, priority classes, roles, definitions."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from ...model import names, past_usage, simulation
+from ...model import bootstrap_tokens, names, past_usage, simulation
+from ...model.bootstrap_tokens import BootstrapToken
 from ...model.names import Resource
 from .authorization import bootstrap_policy
 from .discovery.catalog import Catalog
@@ -41,6 +43,17 @@ PRIORITY_CLASSES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinObjects:
+    """What other machines need to join."""
+
+    cluster_info: str
+    """Kubeconfig with the address and the CA of the server, without a user."""
+
+    token: BootstrapToken | None
+    """A token to create."""
+
+
 async def ensure_defaults(
     writer: Writer,
     catalog: Catalog,
@@ -48,10 +61,11 @@ async def ensure_defaults(
     *,
     deleter: Deleter,
     optional_definitions: Iterable[Json] = (),
+    joining: JoinObjects | None = None,
 ) -> None:
     """Create missing default objects, and update *definitions* to the given content.
 
-    Existing *optional_definitions* are not updated.
+    Existing *optional_definitions* are not updated. *joining* is what other machines need.
 
     Raises:
         StatusError: a definition is rejected.
@@ -79,9 +93,30 @@ async def ensure_defaults(
     for resource, name in SCHEDULER_OBJECTS:
         body = {"metadata": {"name": name}}
         writes.append(_create(writer, catalog, resource, body, namespace=PLATFORM_NAMESPACE))
+    if joining is not None:
+        writes += _join_writes(writer, catalog, joining)
     for written in writes:
         if written is not None:
             await written.committed()
+
+
+def _join_writes(
+    writer: Writer, catalog: Catalog, joining: JoinObjects
+) -> Iterator[WriteResult | None]:
+    for resource, obj in bootstrap_policy.join_objects():
+        yield _ensure_policy(writer, catalog, resource, obj)
+    namespace, name = bootstrap_tokens.CLUSTER_INFO_NAMESPACE, bootstrap_tokens.CLUSTER_INFO
+    data = {bootstrap_tokens.KUBECONFIG_KEY: joining.cluster_info}
+    body: Json = {"metadata": {"name": name}, "data": data}
+    created = _create(writer, catalog, names.CONFIGMAPS, body, namespace=namespace)
+    if created is None:
+        path = ObjectPath(namespace=namespace, name=name)
+        call = WriteRequest(kind=catalog.require(names.CONFIGMAPS), object_path=path)
+        created = writer.patch(call, lambda current: {**current, "data": data})
+    yield created
+    if joining.token is not None:
+        secret = joining.token.to_secret()
+        yield _create(writer, catalog, names.SECRETS, secret, namespace=bootstrap_tokens.NAMESPACE)
 
 
 def _dir_storage_class() -> Json:

@@ -5,6 +5,7 @@ by bearer token and the socket in :class:`Config`.
 """
 
 import asyncio
+import base64
 import logging
 import socket
 import ssl
@@ -13,11 +14,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from ...httpserver.limits import Limits
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock, SystemClock
+from ...machinery.x509 import CertKeyPair
 from ...model import names
 from ...model.admission import Webhook
+from ...model.bootstrap_tokens import BootstrapToken
 from ...model.names import Resource
 from ...model.service_network import PodNetwork
 from . import bootstrap
@@ -30,6 +35,8 @@ from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
 from .authorization.node_authorizer import NodeAuthorizer
 from .authorization.node_graph import NodeGraph
 from .controllers.base import Controller, ControllerContext
+from .controllers.bootstrap_tokens import BootstrapTokenController
+from .controllers.certificates import CertificateController
 from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
 from .controllers.event_ttl import EventTtlController
@@ -52,6 +59,7 @@ from .http.auth import Authenticator, User
 from .http.connections import Connections, RequestHandler
 from .http.requests import Json
 from .metrics import ServerMetrics
+from .service_accounts.bootstrap_tokens import BootstrapTokens
 from .service_accounts.tokens import ServiceAccountTokens
 from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
@@ -78,6 +86,26 @@ START_TIMEOUT = 30.0
 
 BOOTSTRAP_RETRY_INTERVAL = 2.0
 """Seconds between attempts to create the default objects on a full disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """How other machines join the cluster as nodes."""
+
+    listener: socket.socket | None
+    """Listening socket that they reach; ``None``: the server's own."""
+
+    address: str
+    """``host:port`` of it."""
+
+    ca: CertKeyPair
+    """The cluster's CA, which signs the certificates of nodes."""
+
+    token: BootstrapToken | None = None
+    """A token to create at start."""
+
+    volumes_node: str = ""
+    """The node that has the directories of claims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +138,9 @@ class Config:
 
     service_account_signing_key: bytes
     """Private key that signs the tokens of service accounts, PEM."""
+
+    joining: Joining | None = None
+    """``None``: other machines cannot join, and clients have no certificates."""
 
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
@@ -156,7 +187,8 @@ class _ServerCore:
 
     def __init__(self, config: Config) -> None:
         self._crds, self._optional_crds = config.crds, config.optional_crds
-        self._clock = config.clock
+        self._clock, self._ca = config.clock, config.ca
+        self._joining = joining = config.joining
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
@@ -187,12 +219,13 @@ class _ServerCore:
             NamespaceController(context, ca=config.ca),
             self._kubernetes_service,
             EventTtlController(context),
-            PersistentVolumeController(context),
+            PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
+        self._controllers += self._join_controllers(context, config)
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
@@ -231,9 +264,22 @@ class _ServerCore:
             proxy=self._http_proxy,
             token_requests=TokenRequests(self._writer, tokens, self._latest),
             computed=ComputedReader(self._store, self._catalog, self._log_proxy),
-            authenticator=Authenticator(config.users_by_token, tokens),
+            authenticator=Authenticator(
+                config.users_by_token, tokens, BootstrapTokens(self._latest, config.clock.now)
+            ),
             authorizer=self._authorizer,
         )
+
+    def _join_controllers(self, context: ControllerContext, config: Config) -> list[Controller]:
+        """Return the controllers of tokens and certificates, if other machines may join."""
+        joining = config.joining
+        if joining is None:
+            return []
+        reserved = joining.address.rpartition(":")[0], config.address.rpartition(":")[0]
+        return [
+            BootstrapTokenController(context),
+            CertificateController(context, self._authorizer, joining.ca, reserved=reserved),
+        ]
 
     def _node_controllers(
         self, context: ControllerContext, settings: NodeLifecycleSettings
@@ -305,9 +351,26 @@ class _ServerCore:
             self._crds,
             deleter=self._deleter,
             optional_definitions=self._optional_crds,
+            joining=self._join_objects(),
         )
         await self._wait_bootstrapped()
         self.app.ready = True
+
+    def _join_objects(self) -> bootstrap.JoinObjects | None:
+        if self._joining is None:
+            return None
+        ca = base64.b64encode(self._ca).decode()
+        cluster = {
+            "server": f"https://{self._joining.address}",
+            "certificate-authority-data": ca,
+        }
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "", "cluster": cluster}],
+        }
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+        return bootstrap.JoinObjects(cluster_info=text, token=self._joining.token)
 
     async def _retry_bootstrap(self) -> None:
         """Retry until the disk has space."""
@@ -335,7 +398,7 @@ class _ServerCore:
 def _kubernetes_service(context: ControllerContext, config: Config) -> KubernetesServiceController:
     return KubernetesServiceController(
         context,
-        address=config.address,
+        address=config.address if config.joining is None else config.joining.address,
         network=config.pod_network,
         namespaces=bootstrap.SYSTEM_NAMESPACES,
     )
@@ -379,8 +442,6 @@ def _proxy_kinds(catalog: Catalog) -> ProxyKinds:
 def _kubelet_client_context(config: Config) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=config.ca.decode())
     context.load_cert_chain(config.kubelet_client_certificate, config.kubelet_client_key)
-    # An agent's address may not be in its certificate; a certificate of the CA is enough.
-    context.check_hostname = False
     return context
 
 
@@ -392,6 +453,9 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
         handler = config.wrap_handler(app)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(config.tls_cert_file, config.tls_private_key_file)
+    if config.joining is not None:
+        context.load_verify_locations(cadata=config.ca.decode())
+        context.verify_mode = ssl.CERT_OPTIONAL
     connections = Connections(
         handler,
         is_authenticated=app.is_authenticated,
@@ -399,6 +463,8 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
         metrics=app.metrics.listeners,
     )
     connections.listen(config.listener, tls=context)
+    if config.joining is not None and config.joining.listener is not None:
+        connections.listen(config.joining.listener, tls=context)
     if config.local_listener is not None:
         connections.listen(config.local_listener)
     try:

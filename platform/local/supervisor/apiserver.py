@@ -32,6 +32,20 @@ GC_THRESHOLD = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How other machines reach the API server, to join as nodes."""
+
+    host: str
+    """IP address of this machine."""
+
+    listener: socket.socket | None
+    """Listening socket at *host*; ``None``: that of the server."""
+
+    token_file: Path | None = None
+    """File with a token to create, which is removed then (:func:`.tokens.write_first`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of an API server on a data directory."""
 
@@ -47,6 +61,9 @@ class Settings:
 
     local_listener: socket.socket | None = None
     """Listening Unix socket of clients on this machine, without TLS."""
+
+    network: Network | None = None
+    """How other machines reach the server; ``None``: not at all."""
 
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
@@ -118,8 +135,14 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """Run the API server for the duration of the block."""
     ensure_private_dir(settings.data_dir)
-    names = (settings.host, *settings.extra_cert_names, *pki.names_in(settings.pod_network))
-    certs = pki.ensure(settings.data_dir / "pki", names=names)
+    network = settings.network
+    hosts = (
+        settings.host,
+        *((network.host,) if network else ()),
+        *settings.extra_cert_names,
+        *pki.names_in(settings.pod_network),
+    )
+    certs = pki.ensure(settings.data_dir / "pki", names=hosts)
     token_set = tokens.ensure(settings.data_dir / "tokens.json")
     listener = settings.listener or socket.create_server(
         (settings.host, settings.port), backlog=2048
@@ -131,6 +154,9 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         access = ClusterAccess(server=url, ca=config.ca, user="admin", token=token_set["admin"])
         _write_kubeconfig(path, access)
         async with server.running(config) as app:
+            if network is not None and network.token_file is not None and app.ready:
+                # Removed, so that a token that is deleted is not created again.
+                network.token_file.unlink(missing_ok=True)
             yield RunningServer(
                 url=url,
                 port=listener.getsockname()[1],
@@ -159,6 +185,7 @@ def _server_config(
             token_set[name]: tokens.user_of(name, node=settings.node) for name in USERS
         },
         service_account_signing_key=read_private(certs.service_account_key),
+        joining=_joining(settings, listener),
         webhooks=settings.webhooks,
         crds=settings.crds,
         optional_crds=settings.optional_crds,
@@ -168,6 +195,23 @@ def _server_config(
         pod_network=settings.pod_network,
         wrap_handler=settings.wrap_handler,
         clock=settings.clock,
+    )
+
+
+def _joining(settings: Settings, listener: socket.socket) -> server.Joining | None:
+    network = settings.network
+    if network is None:
+        return None
+    token = None
+    if network.token_file is not None:
+        token = tokens.read_first(network.token_file)
+    port = (network.listener or listener).getsockname()[1]
+    return server.Joining(
+        listener=network.listener,
+        address=f"{network.host}:{port}",
+        ca=pki.signing_ca(settings.data_dir / "pki"),
+        token=token,
+        volumes_node=settings.node,
     )
 
 

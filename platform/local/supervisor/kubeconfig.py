@@ -26,7 +26,9 @@ class ClusterAccess:
     ca: bytes
     """PEM."""
     user: str
-    token: str
+    token: str = ""
+    certificate: Path | None = None
+    """File with a client certificate and its key, instead of a token."""
     unix_socket: Path | None = None
     """Unix socket at which the server accepts connections without TLS."""
 
@@ -46,9 +48,16 @@ def write(path: Path, access: ClusterAccess) -> None:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": CLUSTER_NAME, "cluster": cluster}],
-        "users": [{"name": user, "user": {"token": access.token}}],
+        "users": [{"name": user, "user": _credentials(access)}],
         "contexts": [{"name": CLUSTER_NAME, "context": context}],
         "current-context": CLUSTER_NAME,
     }
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(path, yaml.dump(document, Dumper=_dumper, sort_keys=False).encode())
+
+
+def _credentials(access: ClusterAccess) -> dict[str, str]:
+    if access.certificate is None:
+        return {"token": access.token}
+    file = str(access.certificate)
+    return {"client-certificate": file, "client-key": file}

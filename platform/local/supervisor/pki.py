@@ -22,7 +22,9 @@ from ...machinery.x509 import (
     key_pem,
     new_key,
     parse_key,
+    public_key_hash,
 )
+from ...model.node_identity import API_SERVER_CLIENT
 from ...model.service_network import PodNetwork
 
 CA_VALIDITY = timedelta(days=3650)
@@ -78,7 +80,7 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         OSError: a file cannot be read or written.
     """
     ensure_private_dir(directory)
-    ca = _ensure_ca(directory)
+    ca = signing_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
     def leaf(file: str, request: CertificateRequest) -> KeyPairFiles:
@@ -94,7 +96,7 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
         return pair
 
     client = CertificateRequest(
-        subject="kube-apiserver", validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
+        subject=API_SERVER_CLIENT, validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
     )
     return Pki(
         ca=directory / "ca.crt",
@@ -112,11 +114,16 @@ def names_in(network: PodNetwork) -> tuple[str, ...]:
     return network.ranges.api_server_ip, network.ranges.node_ip
 
 
+def ca_hash(directory: Path) -> str:
+    """Return the hash of the CA's public key, by which other machines know it."""
+    return public_key_hash(signing_ca(directory).certificate)
+
+
 def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
     return CertificateRequest(subject=subject, validity=CERT_VALIDITY, hosts=hosts)
 
 
-def _ensure_ca(directory: Path) -> CertKeyPair:
+def signing_ca(directory: Path) -> CertKeyPair:
     """Return the existing CA if it is valid, or a new one."""
     pair = KeyPairFiles(directory / "ca.crt", directory / "ca.key")
     found = _load(pair)

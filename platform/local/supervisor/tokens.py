@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...kube.private_files import read_private, write_private
-from ..apiserver.authorization.node_authorizer import NODES_GROUP, USER_PREFIX
+from ...model import bootstrap_tokens
+from ...model.bootstrap_tokens import BootstrapToken
+from ...model.node_identity import NODES_GROUP, USER_PREFIX
 from ..apiserver.http.auth import COMPONENTS_GROUP, User
 
 USERS: Mapping[str, tuple[str, ...]] = {
@@ -59,6 +61,19 @@ def ensure(path: Path) -> Tokens:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(known, indent=2).encode())
     return Tokens({user: known[user] for user in USERS})
+
+
+def write_first(path: Path, token: BootstrapToken) -> None:
+    """Write a bootstrap token that the API server creates at its start."""
+    write_private(path, json.dumps(token.to_secret()).encode())
+
+
+def read_first(path: Path) -> BootstrapToken | None:
+    """Return the token that :func:`write_first` has written; ``None`` if there is none."""
+    try:
+        return bootstrap_tokens.from_secret(json.loads(read_private(path)))
+    except FileNotFoundError:
+        return None
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -39,8 +39,16 @@ _WRITE_DELAY = 0.05
 class HostsFileManager:
     """Keeps the hosts file of every pod current."""
 
-    def __init__(self, services: Callable[[str], Iterable[Service]], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        services: Callable[[str], Iterable[Service]],
+        *,
+        clock: Clock,
+        remote: Callable[[str], Iterable[hosts.RemoteEndpoint]] = lambda _: (),
+    ) -> None:
+        """*services* and *remote* return what is known of a namespace."""
         self._services = services
+        self._remote = remote
         self._clock = clock
         self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
         self._sections: dict[str, str] = {}
@@ -111,7 +119,7 @@ class HostsFileManager:
         changed = False
         for namespace in namespaces:
             peers = (peer for peer, _ in self._namespace_peers(namespace))
-            text = hosts.outside_section(peers, self._services(namespace))
+            text = hosts.outside_section(peers, self._services(namespace), self._remote(namespace))
             changed |= text != self._outside.get(namespace, "")
             if text:
                 self._outside[namespace] = text
@@ -121,7 +129,7 @@ class HostsFileManager:
 
     def _section(self, namespace: str) -> str:
         peers = (peer for peer, _ in self._namespace_peers(namespace))
-        own = hosts.namespace_section(peers, self._services(namespace))
+        own = hosts.namespace_section(peers, self._services(namespace), self._remote(namespace))
         others = (text for each, text in sorted(self._outside.items()) if each != namespace)
         return own + "".join(others)
 
@@ -186,13 +194,16 @@ class NodeContext:
     @property
     def host_ip(self) -> str:
         """The node's address."""
-        return self.network.ranges.node_ip
+        return self.settings.node_address or self.network.ranges.node_ip
 
     def ip_of(self, pod: Pod) -> str:
         """Return the pod's address, allocated on the first call."""
         uid = pod.metadata.uid
         if pod.spec.host_network:
             return self.host_ip
+        if self.settings.node_address:
+            # A running pod keeps the one that it has from a start without other nodes.
+            return self.addresses.setdefault(uid, self.settings.node_address)
         if uid not in self.addresses:
             taken = {self.host_ip, *self.addresses.values()}
             network = self.network.ranges.pod_ips

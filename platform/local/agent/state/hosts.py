@@ -1,7 +1,8 @@
 """Hosts file of a pod: its own names, its peers behind headless services, and services.
 
 Every pod has its own address, so that names resolve to the right pod without a DNS server. On the
-network of the machine it is a loopback address, which needs no privileges.
+network of the machine it is a loopback address, which needs no privileges. If there are other
+nodes, all pods of a node have its address instead.
 """
 
 import hashlib
@@ -9,11 +10,16 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ....model import validation
 from .core_types import Pod, Service
+from .endpoint_types import EndpointSlice
 
 CLUSTER_DOMAIN = "cluster.local"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
+
+_Names = Callable[[str, str], list[str]]
+"""Returns the names by which a Service, or a pod below it, is found."""
 
 # As a kubelet begins the file.
 _HEADER = "# Kubernetes-managed hosts file.\n"
@@ -28,6 +34,35 @@ class Peer:
     pod: Pod
     ip: str
     ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEndpoint:
+    """A pod of another node behind a Service."""
+
+    service: str
+    ip: str
+    hostname: str
+    """Its name below that of the Service; empty if it has none."""
+
+
+def remote_endpoints(found: EndpointSlice, own_node: str) -> Iterator[RemoteEndpoint]:
+    """Yield the ready endpoints of a slice that are pods of other nodes than *own_node*."""
+    for endpoint in found.endpoints or ():
+        if endpoint.node_name in (None, "", own_node) or endpoint.conditions.ready is False:
+            continue
+        name = endpoint.hostname or ""
+        for address in endpoint.addresses:
+            if _is_address(address) and not (name and validation.dns1123_label_error(name)):
+                yield RemoteEndpoint(found.service, address, name)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def allocate_address(uid: str, taken: Collection[str], network: ipaddress.IPv4Network) -> str:
@@ -51,30 +86,46 @@ def pod_section(pod: Pod, ip: str) -> str:
     return "".join(lines)
 
 
-def namespace_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+def namespace_section(
+    peers: Iterable[Peer], services: Iterable[Service], remote: Iterable[RemoteEndpoint] = ()
+) -> str:
     """Return the second section, the same for all pods of a namespace."""
-    return _section(peers, services, _qualified_names)
+    return _section(peers, services, remote=remote, names=_qualified_names)
 
 
-def outside_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+def outside_section(
+    peers: Iterable[Peer], services: Iterable[Service], remote: Iterable[RemoteEndpoint] = ()
+) -> str:
     """Return what the pods of other namespaces know of a namespace: names that contain its name.
 
     Services of a controller, such as those of a job, are not named there: they are for its own
     pods, and there may be as many as jobs.
     """
     public = (each for each in services if each.metadata.controller is None)
-    return _section(peers, public, lambda *name: _qualified_names(*name)[:-1])
+
+    def names(name: str, namespace: str) -> list[str]:
+        return _qualified_names(name, namespace)[:-1]
+
+    return _section(peers, public, remote=remote, names=names)
 
 
 def _section(
     peers: Iterable[Peer],
     services: Iterable[Service],
-    names: Callable[[str, str], list[str]],
+    *,
+    remote: Iterable[RemoteEndpoint],
+    names: _Names,
 ) -> str:
     lines: list[str] = []
+    elsewhere: dict[str, list[RemoteEndpoint]] = {}
+    for endpoint in remote:
+        elsewhere.setdefault(endpoint.service, []).append(endpoint)
     known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
     for service in sorted(services, key=lambda service: service.metadata.name):
         lines += [f"{line}\n" for line in _service_lines(service, known, names)]
+        if service.is_headless:
+            there = elsewhere.get(service.metadata.name, ())
+            lines += [f"{line}\n" for line in _remote_lines(service, there, names)]
     return "".join(dict.fromkeys(lines))
 
 
@@ -90,9 +141,7 @@ def _qualified_names(name: str, namespace: str) -> list[str]:
     return [f"{inner}.svc.{CLUSTER_DOMAIN}", f"{inner}.svc", inner, name]
 
 
-def _service_lines(
-    service: Service, peers: Iterable[Peer], names: Callable[[str, str], list[str]]
-) -> Iterator[str]:
+def _service_lines(service: Service, peers: Iterable[Peer], names: _Names) -> Iterator[str]:
     name, namespace = service.metadata.name, service.metadata.namespace
     if not service.is_headless:
         if service.spec.cluster_ip:
@@ -106,6 +155,18 @@ def _service_lines(
             yield f"{peer.ip}\t{' '.join(below)}"
     for peer in selected:
         yield f"{peer.ip}\t{' '.join(names(name, namespace))}"
+
+
+def _remote_lines(
+    service: Service, endpoints: Iterable[RemoteEndpoint], names: _Names
+) -> Iterator[str]:
+    name, namespace = service.metadata.name, service.metadata.namespace
+    found = sorted(endpoints, key=lambda each: (each.hostname, each.ip))
+    for each in found:
+        if each.hostname:
+            yield f"{each.ip}\t{' '.join(names(f'{each.hostname}.{name}', namespace))}"
+    for each in found:
+        yield f"{each.ip}\t{' '.join(names(name, namespace))}"
 
 
 def _selects(service: Service, peer: Peer) -> bool:

@@ -30,12 +30,18 @@ class ReferenceLookup(Protocol):
         ...
 
 
-def claim_volume(uid: str, volume: PersistentVolume) -> ClaimVolume:
-    """Return the volume of the claim *uid*, which is bound to *volume*."""
+def claim_volume(uid: str, volume: PersistentVolume, *, has_dirs: bool) -> ClaimVolume:
+    """Return the volume of the claim *uid*, which is bound to *volume*.
+
+    *has_dirs*: the directories of claims are on this machine.
+    """
     spec, name = volume.spec, volume.metadata.name
     if spec.volume_mode == "Block":
         return ClaimVolume(error=f'persistentvolume "{name}" is a block device')
     if spec.csi is not None and spec.csi.driver == DIR_PROVISIONER:
+        if not has_dirs:
+            text = f'persistentvolume "{name}" is a directory of the machine of the API server'
+            return ClaimVolume(error=text)
         return ClaimVolume(uid=uid, handle=spec.csi.volume_handle, read_only=spec.csi.read_only)
     source = spec.host_path or spec.local
     if source is None:

@@ -91,8 +91,19 @@ class _PodReferences:
 class SourceManager:
     """Fetches and watches the objects that the pods of a node refer to."""
 
-    def __init__(self, client: Client, *, clock: Clock, volumes: Client | None = None) -> None:
-        """*volumes* may list claims, which a kubelet may not; default: *client*."""
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock,
+        volumes: Client | None = None,
+        has_claims: bool = True,
+    ) -> None:
+        """*volumes* may list claims, which a kubelet may not; default: *client*.
+
+        *has_claims*: the directories of claims are on this machine.
+        """
+        self._has_claims = has_claims
         self._client = client
         self._clock = clock
         self.claims = Informer(volumes or client, PERSISTENTVOLUMECLAIMS, MetadataOnly)
@@ -248,7 +259,7 @@ class SourceManager:
             volume = await self._client.get(PERSISTENTVOLUMES, volume_name, view=PersistentVolume)
         except NotFoundError:
             return ClaimVolume(error=f'persistentvolume "{volume_name}" not found')
-        return claim_volume(found.metadata.uid, volume)
+        return claim_volume(found.metadata.uid, volume, has_dirs=self._has_claims)
 
     async def _fetch(self, key: _Key) -> _Content:
         resource, object_key = key

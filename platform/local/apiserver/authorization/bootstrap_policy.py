@@ -10,7 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ....model import bootstrap_tokens
 from ....model.names import Resource
+from ....model.node_identity import NODES_GROUP
+from ..http.auth import ANONYMOUS
 from ..kinds.groups import RBAC
 from .rules import PolicyRule, missing_rules
 
@@ -90,6 +93,8 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
 patch what kube-controller-manager replaces, and read the pod of a creation without a response."""
 
 _PROXY = "proxy"
+_SLICES = ("endpointslices",)
+_NODE_CERTIFICATES = "system:certificates.k8s.io:certificatesigningrequests"
 _LEASES = "coordination.k8s.io"
 _EMBEDDED_RULES = {
     ("controllers", ""): (
@@ -142,6 +147,33 @@ def objects() -> Iterator[tuple[Resource, Json]]:
         yield from _granted(user, rules)
     binding = _binding(f"batholith:{_PROXY}", "ClusterRole", "system:node-proxier", _user(_PROXY))
     yield RESOURCES[1], binding
+
+
+_JOIN_BINDINGS = {
+    "kubelet-bootstrap": ("system:node-bootstrapper", bootstrap_tokens.GROUP),
+    "node-autoapprove-bootstrap": (f"{_NODE_CERTIFICATES}:nodeclient", bootstrap_tokens.GROUP),
+    "node-autoapprove-certificate-rotation": (f"{_NODE_CERTIFICATES}:selfnodeclient", NODES_GROUP),
+    "node-network": ("batholith:node-network", NODES_GROUP),
+}
+"""Roles of groups by the name of the binding: those that kubeadm binds, and the last one, with
+which a node reads where the pods of Services are."""
+
+
+def join_objects() -> Iterator[tuple[Resource, Json]]:
+    """Yield the roles and bindings with which other machines join as nodes."""
+    cluster_roles, cluster_bindings, roles, bindings = RESOURCES
+    yield (
+        cluster_roles,
+        _role("batholith:node-network", (PolicyRule(_READ, ("discovery.k8s.io",), _SLICES),)),
+    )
+    for name, (role, group) in _JOIN_BINDINGS.items():
+        subject = {"apiGroup": RBAC, "kind": "Group", "name": group}
+        yield cluster_bindings, _binding(f"batholith:{name}", "ClusterRole", role, subject)
+    name, namespace = "batholith:cluster-info", bootstrap_tokens.CLUSTER_INFO_NAMESPACE
+    rule = PolicyRule(_GET, ("",), ("configmaps",), (bootstrap_tokens.CLUSTER_INFO,))
+    yield roles, _role(name, (rule,), namespace=namespace)
+    anonymous = _user(ANONYMOUS.name)
+    yield bindings, _binding(name, "Role", name, anonymous, namespace=namespace)
 
 
 def packaged_role(name: str) -> tuple[PolicyRule, ...]:

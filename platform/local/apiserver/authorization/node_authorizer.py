@@ -6,13 +6,12 @@ of a write, is checked by :mod:`..admission.node_restriction`.
 
 from functools import cache
 
+from ....model.node_identity import NODES_GROUP, USER_PREFIX
 from ..http.auth import User
 from .bootstrap_policy import packaged_role
 from .node_graph import NodeGraph
 from .rules import Attributes, Decision, PolicyRule
 
-USER_PREFIX = "system:node:"
-NODES_GROUP = "system:nodes"
 LEASE_NAMESPACE = "kube-node-lease"
 NOT_NEEDED = "no relationship found between node"
 """Begin of the reason why a node may not read an object, for example because a pod was deleted."""

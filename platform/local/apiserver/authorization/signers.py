@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....model.names import Resource
+from ....model.node_identity import CSRS
 from ..builtin.certificate_requests import names_masters
 from ..errors.status import forbidden
 from ..http.auth import MASTERS_GROUP, User
@@ -10,14 +10,6 @@ from .authorizer import Authorizer
 from .rules import Attributes
 
 Json = dict[str, Any]
-
-CSRS = Resource(
-    "certificates.k8s.io",
-    "v1",
-    "certificatesigningrequests",
-    "CertificateSigningRequest",
-    namespaced=False,
-)
 
 _CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
 """Signer whose certificates authenticate clients of the API server."""

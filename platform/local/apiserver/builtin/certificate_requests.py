@@ -1,7 +1,7 @@
 """CertificateSigningRequests: their requester, approval and validation.
 
-There are no signers here, but those of users work: they read approved requests, and write the
-certificate to the status.
+Only those of nodes are signed here, but signers of users work: they read approved requests, and
+write the certificate to the status.
 """
 
 import base64
@@ -96,7 +96,7 @@ def any_name(name: str) -> str:
 
 def names_masters(request: Json) -> bool:
     """Whether the owner of a certificate would be a member of ``system:masters``."""
-    parsed = _parse_request((request.get("spec") or {}).get("request", ""))
+    parsed = parse_request((request.get("spec") or {}).get("request", ""))
     if isinstance(parsed, str):
         return False  # validation rejects it
     organizations = parsed.subject.get_attributes_for_oid(x509.NameOID.ORGANIZATION_NAME)
@@ -145,7 +145,7 @@ def _validate(request: Json, old: Json | None, permitted: _Permitted) -> list[Fi
 def _spec_errors(request: Json) -> list[FieldError]:
     spec: Mapping[str, Any] = request.get("spec") or {}
     errors = []
-    parsed = _parse_request(spec.get("request", ""))
+    parsed = parse_request(spec.get("request", ""))
     if isinstance(parsed, str):
         errors.append(invalid("spec.request", spec.get("request"), parsed))
     elif not parsed.is_signature_valid:
@@ -189,7 +189,7 @@ def _signer_errors(name: str) -> list[FieldError]:
     return errors
 
 
-def _parse_request(encoded: object) -> x509.CertificateSigningRequest | str:
+def parse_request(encoded: object) -> x509.CertificateSigningRequest | str:
     """Return the request of its field, or what is wrong with it."""
     try:
         data = base64.b64decode(encoded if isinstance(encoded, str) else "")

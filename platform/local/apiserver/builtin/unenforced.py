@@ -41,7 +41,7 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
-        "signed", "it has no signers"
+        "signed", "it signs those of nodes only, with `up --listen`"
     ),
     (FLOW_CONTROL, "FlowSchema"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (FLOW_CONTROL, "PriorityLevelConfiguration"): UnenforcedKind(_ENFORCED, _NO_QUEUES),

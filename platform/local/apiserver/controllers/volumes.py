@@ -36,8 +36,10 @@ class PersistentVolumeController(Controller):
 
     name = "volumes"
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: ControllerContext, node: str = "") -> None:
+        """*node* has the directories of claims; empty: there is only one node."""
         super().__init__(context)
+        self._node = node
         self._claims = context.resource_store(names.PERSISTENTVOLUMECLAIMS)
         self._volumes = context.resource_store(names.PERSISTENTVOLUMES)
         self._classes = context.resource_store(names.STORAGECLASSES)
@@ -120,7 +122,7 @@ class PersistentVolumeController(Controller):
             await self._record_event(claim, decision)
 
     async def _provision(self, claim: Json, provision: Provision) -> None:
-        volume = _dir_volume(claim, provision)
+        volume = _dir_volume(claim, provision, self._node)
         name = volume["metadata"]["name"]
         if self._volumes.latest("", name) is None:
             await self.context.create(names.PERSISTENTVOLUMES, "", volume).committed()
@@ -196,6 +198,10 @@ class PersistentVolumeController(Controller):
         if entry is None or entry.deleting:
             return
         volume = entry.parse()
+        if self._node and _is_dir(volume) and "nodeAffinity" not in volume["spec"]:
+            # It is older than the second node; this change enqueues the volume again.
+            await self._set_node(name)
+            return
         about = volume_binding.claim_ref(volume)
         if not about.get("uid"):
             await self._set_phase(volume, "Available")
@@ -212,7 +218,7 @@ class PersistentVolumeController(Controller):
         policy = spec.get("persistentVolumeReclaimPolicy")
         if policy == "Retain":
             await self._set_phase(volume, "Released")
-        elif policy == "Delete" and (spec.get("csi") or {}).get("driver") == names.DIR_PROVISIONER:
+        elif policy == "Delete" and _is_dir(volume):
             call = internal_request(self._volumes.kind, ("", name))
             await self.context.deleter.delete(call, DeleteOptions()).committed()
         else:
@@ -220,12 +226,23 @@ class PersistentVolumeController(Controller):
             text = f"cannot {str(policy).lower()} a volume of type {source}: do it manually"
             await self._set_phase(volume, "Failed", text)
 
+    async def _set_node(self, name: str) -> None:
+        def on_node(current: Json) -> Json:
+            spec = {"nodeAffinity": _on_node(self._node), **current["spec"]}
+            return {**current, "spec": spec}
+
+        await self.context.update_unchecked(self._volumes.kind, ("", name), on_node).committed()
+
     async def _set_phase(self, volume: Json, phase: str, message: str = "") -> None:
         def with_phase(current: Json) -> Json:
             return _with_phase(current, phase, message)
 
         where = "", volume["metadata"]["name"]
         await self.context.update_unchecked(self._volumes.kind, where, with_phase).committed()
+
+
+def _is_dir(volume: Json) -> bool:
+    return bool((volume["spec"].get("csi") or {}).get("driver") == names.DIR_PROVISIONER)
 
 
 def _claim_key(namespace: str, name: str) -> str:
@@ -251,7 +268,7 @@ def _claim_reference(claim: Json) -> Json:
     }
 
 
-def _dir_volume(claim: Json, provision: Provision) -> Json:
+def _dir_volume(claim: Json, provision: Provision, node: str) -> Json:
     spec, uid = claim["spec"], claim["metadata"]["uid"]
     spec = {
         "accessModes": spec["accessModes"],
@@ -263,8 +280,15 @@ def _dir_volume(claim: Json, provision: Provision) -> Json:
     }
     if chosen := spec.get("storageClassName"):
         spec["storageClassName"] = chosen
+    if node:
+        spec["nodeAffinity"] = _on_node(node)
     annotations = {volume_binding.PROVISIONED_BY: names.DIR_PROVISIONER}
     return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": spec}
+
+
+def _on_node(name: str) -> Json:
+    wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}}
 
 
 def _with_volume(current: Json, claim: Json, volume: Json) -> Json:

@@ -1,10 +1,13 @@
-"""Authentication by bearer token."""
+"""Authentication by client certificate or bearer token."""
 
 import hashlib
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol
+
+from ....machinery.x509 import Subject
 
 IMPERSONATION_PREFIX = "impersonate-"
 """Of the names of headers that name another user."""
@@ -58,8 +61,8 @@ class TokenAuthenticator(Protocol):
 class Authenticator:
     """Maps bearer tokens to users, who are in the group of authenticated users."""
 
-    def __init__(self, tokens: Mapping[str, User], issued: TokenAuthenticator) -> None:
-        """Know *tokens* with their users, and accept what *issued* authenticates."""
+    def __init__(self, tokens: Mapping[str, User], *issued: TokenAuthenticator) -> None:
+        """Know *tokens* with their users, and accept what one of *issued* authenticates."""
         self._issued = issued
         self._header_cache: dict[str, User] = {}
         """Valid headers with known tokens: all further requests of a client have the same."""
@@ -75,7 +78,7 @@ class Authenticator:
         """Return the user of *token* and those of *audiences* that it is for, if it is valid."""
         user = self._known_user(token)
         if user is None:
-            return self._issued.authenticate(token, audiences)
+            return self._authenticate_issued(token, audiences)
         return (user, [AUDIENCE]) if AUDIENCE in audiences else None
 
     def authenticate_header(self, authorization: str) -> User | None:
@@ -92,14 +95,31 @@ class Authenticator:
             if len(self._header_cache) < _CACHE_SIZE:
                 self._header_cache[authorization] = user
             return user
-        found = self._issued.authenticate(token, (AUDIENCE,))
+        found = self._authenticate_issued(token, (AUDIENCE,))
         return found[0] if found else None
+
+    def _authenticate_issued(
+        self, token: str, audiences: Collection[str]
+    ) -> tuple[User, list[str]] | None:
+        found = (each.authenticate(token, audiences) for each in self._issued)
+        return next(filter(None, found), None)
 
     def _known_user(self, token: str) -> User | None:
         known = self._users.get(_digest(token))
         if known is None:
             return None
         return known[1] if hmac.compare_digest(known[0].encode(), token.encode()) else None
+
+
+def certificate_user(subject: Subject, now: datetime) -> User | None:
+    """Return the user of a verified certificate: common name, and organizations as groups.
+
+    ``None`` without a common name, or if it has expired since the handshake.
+    """
+    if not subject.name or now > subject.expires_at:
+        return None
+    groups = dict.fromkeys((*subject.organizations, AUTHENTICATED_GROUP))
+    return User(name=subject.name, groups=tuple(groups))
 
 
 def _digest(token: str) -> bytes:

@@ -7,6 +7,7 @@ has one task, which lives as long as the connection.
 import asyncio
 import logging
 import math
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -22,6 +23,7 @@ from ....httpserver.limits import Limits
 from ....httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ....httpserver.metrics import ListenerMetrics
 from ....httpserver.upgrades import UpgradedConnection
+from ....machinery.x509 import Subject
 from ..errors.status import StatusError, too_large
 from ..media_types import JSON
 from .auth import IMPERSONATION_PREFIX, REPEATED_HEADER
@@ -74,6 +76,9 @@ class HttpRequest(msgspec.Struct):
     keep_alive: bool = True
     accepts_chunked: bool = True
     """Whether the client accepts a chunked response."""
+
+    certificate: Subject | None = None
+    """Of the client's certificate, which the TLS handshake has verified."""
 
 
 Tunnel = Callable[[UpgradedConnection], Awaitable[None]]
@@ -183,11 +188,14 @@ class Connection(LimitedConnection):
         self._streaming = False
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+        self._certificate: Subject | None = None
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve."""
         super().connection_made(transport)
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            self._certificate = _certificate_of(tls)
         if not self.listener.closed:
             self._task = self._loop.create_task(self._serve())
 
@@ -298,7 +306,7 @@ class Connection(LimitedConnection):
 
     def on_message_begin(self) -> None:
         """A request starts."""
-        self._incoming = HttpRequest()
+        self._incoming = HttpRequest(certificate=self._certificate)
         self._url, self._body_chunks, self._body_size = b"", [], 0
         self._in_headers, self._header_size = True, 0
 
@@ -331,6 +339,8 @@ class Connection(LimitedConnection):
             request.path = unquote(request.path)
         request.accepts_chunked = parser.get_http_version() == "1.1"
         request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        if request.certificate is not None and time.time() > request.certificate.expires_at_unix:
+            request.keep_alive = False  # a new connection is opened with a renewed certificate
         self._handle_headers(request)
 
     def _handle_headers(self, http_request: HttpRequest) -> None:
@@ -506,6 +516,15 @@ class Connection(LimitedConnection):
             self._streaming = False
         if http_request.accepts_chunked:
             self.transport.write(b"0\r\n\r\n")
+
+
+def _certificate_of(tls: ssl.SSLObject) -> Subject | None:
+    """Return the subject of the client's certificate, if it has sent one."""
+    der = tls.getpeercert(binary_form=True)
+    try:
+        return None if der is None else Subject.of(der)
+    except ValueError:  # OpenSSL accepts what the parser does not
+        return None
 
 
 def _wake(waiter: "asyncio.Future[None] | None") -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from ....model import names, quantity
 from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
+from ....model.node_identity import CSRS
 from ....model.service_network import PodNetwork
 from ..admission import pod_security
 from ..admission.attributes import AdmissionAttributes
@@ -22,7 +23,7 @@ from ..admission.quotas import Quotas
 from ..admission.runtime_classes import RUNTIME_CLASSES, apply_runtime_class
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
-from ..authorization.signers import CSRS, check_signer, check_subject
+from ..authorization.signers import check_signer, check_subject
 from ..builtin.certificate_requests import set_requester
 from ..builtin.core_objects import (
     SYSTEM_PRIORITY_CLASSES,

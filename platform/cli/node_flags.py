@@ -1,0 +1,71 @@
+"""Flags of the API server and the agent for clusters of several machines."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..local.agent.settings import AgentSettings
+    from ..local.supervisor.apiserver import Network
+
+NodeNameOption = Annotated[
+    str | None, typer.Option(help="Name of the node.", show_default="the host name")
+]
+NodeAddressOption = Annotated[
+    str,
+    typer.Option(
+        help="IPv4 address of this machine, at which the API server and the pods of other nodes "
+        "reach the node; all its pods have it.",
+        show_default="loopback, and an own address for each pod",
+    ),
+]
+RotateOption = Annotated[
+    bool,
+    typer.Option(
+        "--rotate-certificates",
+        help="Renew the certificates of the node in --pki-dir before they expire, as a machine "
+        "that has joined a cluster.",
+    ),
+]
+NetworkListenFd = Annotated[
+    int | None,
+    typer.Option(
+        help="File descriptor of an inherited listening socket at which other machines may "
+        "join as nodes."
+    ),
+]
+BootstrapTokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File with a bootstrap token to create, which is removed then."),
+]
+
+
+def network(fd: int | None, token_file: Path | None) -> "Network | None":
+    """Return how other machines reach the API server; ``None`` if they do not."""
+    from ..local.supervisor.apiserver import Network
+
+    if fd is None:
+        return None
+    listener = socket.socket(fileno=fd)
+    return Network(host=listener.getsockname()[0], listener=listener, token_file=token_file)
+
+
+def with_identity(settings: "AgentSettings", name: str | None, address: str) -> "AgentSettings":
+    """Return *settings* with the name and the address of the node."""
+    return replace(settings, node_name=name or settings.node_name, node_address=address)
+
+
+def joined(settings: "AgentSettings", pki_dir: Path | None) -> "AgentSettings":
+    """Return *settings* of a machine that has joined; exit the command on errors."""
+    from ..local.agent.certificates import SERVING_FILE
+    from ..local.agent.settings import ServingFiles
+
+    if pki_dir is None or not settings.node_address:
+        typer.echo("--rotate-certificates requires --pki-dir and --node-address", err=True)
+        raise typer.Exit(2)
+    file = pki_dir / SERVING_FILE
+    serving = ServingFiles(certificate=file, key=file, client_ca=pki_dir / "ca.crt", renewed=True)
+    return replace(settings, serving=serving, joined=True)

@@ -1,0 +1,26 @@
+"""How a node identifies itself: its user name and group, and the signers of its certificates."""
+
+from .names import Resource
+
+NODES_GROUP = "system:nodes"
+USER_PREFIX = "system:node:"
+
+CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+SERVING_SIGNER = "kubernetes.io/kubelet-serving"
+SIGNERS = (CLIENT_SIGNER, SERVING_SIGNER)
+USAGES = {
+    CLIENT_SIGNER: ("digital signature", "client auth"),
+    SERVING_SIGNER: ("digital signature", "server auth"),
+}
+"""What the certificates of a signer are used for."""
+
+CSRS = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "certificatesigningrequests",
+    "CertificateSigningRequest",
+    namespaced=False,
+)
+
+API_SERVER_CLIENT = "kube-apiserver"
+"""Common name of the certificate with which the API server connects to agents."""

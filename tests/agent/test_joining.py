@@ -1,0 +1,223 @@
+"""``batholith join``: what it accepts, what it stores, and how certificates are renewed."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support import joining as requests
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.polling import wait_until_true
+
+from batholith.cli.nodes import JoinedNode, NodeOptions
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import load_credentials
+from batholith.kube.client.transport import ClientOptions
+from batholith.kube.private_files import write_private
+from batholith.local.agent import certificates
+from batholith.local.agent.certificates import (
+    CLIENT_FILE,
+    SERVING_FILE,
+    NodeCertificates,
+    NodeIdentity,
+)
+from batholith.local.apiserver.http.auth import certificate_user
+from batholith.local.supervisor import joining, pki
+from batholith.local.supervisor.apiserver import Network
+from batholith.local.supervisor.datadir import DataDir
+from batholith.local.supervisor.membership import JoinError, Membership
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.x509 import CertKeyPair, Subject
+from batholith.model.bootstrap_tokens import JoinToken
+from batholith.model.node_identity import SIGNERS
+
+
+@dataclass
+class FirstMachine:
+    """An API server that others may join."""
+
+    server: EmbeddedServer
+    root: Path
+
+    async def token(self, *, ttl: timedelta = timedelta(hours=1)) -> JoinToken:
+        created = await requests.create_token(self.server, ttl=ttl)
+        return JoinToken(
+            token=str(created),
+            ca_hash=pki.ca_hash(self.root / "pki"),
+            host="127.0.0.1",
+            port=self.server.running.port,
+        )
+
+
+@pytest.fixture
+async def first(tmp_path: Path) -> AsyncIterator[FirstMachine]:
+    network = Network(host="127.0.0.1", listener=None)
+    async with embedded_server(tmp_path / "first", network=network) as server:
+        yield FirstMachine(server, tmp_path / "first")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    found = DataDir(tmp_path / "second")
+    found.lock()
+    found.unlock()
+    return found
+
+
+async def join(data: DataDir, token: JoinToken, node: str = "second") -> Membership:
+    """Join as the command does, which has no event loop."""
+    return await asyncio.to_thread(joining.join, data, token, node)
+
+
+async def enter(data: DataDir, token: JoinToken | None, name: str | None = None) -> str:
+    """The node of ``batholith join`` with a token, or of its restart without one."""
+    options = NodeOptions(
+        token=token, name=name, address="192.0.2.7", cpus=None, host_dirs=(), pods="auto",
+        registries=(),
+    )  # fmt: skip
+
+    def start() -> str:
+        with JoinedNode(data, options) as node:
+            return node.usage()
+
+    return await asyncio.to_thread(start)
+
+
+async def test_a_machine_joins_once_and_starts_again_without_a_token(
+    first: FirstMachine, data: DataDir
+) -> None:
+    with pytest.raises(JoinError, match="has not joined a cluster yet: give the TOKEN@ADDRESS"):
+        await enter(data, None)
+    token = await first.token()
+    with pytest.raises(JoinError, match="CA of the server is not the one that the token names"):
+        await join(data, replace(token, ca_hash="0" * 64))
+    with pytest.raises(JoinError, match="it has expired or was deleted"):
+        await join(data, await first.token(ttl=timedelta(seconds=-1)))
+    assert not data.node_json.exists()
+    assert "node second of" in await enter(data, token, "second")
+    assert "node second of" in await enter(data, None)
+    with pytest.raises(JoinError, match="belongs to node second"):
+        await enter(data, None, "third")
+    with pytest.raises(JoinError, match="belongs to https"):
+        await enter(data, replace(token, port=1))
+    for path in (data.node_json, data.pki / CLIENT_FILE, data.pki / joining.KUBECONFIG_FILE):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for path in data.root.rglob("*"):
+        assert not path.is_file() or token.token not in path.read_text(), "it is not stored"
+
+
+async def test_a_join_that_was_killed_continues_with_its_key(
+    first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, wait = await first.token(), certificates._wait_issued
+
+    async def killed(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(certificates, "_wait_issued", killed)
+    with pytest.raises(KeyboardInterrupt):
+        await asyncio.get_running_loop().run_in_executor(None, _join_uncaught, data, token)
+    monkeypatch.setattr(certificates, "_wait_issued", wait)
+    key = (data.pki / joining.KEY_FILE).read_text()
+    await join(data, token)
+    assert key in (data.pki / CLIENT_FILE).read_text()
+    assert not (data.pki / joining.KEY_FILE).exists()
+
+
+async def test_a_name_that_a_node_has_is_refused_until_the_node_is_deleted(
+    first: FirstMachine, data: DataDir
+) -> None:
+    await first.server.create("/api/v1/nodes", {"metadata": {"name": "second"}})
+    token = await first.token()
+    with pytest.raises(JoinError, match="node second exists: choose another name, or delete it"):
+        await join(data, token)
+    await first.server.request("DELETE", "/api/v1/nodes/second")
+    await join(data, token)
+
+
+async def test_a_node_renews_its_certificates_and_its_client_uses_them(
+    first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    membership = await join(data, await first.token())
+    await first.server.create("/api/v1/nodes", {"metadata": {"name": "second"}})
+    credentials = load_credentials(str(joining.write_kubeconfig(data, membership)))
+    identity = NodeIdentity(node="second", address="192.0.2.7")
+    async with Client(credentials, user_agent="tests") as client:
+        node = NodeCertificates(client, data.pki, identity, clock=SystemClock())
+        await node.ensure_serving()
+        old = {name: _load(data.pki / name) for name in (CLIENT_FILE, SERVING_FILE)}
+        for pair in old.values():
+            lifetime = pair.certificate.not_valid_after_utc - datetime.now(UTC)
+            assert timedelta(days=89) < lifetime < timedelta(days=91)
+            assert not certificates.is_due(pair, now=datetime.now(UTC) + timedelta(days=59))
+            assert certificates.is_due(pair, now=datetime.now(UTC) + timedelta(days=61))
+        await _renew(node)
+        assert _serials(data) == [pair.certificate.serial_number for pair in old.values()]
+        monkeypatch.setattr(certificates, "is_due", lambda *_, **__: True)
+        await _renew(node)
+        assert not set(_serials(data)) & {each.certificate.serial_number for each in old.values()}
+    assert stat.S_IMODE((data.pki / CLIENT_FILE).stat().st_mode) == 0o600
+
+
+async def test_a_client_opens_connections_with_a_renewed_certificate(
+    first: FirstMachine, data: DataDir, tmp_path: Path
+) -> None:
+    membership = await join(data, await first.token())
+    other = DataDir(tmp_path / "other")
+    other.lock()
+    other.unlock()
+    await join(other, await first.token(), "other")
+    credentials = load_credentials(str(joining.write_kubeconfig(data, membership)))
+    options = ClientOptions(keepalive=0.0)
+    async with Client(credentials, user_agent="tests", options=options) as client:
+        assert await _user(client) == "system:node:second"
+        os.replace(other.pki / CLIENT_FILE, data.pki / CLIENT_FILE)
+
+        async def is_used() -> bool:  # once the idle connection is closed
+            return await _user(client) == "system:node:other"
+
+        await wait_until_true(is_used)
+        write_private(data.pki / CLIENT_FILE, b"malformed")
+        assert await _user(client) == "system:node:other", "an invalid file changes nothing"
+
+
+def test_an_expired_certificate_identifies_nobody() -> None:
+    now = datetime.now(UTC)
+    subject = Subject(name="ada", organizations=("a",), expires_at=now)
+    found = certificate_user(subject, now)
+    assert found is not None
+    assert (found.name, found.groups) == ("ada", ("a", "system:authenticated"))
+    assert certificate_user(subject, now + timedelta(seconds=1)) is None
+    assert certificate_user(replace(subject, name=""), now) is None
+
+
+async def _user(client: Client) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    review = await client.post(path, body, view=dict)
+    return str(review["status"]["userInfo"]["username"])
+
+
+def _serials(data: DataDir) -> list[int]:
+    return [
+        _load(data.pki / name).certificate.serial_number for name in (CLIENT_FILE, SERVING_FILE)
+    ]
+
+
+def _join_uncaught(data: DataDir, token: JoinToken) -> None:
+    joining.join(data, token, "second")
+
+
+def _load(path: Path) -> CertKeyPair:
+    found = certificates.load(path)
+    assert found is not None
+    return found
+
+
+async def _renew(node: NodeCertificates) -> None:
+    for signer in SIGNERS:
+        assert await node._renew_if_due(signer)
