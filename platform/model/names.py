@@ -78,6 +78,12 @@ RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
+NATIVE_PODGROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
+"""PodGroups of Kubernetes 1.36 itself."""
+NATIVE_PODGROUPS_BETA = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
+"""The same of Kubernetes 1.37."""
+WORKLOADS = Resource("scheduling.k8s.io", "v1alpha2", "workloads", "Workload")
+WORKLOADS_BETA = Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload")
 CRDS = Resource(
     "apiextensions.k8s.io",
     "v1",

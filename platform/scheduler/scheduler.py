@@ -33,6 +33,7 @@ from ..model import names
 from ..model.hypernode import HyperNode
 from ..model.meta import HasMeta
 from ..model.names import Resource
+from ..model.native_podgroup import SCHEDULED_CONDITIONS, NativePodGroup
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
 from . import conf
@@ -53,6 +54,7 @@ from .state.cache.events import (
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
+    NativePodGroupEvent,
     NodeEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
@@ -219,6 +221,9 @@ class Scheduler:
         self._pod_informer = Informer(client, names.PODS, Pod)
         self._node_informer = Informer(client, names.NODES, Node)
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
+        self._native_informers = {
+            each: Informer(client, each, NativePodGroup) for each in SCHEDULED_CONDITIONS
+        }
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._binder = self._new_binder(client, recorder)
@@ -276,6 +281,7 @@ class Scheduler:
                 nodes=self._node_informer.get,
                 pods=self._pod_informer.get,
                 podgroups=self._podgroup_informer.get,
+                native_podgroups=lambda kind, key: self._native_informers[kind].get(key),
             ),
             count_stale=self._metrics.count_stale_placements,
             reserved=self._cycle_runner.reserved,
@@ -311,6 +317,7 @@ class Scheduler:
             self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
             self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
             self._source(self._podgroup_informer, PodGroupEvent),
+            *self._native_sources(),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -430,8 +437,19 @@ class Scheduler:
         event: Callable[[T | None, T | None], CacheEvent],
     ) -> OptionalSource[T]:
         """Return the source of a kind without which the scheduler works, too."""
-        informer = self._informer(resource, view)
+        return self._optional(self._informer(resource, view), event)
+
+    def _optional(
+        self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
+    ) -> OptionalSource[T]:
         return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
+
+    def _native_sources(self) -> list[OptionalSource[NativePodGroup]]:
+        """Return the sources of Kubernetes' own PodGroups, of which a server has one or none."""
+        return [
+            self._optional(informer, partial(NativePodGroupEvent, resource))
+            for resource, informer in self._native_informers.items()
+        ]
 
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
@@ -481,7 +499,7 @@ class Scheduler:
                     self._status_updater.forget_pod(pod.metadata.uid)
                     self._binder.forget_backoff(pod.metadata.uid)
                     self._pod_versions.forget(pod.metadata.uid)
-            case PodGroupEvent():
+            case PodGroupEvent() | NativePodGroupEvent():
                 self._change_rate.observe()
             case QueueEvent(former, Queue() as queue):
                 self._status_updater.observe_queue(queue)
