@@ -212,7 +212,7 @@ def test_a_gang_that_was_scheduled_once_is_so_after_a_restart() -> None:
     put(world, native("g", 2, condition=scheduled))
     world.upsert(grouped("p0", "g", node_name="a", phase="Running"))
     report = world.report("native:g")
-    assert [each.type for each in report.status.conditions if each.status == "True"][0] == SCHEDULED
+    assert [each.type for each in report.status.conditions if each.status == "True"] == [SCHEDULED]
     assert world.decision(now=1000.0).evictions == ()
 
 

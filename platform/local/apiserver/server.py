@@ -38,6 +38,7 @@ from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
+from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
@@ -183,6 +184,7 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context),
             DisruptionController(context),
+            PodGroupProtectionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
         ]
