@@ -21,6 +21,12 @@ _ALL: tuple[_Mode, ...] = ("PodGroup", {"all": {}})
 _SINGLE: tuple[_Mode, ...] = ("", "Pod", {"single": {}}, {})
 
 
+class PodSchedulingGroup(ApiStruct, frozen=True):
+    """``spec.schedulingGroup`` of a pod: the PodGroup that it belongs to."""
+
+    pod_group_name: str = ""
+
+
 class GangPolicy(ApiStruct, frozen=True):
     """At least so many pods start together."""
 

@@ -1,5 +1,7 @@
 """PodGroups of Kubernetes itself: their pods are gangs like any others."""
 
+from typing import Any
+
 import pytest
 from support.native_podgroups import grouped, native, put
 from support.preemption import EvictingWorld, conf
@@ -155,7 +157,7 @@ def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
     ],
 )
 def test_what_is_not_implemented_holds_the_group_and_is_named(
-    fields: dict[str, object], message: str
+    fields: dict[str, Any], message: str
 ) -> None:
     world = SchedulerWorld()
     world.upsert(node("a"))
@@ -216,7 +218,7 @@ def test_a_gang_that_was_scheduled_once_is_so_after_a_restart() -> None:
     assert world.decision(now=1000.0).evictions == ()
 
 
-def evicting(mode: object, **fields: object) -> EvictingWorld:
+def evicting(mode: object, **fields: Any) -> EvictingWorld:
     """Two pods run as a gang on two full nodes, and a gang of high priority needs one node."""
     world = EvictingWorld(conf(gang=False))
     world.upsert(node("a", cpu=1), node("b", cpu=1))

@@ -7,9 +7,14 @@ from support.scheduler import SchedulerWorld, pod
 
 from batholith.model.meta import Condition, ObjectMeta
 from batholith.model.names import NATIVE_PODGROUPS, Resource
-from batholith.model.native_podgroup import NativePodGroup, NativePodGroupSpec, NativePodGroupStatus
+from batholith.model.native_podgroup import (
+    NativePodGroup,
+    NativePodGroupSpec,
+    NativePodGroupStatus,
+    PodSchedulingGroup,
+)
 from batholith.scheduler.state.cache.events import NativePodGroupEvent
-from batholith.scheduler.state.core_types import Pod, PodSchedulingGroup
+from batholith.scheduler.state.core_types import Pod
 
 
 def native(
