@@ -78,6 +78,12 @@ RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
+NATIVE_PODGROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
+"""PodGroups of Kubernetes 1.36 itself."""
+NATIVE_PODGROUPS_BETA = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
+"""The same of Kubernetes 1.37."""
+WORKLOADS = Resource("scheduling.k8s.io", "v1alpha2", "workloads", "Workload")
+WORKLOADS_BETA = Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload")
 CRDS = Resource(
     "apiextensions.k8s.io",
     "v1",
@@ -197,6 +203,8 @@ OPERATION = "batholith.io/operation"
 MEMBERS = "batholith.io/members"
 """Annotation of a PodGroup: its members before they exist, as JSON; written by the job controller
 when it creates the PodGroup."""
+PODGROUP_SPEC = "batholith.io/podgroup-spec"
+"""Annotation of a PodGroup of Kubernetes itself: the spec that one of Volcano would have."""
 PLAN = "batholith.io/plan"
 """Annotation of a PodGroup: the nodes of its members, as JSON; written by the scheduler."""
 PLACE_AT_CREATION = "batholith.io/place-at-creation"

@@ -3,6 +3,7 @@
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
+from ..model.native_podgroup import PodSchedulingGroup
 from ..model.pod import FINISHED, PodPhaseStatus
 from ..model.pod_resources import PodResources
 
@@ -12,6 +13,7 @@ class PodSpec(PodResources, frozen=True):
 
     scheduler_name: str = ""
     priority_class_name: str = ""
+    scheduling_group: PodSchedulingGroup | None = None
 
 
 class Pod(ApiStruct, frozen=True):

@@ -190,7 +190,7 @@ class CycleRunner:
         )
         if gang.phase != phase:
             self._cache.changes.mark_stale(gang)
-        if gang.topology is None:
+        if gang.topology is None or gang.topology.label:
             return report
         columns = self._cache.node_matrix.columns
         return report._replace(domain=lowest_domain(gang, self._cache.domains.table(), columns))

@@ -27,7 +27,7 @@ from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock, Timer
 from ..machinery.delay_heap import DelayHeap
 from ..machinery.event_recorder import Recorder, object_reference
-from ..machinery.lifecycle import run_controller
+from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..model import names
 from ..model.hypernode import HyperNode
@@ -43,6 +43,7 @@ from .framework.decision import Decision
 from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT
 from .metrics import ReloadMetrics, SchedulerMetrics
+from .native_informers import NativeInformers
 from .node_metrics import NodeMetricsReader
 from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
@@ -53,6 +54,7 @@ from .state.cache.events import (
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
+    NativePodGroupEvent,
     NodeEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
@@ -213,12 +215,11 @@ class Scheduler:
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
         self._reloader = self._conf_reloader()
-        self._delayed_rechecks = DelayHeap(
-            self._clock, lambda key: self._enqueue_event(Recheck(key))
-        )
+        self._delayed_rechecks = DelayHeap(self._clock, lambda k: self._enqueue_event(Recheck(k)))
         self._pod_informer = Informer(client, names.PODS, Pod)
         self._node_informer = Informer(client, names.NODES, Node)
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
+        self._native_informers = NativeInformers(client, self._enqueue_event)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._binder = self._new_binder(client, recorder)
@@ -276,6 +277,7 @@ class Scheduler:
                 nodes=self._node_informer.get,
                 pods=self._pod_informer.get,
                 podgroups=self._podgroup_informer.get,
+                native_podgroups=self._native_informers.get,
             ),
             count_stale=self._metrics.count_stale_placements,
             reserved=self._cycle_runner.reserved,
@@ -294,7 +296,7 @@ class Scheduler:
         *ready* is set once all informers are synced.
         """
         self._loop = asyncio.get_running_loop()
-        sources = (
+        sources: tuple[Source, ...] = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
             self._optional_source(names.STORAGECLASSES, StorageClass, StorageClassEvent),
@@ -311,6 +313,7 @@ class Scheduler:
             self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
             self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
             self._source(self._podgroup_informer, PodGroupEvent),
+            *self._native_informers.sources,
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -481,7 +484,7 @@ class Scheduler:
                     self._status_updater.forget_pod(pod.metadata.uid)
                     self._binder.forget_backoff(pod.metadata.uid)
                     self._pod_versions.forget(pod.metadata.uid)
-            case PodGroupEvent():
+            case PodGroupEvent() | NativePodGroupEvent():
                 self._change_rate.observe()
             case QueueEvent(former, Queue() as queue):
                 self._status_updater.observe_queue(queue)

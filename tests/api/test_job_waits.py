@@ -190,18 +190,27 @@ def test_every_state_has_a_reason(
 
 
 def described_pod(
-    name: str = "p", *, node: str = "", phase: str = "Pending", why: str = "", message: str = ""
+    name: str = "p",
+    *,
+    node: str = "",
+    phase: str = "Pending",
+    why: str = "",
+    message: str = "",
+    native: bool = False,
 ) -> JobPod:
     """A pod without a PodGroup, created at second 0, or later by the number in its name."""
     conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
+    described = '{"spec":{"minMember":1,"queue":"default"}}'
     annotations = {
         "scheduling.k8s.io/group-name": "train-u",
-        "batholith.io/podgroup": '{"spec":{"minMember":1,"queue":"default"}}',
+        **({} if native else {"batholith.io/podgroup": described}),
         **({"batholith.io/why": why} if why else {}),
     }
     meta = {"name": name, "creationTimestamp": f"2026-01-01T00:00:0{len(name)}Z"}
     status = {"phase": phase, "conditions": conditions if message else []}
-    body = {"metadata": meta | {"annotations": annotations}, "spec": {"nodeName": node}}
+    group = {"podGroupName": "train-u"} if native else None
+    spec = {"nodeName": node, "schedulingGroup": group}
+    body = {"metadata": meta | {"annotations": annotations}, "spec": spec}
     return msgspec.convert(body | {"status": status}, JobPod)
 
 
@@ -214,6 +223,7 @@ def described_pod(
         ([described_pod(why=WHY, node="n")], "Starting", "Running"),
         ([described_pod(phase="Failed", why=WHY), described_pod("pp")], "NotReported", "default"),
         ([described_pod(why=WHY), described_pod("pp", node="n")], "Starting", "Running"),
+        ([described_pod(message="full", why=WHY, native=True)], "Unschedulable", "no quota left"),
         ([described_pod(phase="Failed")], "NoPodGroup", "does not exist"),
         ([], "NoPodGroup", "does not exist"),
     ],

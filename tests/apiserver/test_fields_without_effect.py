@@ -160,7 +160,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "runtimeClassName": warned("gvisor"),
     "schedulerName": enforced(f"{SCHEDULER}/state/cache/cache.py", "volcano"),
     "schedulingGates": enforced(f"{SCHEDULER}/state/gangs/gang.py", [{"name": "g"}]),
-    "schedulingGroup": warned({"podGroupName": "g"}),
+    "schedulingGroup": enforced(f"{SCHEDULER}/state/gangs/native_gang.py", {"podGroupName": "g"}),
     "serviceAccount": data("default", "an old name of serviceAccountName, always set with it"),
     "serviceAccountName": enforced(_ACCOUNTS, "default"),
     "setHostnameAsFQDN": warned(True),
@@ -311,11 +311,8 @@ def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
         ), path
 
 
-@pytest.mark.parametrize("spec", [
-    {"resourceClaims": [{"name": "c"}]},
-    {"schedulingGroup": {"podGroupName": "g"}},
-], ids=str)  # fmt: skip
-def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored(spec: Json) -> None:
+def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored() -> None:
+    spec = {"resourceClaims": [{"name": "c"}]}
     (warning,) = field_warnings(names.PODS, {"spec": spec})
     assert " leaves the pod unschedulable in the embedded cluster: " in warning
     assert unsupported_fields(msgspec.convert(spec, PodSpec))

@@ -157,6 +157,13 @@ ROWS: Mapping[str, EnforcementRow] = {
     "scheduling.k8s.io/v1/priorityclasses": enforced(
         f"{SCHEDULER}/plugins/priority.py", {"value": 1}
     ),
+    "scheduling.k8s.io/v1alpha2/podgroups": enforced(
+        f"{SCHEDULER}/state/gangs/native_gang.py", {"spec": {"schedulingPolicy": {"basic": {}}}}
+    ),
+    "scheduling.k8s.io/v1alpha2/workloads": data(
+        {"spec": {"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}}]}},
+        "controllers make PodGroups of it; no scheduler reads it",
+    ),
     "coordination.k8s.io/v1/leases": data({"spec": {}}),
     "flowcontrol.apiserver.k8s.io/v1/flowschemas": warned(
         {"spec": {"priorityLevelConfiguration": {"name": "p"}}}
@@ -211,6 +218,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "autoscaling/v2/horizontalpodautoscalers", "batch/v1/cronjobs", "batch/v1/jobs",
         "certificates.k8s.io/v1/certificatesigningrequests", "networking.k8s.io/v1/ingresses",
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
+        "scheduling.k8s.io/v1alpha2/podgroups",
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
         "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",

@@ -150,6 +150,19 @@ async def test_pods_with_a_podgroup_and_pods_of_jobs_are_ignored(world: PodGroup
     assert len(world.writes) == 4
 
 
+async def test_pods_with_a_podgroup_of_kubernetes_itself_are_ignored(
+    world: PodGroupHarness,
+) -> None:
+    plain = world.pod_spec
+    world.pod_spec = {**plain, "schedulingGroup": {"podGroupName": "g"}}
+    world.pod("native")
+    world.pod_spec = plain
+    world.pod("plain")
+    async with running(world.controller()):
+        await wait_for(lambda: world.bound("plain"))
+    assert list(world.groups) == ["podgroup-plain-uid"]
+
+
 async def test_pod_with_only_the_job_name_label_gets_a_podgroup(world: PodGroupHarness) -> None:
     """As tools around a job do, so that both are selected together."""
     async with running(world.controller()):

@@ -28,11 +28,6 @@ _SPREADS = [
 REJECTED: tuple[tuple[str, Json, str], ...] = (
     ("resourceClaims", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims[0]"),
     (
-        "schedulingGroup",
-        {"schedulingGroup": {"podGroupName": "g"}},
-        "spec.schedulingGroup.podGroupName",
-    ),
-    (
         "tolerations[*].operator",
         {"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]},
         "spec.tolerations[0].operator",
@@ -80,11 +75,11 @@ def test_unsupported_field_is_in_the_conditions_of_pod_and_podgroup(
 
 
 def test_all_unsupported_fields_are_named() -> None:
-    spec = {"resourceClaims": [{"name": "c"}], "schedulingGroup": {"podGroupName": "g"}}
+    spec = {"resourceClaims": [{"name": "c"}], "tolerations": [{"operator": "Gt"}]}
     found = unsupported_fields(msgspec.convert(spec, PodSpec))
     assert [each.path for each in found] == [
+        "spec.tolerations[0].operator",
         "spec.resourceClaims[0]",
-        "spec.schedulingGroup.podGroupName",
     ]
 
 
@@ -200,7 +195,7 @@ POD_FIELDS: Mapping[str, str] = {
     "runtimeClassName": IMPLEMENTED,  # the API server sets overhead, tolerations and selector
     "schedulerName": IMPLEMENTED,
     "schedulingGates": IMPLEMENTED,
-    "schedulingGroup": REJECTED_FIELD,
+    "schedulingGroup": IMPLEMENTED,
     "tolerations[*].effect": IMPLEMENTED,
     "tolerations[*].key": IMPLEMENTED,
     "tolerations[*].operator": REJECTED_FIELD,  # other than Equal and Exists

@@ -146,10 +146,11 @@ def real_servers(
         yield RealServerFactory(kube)
 
 
+_OF_LATER_VERSIONS = (names.NATIVE_PODGROUPS_BETA, names.WORKLOADS_BETA)
 _KEYS = {
     b"/registry/" + _key(each).encode() + b"/": each
     for each in vars(names).values()
-    if isinstance(each, names.Resource)
+    if isinstance(each, names.Resource) and each not in _OF_LATER_VERSIONS
 }
 """Resources by the beginning of the keys that a real server stores them under."""
 

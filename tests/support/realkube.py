@@ -36,7 +36,18 @@ from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
 
 from batholith.local.agent.runtime.process_id import die_with_parent
 from batholith.local.supervisor import kubeconfig, pki
-from batholith.model.names import CRDS
+from batholith.model.names import CRDS, NATIVE_PODGROUPS
+
+GANG_GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "GenericWorkload",
+        "GangScheduling",
+        "WorkloadAwarePreemption",
+        "TopologyAwareWorkloadScheduling",
+    )
+)
+"""The feature gates of Kubernetes' own gangs, which the embedded API server serves, too."""
 
 Json = dict[str, Any]
 
@@ -54,6 +65,7 @@ CONTROLLERS = (
     "root-ca-cert-publisher",
     "disruption",
     "resourcequota",
+    "podgroup-protection-controller",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")
@@ -320,6 +332,8 @@ class RealKube:
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
+            f"--feature-gates={GANG_GATES},DRAWorkloadResourceClaims=true",
+            f"--runtime-config={NATIVE_PODGROUPS.api_version}=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={self.directory / 'accounts.key'}",
             f"--service-account-key-file={self.directory / 'accounts.key'}",
@@ -377,6 +391,7 @@ class RealKube:
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
             f"--controllers={','.join(controllers)}",
+            "--feature-gates=GenericWorkload=true",
             *flags,
         )
 

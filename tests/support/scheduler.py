@@ -201,7 +201,7 @@ class SchedulerWorld:
                 case Node():
                     self.cluster.update_node(None, each)
                 case Pod():
-                    self.cluster.described.update_pod(self.pod_objects.get(each.metadata.uid), each)
+                    self.cluster.native.update_pod(self.pod_objects.get(each.metadata.uid), each)
                     self.pod_objects[each.metadata.uid] = each
                 case PodGroup():
                     self.cluster.described.update_podgroup(None, each)
@@ -216,7 +216,7 @@ class SchedulerWorld:
             case Node():
                 self.cluster.update_node(deleted, None)
             case Pod():
-                self.cluster.described.update_pod(deleted, None)
+                self.cluster.native.update_pod(deleted, None)
                 self.pod_objects.pop(deleted.metadata.uid, None)
             case PodGroup():
                 self.cluster.described.update_podgroup(deleted, None)

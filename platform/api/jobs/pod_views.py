@@ -6,6 +6,7 @@ import msgspec
 
 from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
+from ...model.native_podgroup import PodSchedulingGroup
 from ...model.pod import FINISHED
 from ...model.pod_failure import pod_failure
 
@@ -69,6 +70,7 @@ class JobPodSpec(ApiStruct, frozen=True):
     """``spec`` of a pod."""
 
     node_name: str = ""
+    scheduling_group: PodSchedulingGroup | None = None
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
 

@@ -13,6 +13,7 @@ import msgspec
 from ...model import times
 from ...model.described_podgroup import podgroup_of
 from ...model.job_reasons import Reason
+from ...model.meta import ObjectMeta
 from ...model.names import SCHEDULER_NAME, SUBMISSION, WHY
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue, QueueState
@@ -113,7 +114,8 @@ def newest(podgroups: Iterable[PodGroup]) -> PodGroup | None:
 
 
 def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
-    """Return the PodGroup that the newest of *pods* describes instead of having one.
+    """Return the PodGroup that the newest of *pods* describes instead of having one, or stands for
+    the one of Kubernetes itself that it names.
 
     Its condition and its explanation are those of the pod while that waits for a node.
     """
@@ -122,7 +124,7 @@ def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
     if pod is None:
         return None
     if pod.spec.node_name:
-        return podgroup_of(pod.metadata, PodGroupStatus(phase=PodGroupPhase.RUNNING))
+        return _podgroup_of(pod, PodGroupStatus(phase=PodGroupPhase.RUNNING))
     conditions = tuple(
         PodGroupCondition(
             type="Unschedulable",
@@ -134,13 +136,21 @@ def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
         for each in pod.status.conditions
         if (each.type, each.status) == ("PodScheduled", "False")
     )
-    found = podgroup_of(pod.metadata, PodGroupStatus(conditions=conditions))
+    found = _podgroup_of(pod, PodGroupStatus(conditions=conditions))
     why = pod.metadata.annotations.get(WHY)
     if found is None or not why:
         return found
     annotations = {**found.metadata.annotations, WHY: why}
     metadata = msgspec.structs.replace(found.metadata, annotations=annotations)
     return msgspec.structs.replace(found, metadata=metadata)
+
+
+def _podgroup_of(pod: JobPod, status: PodGroupStatus) -> PodGroup | None:
+    group = pod.spec.scheduling_group
+    if group is None:
+        return podgroup_of(pod.metadata, status)
+    meta = ObjectMeta(name=group.pod_group_name, namespace=pod.metadata.namespace)
+    return PodGroup(metadata=meta, status=status)
 
 
 def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str] | None:

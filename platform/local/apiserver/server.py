@@ -46,6 +46,7 @@ from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
+from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
@@ -221,6 +222,7 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
+            PodGroupProtectionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),

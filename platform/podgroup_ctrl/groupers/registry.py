@@ -40,8 +40,9 @@ class Grouping:
         return f"{pod.metadata.namespace}/{self.name_of(pod)}"
 
     def is_managed(self, pod: Pod) -> bool:
-        """Whether *pod* has no PodGroup yet, or the generated one."""
-        return pod.podgroup_name in ("", self.name_of(pod))
+        """Whether *pod* has no PodGroup yet, or the generated one; one of Kubernetes itself is
+        none of ours."""
+        return pod.spec.scheduling_group is None and pod.podgroup_name in ("", self.name_of(pod))
 
     def index(self, pod: Pod) -> Iterable[str]:
         """Index of pods by their generated PodGroup."""

@@ -162,7 +162,7 @@ class GangDomains:
             )
         if not self._allowed.any():
             where = "with all pods of the gang that run" if self._tasks_on_nodes else "with nodes"
-            text = f"there is no HyperNode of tier {tier} or lower {where}"
+            text = f"there is no {self._constraint.described_domains()} {where}"
             return DomainShortage(text, DomainFit(tier))
         for eq_class, count in needs:
             sums = np.where(self._allowed, self._table.sums(capacities_of(eq_class)), -1)
@@ -170,7 +170,8 @@ class GangDomains:
             if sums[nearest] < count:
                 return self._lacking(eq_class, count, nearest, int(sums[nearest]))
         number = int(self._allowed.sum())
-        text = f"none of the {number} HyperNodes of tier {tier} or lower fits all pods"
+        kinds = self._constraint.described_domains(2)
+        text = f"none of the {number} {kinds} fits all pods"
         return DomainShortage(f"{text} of the gang together", DomainFit(tier))
 
     def _lacking(
@@ -178,9 +179,8 @@ class GangDomains:
     ) -> DomainShortage:
         tier, name = self._constraint.described_tier, self._table.domains[nearest].name
         pods = "1 more pod" if count == 1 else f"{count} more pods"
-        message = (
-            f"no HyperNode of tier {tier} or lower fits {pods}: the most, {fitting}, fit in {name}"
-        )
+        kind = self._constraint.described_domains()
+        message = f"no {kind} fits {pods}: the most, {fitting}, fit in {name}"
         return DomainShortage(message, DomainFit(tier, name, count, fitting), eq_class)
 
     def _option(self, domain: int) -> Option:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from ..plugins.extension_points import (
+    UNSUPPORTED_FIELD,
     Allocation,
     QueueLimitPlugin,
     Rejection,
@@ -12,6 +13,7 @@ from ..plugins.extension_points import (
     has_method,
 )
 from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sorted_tasks
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT
@@ -108,6 +110,8 @@ class PluginDecisions:
 
     def job_valid(self, gang: Gang) -> Rejection | None:
         """Return why *gang* cannot be scheduled even on idle nodes, or ``None``."""
+        if gang.native is not None and gang.native.unsupported:
+            return Rejection(UNSUPPORTED_FIELD, gang.native.unsupported, Stage.GANG)
         for plugin in self._framework.job_valid:
             try:
                 vote = partial(_vote, plugin.job_valid, gang)

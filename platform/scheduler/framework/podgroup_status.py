@@ -306,7 +306,8 @@ def _pod_conditions(
 ) -> Iterator[PodScheduledCondition]:
     missing = impossible.message if impossible is not None and impossible.is_missing else ""
     for task in gang.pending_tasks.values():
-        reason = _pod_reason(task, diagnosis)
+        # Other tools know the reasons that kube-scheduler writes.
+        reason = UNSCHEDULABLE if gang.native is not None else _pod_reason(task, diagnosis)
         message = missing or _pod_message(gang, task, diagnosis)
         yield PodScheduledCondition(
             task.namespace, task.name, task.uid, reason, message, observed=task.reported_condition

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from ..plugins.queue_state import queue_state_rejection
-from ..state.gangs.gang import Gang, SubGroup, Task
+from ..state.gangs.gang import Gang, SubGroup, Task, TaskStatus
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector
 from .domain_capacities import eviction_domains_of
@@ -31,6 +31,8 @@ from .victims import Reach
 
 _MAX_ROUNDS = 64
 """Plans that are tried for the pods of one class: each pipelines a pod or excludes a victim."""
+
+_EVICTED_WITH_OTHERS = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
 
 _MAX_CLEARED = 32
 """Pods that are evicted from one node at most because a pod does not go with them."""
@@ -67,6 +69,8 @@ class PreemptionAttempt:
         self._fit = FutureFit(session)
         self._lacks_quota = False
         """Whether the queue could not have had what the gang lacks without evictions."""
+        self._has_refused_gang = False
+        """Whether victims were chosen whose whole gang may not be evicted."""
 
     def run(self) -> bool:
         """Pipeline what the gang needs to be ready; returns whether it is.
@@ -77,17 +81,31 @@ class PreemptionAttempt:
         """
         if not self._gang.single and queue_state_rejection(self._queue):
             return False
-        done = self._pipeline_missing()
+        done = self._pipeline_and_evict_whole()
         if not self._lacks_quota:
             return done
-        return self._cheaper(0, done, lambda: self._pipeline_missing(quota_first=True))
+        return self._cheaper(0, done, lambda: self._pipeline_and_evict_whole(quota_first=True))
 
     # -- private -------------------------------------------------------------------------------
+
+    def _pipeline_and_evict_whole(self, *, quota_first: bool = False) -> bool:
+        """The same as :meth:`_pipeline_missing`, again without the gangs that may not be evicted
+        whole."""
+        start = self._statement.savepoint()
+        while True:
+            self._has_refused_gang = False
+            if self._pipeline_missing(quota_first=quota_first):
+                return True
+            if not self._has_refused_gang:
+                return False
+            self._statement.rollback_to(start)
 
     def _pipeline_missing(self, *, quota_first: bool = False) -> bool:
         """Pipeline what the gang needs; with *quota_first*, evict for the limit of its queue before
         a node is chosen, as one victim may suffice for both."""
         missing = MissingMembers(self._gang)
+        if self._gang.native is not None and self._gang.native.never_preempts:
+            return False
         tasks = [task for task in self._session.tasks(self._gang) if self._may_preempt(task)]
         if missing.satisfied or not missing.is_satisfiable(tasks):
             return False
@@ -101,6 +119,28 @@ class PreemptionAttempt:
         if not missing.satisfied or not self._session.votes.job_pipelined(self._gang):
             return False
         VictimPruning(self._session, self._statement, self._gang, self.candidates).run()
+        return self._evict_whole_gangs(tasks[0].eq_class)
+
+    def _evict_whole_gangs(self, eq_class: EquivalenceClass) -> bool:
+        """Evict all other tasks of gangs that are evicted whole, for pods of *eq_class*; returns
+        whether that is possible. If it is not, their tasks are not considered again."""
+        victims = victims_of(self._statement.operations)
+        gangs = {each.gang.key: each.gang for each in victims if each.gang is not None}
+        whole = [each for each in gangs.values() if each.is_evicted_whole]
+        if not whole:
+            return True
+        allowed = set(self.candidates.slots(eq_class, None).tolist())
+        preemptor = self.candidates.preemptor(eq_class, ())
+        for gang in whole:
+            others = [each for each in gang.tasks.values() if each.status in _EVICTED_WITH_OTHERS]
+            permitted = self.candidates.permitted(preemptor, others)
+            if any(each.slot not in allowed or each.uid not in permitted for each in others):
+                self._has_refused_gang = True
+                self.candidates.excluded |= {each.slot for each in gang.tasks.values()}
+                self._rule_out(list(gang.tasks.values()))
+                return False
+            for each in others:
+                self._statement.evict(each)
         return True
 
     def _pipeline_tasks(

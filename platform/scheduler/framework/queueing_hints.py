@@ -109,6 +109,7 @@ def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMe
         frozenset(missing.by_role.items()),
         frozenset(counts.items()),
         gang.topology,
+        gang.native is not None and gang.native.never_preempts,
         None if gang.topology is None else frozenset(used_nodes(gang)),
         None if gang.sub_groups is None else _sub_group_demand(gang.sub_groups),
     )

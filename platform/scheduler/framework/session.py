@@ -173,8 +173,8 @@ class Session(PluginDecisions):
         constraint = gang.topology if sub_group is None else sub_group.policy.topology
         if constraint is None:
             return None
-        table = self.cache.domains.table()
-        if not table.is_known:
+        table = self.cache.domains.table(constraint.label)
+        if not table.is_known and not constraint.label:
             return None
         members = gang if sub_group is None else sub_group
         score = self._framework.score_domains

@@ -29,7 +29,8 @@ class SurplusCounter:
     def surplus(self, gang: Gang) -> int:
         """Return how many more tasks *gang* can lose, regardless of their roles."""
         if gang.key not in self._left:
-            self._left[gang.key] = gang.counts.ready - gang.min_member
+            spare = 0 if gang.is_evicted_whole else gang.counts.ready - gang.min_member
+            self._left[gang.key] = spare
         return self._left[gang.key]
 
     def consume(self, task: Task) -> bool:

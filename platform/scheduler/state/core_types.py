@@ -5,6 +5,7 @@ import msgspec
 
 from ...model.base import ApiStruct
 from ...model.meta import Condition, LabelSelector, ObjectMeta, ObjectReference
+from ...model.native_podgroup import PodSchedulingGroup
 from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
@@ -155,12 +156,6 @@ class PodResourceClaim(ApiStruct, frozen=True):
     """A claim of devices."""
 
     name: str = ""
-
-
-class PodSchedulingGroup(ApiStruct, frozen=True):
-    """The PodGroup of Kubernetes itself that a pod belongs to."""
-
-    pod_group_name: str = ""
 
 
 class PodSpec(ApiStruct, frozen=True):

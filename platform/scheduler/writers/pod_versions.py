@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from ..state.core_types import Pod
 
 
+def is_newer(version: str, other: str) -> bool:
+    """Return whether resourceVersion *version* is newer than *other*."""
+    return int(version or 0) > int(other or 0)
+
+
 def empty_lister(key: str) -> Pod | None:
     """Return ``None``: a lister without pods."""
     return None

@@ -40,7 +40,8 @@ from ..framework.podgroup_status import (
 )
 from ..state.planning.planned_gang import PlanNote
 from ..state.resources import amounts, to_resource_list
-from .pod_versions import PodVersions
+from .native_conditions import NativeConditions
+from .pod_versions import PodVersions, is_newer
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ PLANNED = "Planned"
 """Reason of the event that a gang is planned."""
 
 _PODGROUP_PREFIX, _POD_PREFIX, _QUEUE_PREFIX = "group:", "pod:", "queue:"
+_NATIVE_PREFIX = "native:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class StatusUpdater:
         self._podgroups: dict[str, _PodGroupState] = {}
         self._pods: dict[str, _PodState] = {}
         self._queues: dict[str, _QueueState] = {}
+        self._native = NativeConditions(client, clock)
         self._starts = BucketRateLimiter(intervals.start_rate, intervals.burst_size, clock)
         self._report_count = 0
         # One shard for all workers: a slow write must not delay the status of another object.
@@ -217,6 +220,8 @@ class StatusUpdater:
             self._podgroups.pop(report.key, None)
         else:
             self._submit_podgroup(report, podgroup)
+        if (delay := self._native.submit(report, self._write_intervals.podgroup)) is not None:
+            self.queue.add_after(_NATIVE_PREFIX + report.key, delay)
         for condition in report.pod_conditions:
             state = self._pods.get(condition.uid)
             if state is None:
@@ -252,7 +257,7 @@ class StatusUpdater:
         state = self._queues.get(meta.name)
         if state is None:
             return
-        if meta.uid != state.uid or _is_newer(meta.resource_version, state.version):
+        if meta.uid != state.uid or is_newer(meta.resource_version, state.version):
             state.version, state.uid = meta.resource_version, meta.uid
             state.observed = queue.status.allocated
             self._schedule_queue(meta.name, state)
@@ -283,7 +288,7 @@ class StatusUpdater:
                 domain=podgroup.metadata.annotations.get(names.ALLOCATED_HYPERNODE),
             )
         version = podgroup.metadata.resource_version
-        if state.report.podgroup is not podgroup and _is_newer(version, state.version):
+        if state.report.podgroup is not podgroup and is_newer(version, state.version):
             # Another client may have written it.
             state.version, state.observed = version, podgroup.status
             state.plan = podgroup.metadata.annotations.get(names.PLAN)
@@ -328,6 +333,8 @@ class StatusUpdater:
         try:
             if kind + ":" == _PODGROUP_PREFIX:
                 return await self._write_podgroup(rest)
+            if kind + ":" == _NATIVE_PREFIX:
+                return await self._native.write(rest)
             if kind + ":" == _POD_PREFIX:
                 await self._write_pod(rest)
             else:
@@ -392,7 +399,7 @@ class StatusUpdater:
         new = await self._client.patch(
             names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
         )
-        if _is_newer(new.metadata.resource_version, state.version):
+        if is_newer(new.metadata.resource_version, state.version):
             state.version = new.metadata.resource_version
             state.annotation, state.written_why = annotations.get(names.WHY, state.annotation), why
             state.plan = annotations.get(names.PLAN, state.plan)
@@ -501,7 +508,7 @@ class StatusUpdater:
             names.QUEUES, name, body, subresource="status", view=_WrittenObject
         )
         state.written_at = self._clock.monotonic()
-        if _is_newer(new.metadata.resource_version, state.version):
+        if is_newer(new.metadata.resource_version, state.version):
             state.version, state.observed = new.metadata.resource_version, desired
         # Else another client has written since, and its watch event arrived before this response.
 
@@ -538,11 +545,6 @@ def _is_significant(desired: PodGroupStatus, observed: PodGroupStatus) -> bool:
     kinds = {(each.type, each.reason) for each in desired.conditions if each.type != SCHEDULED}
     had = {(each.type, each.reason) for each in observed.conditions}
     return desired.phase != observed.phase or not kinds <= had
-
-
-def _is_newer(version: str, other: str) -> bool:
-    """Return whether resourceVersion *version* is newer than *other*."""
-    return int(version or 0) > int(other or 0)
 
 
 def _preconditions(uid: str, version: str) -> dict[str, str]:

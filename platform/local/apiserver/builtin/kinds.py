@@ -351,6 +351,8 @@ _DEFINITIONS = _kind(
 
 _OTHERS = (
     _kind(names.PRIORITYCLASSES, short_names=("pc",), generation="all"),
+    _kind(names.NATIVE_PODGROUPS, subresources=("status",)),
+    _kind(names.WORKLOADS),
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
     _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),

@@ -40,6 +40,12 @@ def validate_scheduling(spec: Json, path: str, errors: list[FieldError]) -> None
         _validate_spreads(spreads, f"{path}.topologySpreadConstraints", errors)
     if gates := spec.get("schedulingGates"):
         _validate_gates(gates, f"{path}.schedulingGates", errors)
+    if (group := spec.get("schedulingGroup")) is not None:
+        name, where = group.get("podGroupName", ""), f"{path}.schedulingGroup.podGroupName"
+        if not name:
+            errors.append(required(where))
+        elif problem := validation.dns1123_subdomain_error(name):
+            errors.append(invalid(where, name, problem))
 
 
 def _validate_gates(gates: list[Json], path: str, errors: list[FieldError]) -> None:

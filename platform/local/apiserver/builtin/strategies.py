@@ -22,6 +22,7 @@ from . import (
     job_status,
     limit_range_validation,
     pod_defaults,
+    pod_groups,
     pod_strategy,
     policy_validation,
     quota_validation,
@@ -270,9 +271,15 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("resource.k8s.io", "ResourceClaimTemplate"): StrategyHooks(
         default=stored_defaults.default_resource_claim_template
     ),
+    ("scheduling.k8s.io", "PodGroup"): StrategyHooks(
+        default=pod_groups.default_podgroup,
+        validate=pod_groups.validate_podgroup,
+        validate_status=pod_groups.validate_podgroup_status,
+    ),
     ("scheduling.k8s.io", "PriorityClass"): StrategyHooks(
         default=core_objects.default_priority_class, validate=core_objects.validate_priority_class
     ),
+    ("scheduling.k8s.io", "Workload"): StrategyHooks(validate=pod_groups.validate_workload),
     ("storage.k8s.io", "CSIDriver"): StrategyHooks(default=stored_defaults.default_csi_driver),
     ("storage.k8s.io", "StorageClass"): StrategyHooks(default=core_objects.default_storage_class),
 }

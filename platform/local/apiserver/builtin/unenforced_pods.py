@@ -58,7 +58,6 @@ _POD = (
     UnenforcedField("resources.claims", _NO_DEVICES),
     UnenforcedField("resources.limits", "only the limits of containers are enforced"),
     UnenforcedField("runtimeClassName", "containers are processes of the machine"),
-    UnenforcedField("schedulingGroup", "use a PodGroup of Volcano", effect=_UNSCHEDULABLE),
     UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
     UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),

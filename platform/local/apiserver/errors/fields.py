@@ -87,7 +87,8 @@ def too_long(path: str, limit: int) -> FieldError:
 
 def too_many(path: str, count: int, limit: int) -> FieldError:
     """A list or map has more than *limit* items."""
-    text = f"Too many: {count}: must have at most {limit} items"
+    items = "1 item" if limit == 1 else f"{limit} items"
+    text = f"Too many: {count}: must have at most {items}"
     return FieldError("FieldValueTooMany", path, text)
 
 

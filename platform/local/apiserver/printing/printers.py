@@ -273,6 +273,24 @@ def _priority_class(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
+def _native_podgroup(obj: Json, now: datetime) -> list[Any]:
+    spec = obj.get("spec") or {}
+    conditions = {each["type"]: each for each in (obj.get("status") or {}).get("conditions") or ()}
+    status = "Pending"
+    if scheduled := conditions.get("PodGroupScheduled"):
+        status = "Scheduled" if scheduled["status"] == "True" else "Unschedulable"
+    if disrupted := conditions.get("DisruptionTarget"):
+        status = disrupted["reason"]
+    workload = (spec.get("podGroupTemplateRef") or {}).get("workload") or {}
+    return [
+        name_of(obj),
+        "Gang" if (spec.get("schedulingPolicy") or {}).get("gang") else "Basic",
+        workload.get("workloadName", "<none>"),
+        status,
+        age_of(obj, now),
+    ]
+
+
 def _lease(obj: Json, now: datetime) -> list[Any]:
     return [name_of(obj), obj.get("spec", {}).get("holderIdentity", ""), age_of(obj, now)]
 
@@ -401,6 +419,9 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     (RBAC, "RoleBinding"): _BINDINGS,
     ("scheduling.k8s.io", "PriorityClass"): Printer(
         "Name, #Value, ?Global-Default, Age, PreemptionPolicy", _priority_class
+    ),
+    ("scheduling.k8s.io", "PodGroup"): Printer(
+        "Name, Policy, Workload, Status, Age", _native_podgroup
     ),
     ("storage.k8s.io", "CSINode"): Printer("Name, #Drivers, Age", _csi_node),
     ("storage.k8s.io", "StorageClass"): Printer(

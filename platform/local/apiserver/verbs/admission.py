@@ -31,6 +31,7 @@ from ..builtin.core_objects import (
     needs_default_class,
     storage_request,
 )
+from ..builtin.pod_groups import PROTECTION, missing_template
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden, invalid
@@ -197,6 +198,8 @@ class Admission:
         if attributes.operation == "CREATE":
             if attributes.kind.resource == names.PODS:
                 self._default_pod(attributes, obj)
+            elif attributes.kind.resource == names.NATIVE_PODGROUPS:
+                self._default_podgroup(attributes, obj)
             elif attributes.kind.resource == names.NODES:
                 _taint_not_ready(obj)
             elif attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS:
@@ -391,14 +394,9 @@ class Admission:
 
     def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
         name = spec.get("priorityClassName", "")
-        found = self._lookup.get(names.PRIORITYCLASSES, "", name) if name else None
-        if name and found is None:
-            why = f"no PriorityClass with name {name} was found"
-            raise forbidden(attributes.kind.resource, attributes.name, why)
-        if not name:
-            found = self._default_priority_class()
-            if found is not None:
-                spec["priorityClassName"] = found["metadata"]["name"]
+        found = self._named_priority_class(attributes, name)
+        if found is not None:
+            spec["priorityClassName"] = found["metadata"]["name"]
         value = found.get("value", 0) if found else 0
         if spec.get("priority") not in (None, value):
             why = (
@@ -417,6 +415,42 @@ class Admission:
             )
             raise forbidden(attributes.kind.resource, attributes.name, why)
         spec["preemptionPolicy"] = policy
+
+    def _default_podgroup(self, attributes: AdmissionAttributes, podgroup: Json) -> None:
+        finalizers = podgroup["metadata"].setdefault("finalizers", [])
+        if PROTECTION not in finalizers:
+            finalizers.append(PROTECTION)
+        spec = podgroup.get("spec")
+        if not isinstance(spec, dict):
+            return
+        reference = (spec.get("podGroupTemplateRef") or {}).get("workload")
+        if reference is not None:
+            name = reference.get("workloadName", "")
+            workload = self._lookup.get(names.WORKLOADS, attributes.namespace, name)
+            if why := missing_template(reference, workload):
+                raise forbidden(attributes.kind.resource, attributes.name, why)
+        name = spec.get("priorityClassName", "")
+        found = self._named_priority_class(attributes, name)
+        if found is not None:
+            spec["priorityClassName"] = found["metadata"]["name"]
+        value = found.get("value", 0) if found else 0
+        if spec.get("priority") not in (None, value):
+            why = (
+                f"priority set in the pod group ({spec['priority']}) must match the priority "
+                f"computed ({value}) based on the priority class set in the spec"
+            )
+            raise forbidden(attributes.kind.resource, attributes.name, why)
+        spec["priority"] = value
+
+    def _named_priority_class(self, attributes: AdmissionAttributes, name: str) -> Json | None:
+        """Return the class *name*, or the default one, if there is one."""
+        if not name:
+            return self._default_priority_class()
+        found = self._lookup.get(names.PRIORITYCLASSES, "", name)
+        if found is None:
+            why = f"no PriorityClass with name {name} was found"
+            raise forbidden(attributes.kind.resource, attributes.name, why)
+        return found
 
     def _default_priority_class(self) -> Json | None:
         classes = self._lookup.containing(names.PRIORITYCLASSES, b'"globalDefault":true')

@@ -25,6 +25,7 @@ from ..gangs.gang import (
     task_role,
     task_status,
 )
+from ..gangs.native_gang import native_key, podgroup_key
 from ..gangs.pod_classes import ClassifiedPod, PodClasses
 from ..gangs.role_counts import RoleCounts
 from ..gangs.task_table import TaskTable
@@ -35,6 +36,7 @@ from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsages
 from ..past_usage.past_usage import PastUsage
 from ..planning.described_podgroups import DescribedPodGroups
+from ..planning.native_podgroups import NativePodGroups
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
 from ..planning.reservations import Reservations
@@ -54,6 +56,7 @@ from .events import (
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
+    NativePodGroupEvent,
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
@@ -133,6 +136,7 @@ class SchedulerCache:
         self.arrivals = ArrivalShortages(self.node_matrix, self.planned.without_pods)
         """What pods that have arrived since the first cycle request beyond what nodes have."""
         self.described = DescribedPodGroups(self)
+        self.native = NativePodGroups(self, self.described)
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
@@ -153,11 +157,13 @@ class SchedulerCache:
             raise RuntimeError("cannot change the scheduler cache: a cycle is running")
         match event:
             case PodEvent(old, new):
-                self.described.update_pod(old, new)
+                self.native.update_pod(old, new)
             case NodeEvent(old, new):
                 self.update_node(old, new)
             case PodGroupEvent(old, new):
                 self.described.update_podgroup(old, new)
+            case NativePodGroupEvent(resource, old_group, new_group):
+                self.native.update_podgroup(resource, old_group, new_group)
             case QueueEvent(old, new):
                 self.update_queue(old, new)
             case PlacementForgotten(uid):
@@ -287,7 +293,7 @@ class SchedulerCache:
         podgroup = new or old
         if podgroup is None:
             return
-        key = podgroup.metadata.key
+        key = podgroup_key(podgroup)
         if new is None and key not in self.gangs:
             return
         gang = self._get_or_create_gang(key)
@@ -504,6 +510,11 @@ class SchedulerCache:
         name = pod.spec.scheduler_name
         return name in self._gang_scheduler_names and name not in self._pod_scheduler_names
 
+    def schedules(self, pod: Pod) -> bool:
+        """Return whether *pod* names this scheduler."""
+        name = pod.spec.scheduler_name
+        return name in self._gang_scheduler_names or name in self._pod_scheduler_names
+
     def task(self, uid: str) -> Task | None:
         """Return the task of the pod with *uid*."""
         known = self._tasks.get(uid)
@@ -537,6 +548,8 @@ class SchedulerCache:
 
     def _gang_of(self, pod: Pod) -> Gang | None:
         meta, name = pod.metadata, pod.spec.scheduler_name
+        if (key := native_key(pod)) and self.schedules(pod):
+            return self._get_or_create_gang(key)
         if name in self._pod_scheduler_names:
             return self._get_or_create_gang(f"{meta.namespace}/pod:{meta.uid}", single=True)
         group = meta.annotations.get(names.GROUP_NAME)

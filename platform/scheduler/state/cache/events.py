@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ....model.hypernode import HyperNode
+from ....model.names import Resource
+from ....model.native_podgroup import NativePodGroup
 from ....model.podgroup import PodGroup
 from ....model.queue import Queue
 from ..core_types import (
@@ -42,6 +44,15 @@ class NodeEvent(ObjectEvent[Node]):
 
 class PodGroupEvent(ObjectEvent[PodGroup]):
     """A PodGroup was added, updated or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativePodGroupEvent:
+    """A PodGroup of Kubernetes itself was added, updated or deleted in one of its versions."""
+
+    resource: Resource
+    old: NativePodGroup | None
+    new: NativePodGroup | None
 
 
 class QueueEvent(ObjectEvent[Queue]):
@@ -126,6 +137,7 @@ CacheEvent = (
     PodEvent
     | NodeEvent
     | PodGroupEvent
+    | NativePodGroupEvent
     | QueueEvent
     | PVCEvent
     | PodDisruptionBudgetEvent

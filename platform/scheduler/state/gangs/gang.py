@@ -24,6 +24,7 @@ from ..resources import Amounts, amounts
 from ..topology.constraint import TopologyConstraint, constraint_from
 from .diagnosis import Diagnosis
 from .member_arrival import MemberArrival
+from .native_gang import NativeSpec, podgroup_name
 from .start_estimate import StartEstimate
 from .sub_groups import SubGroupKey, SubGroupPolicy
 
@@ -370,6 +371,8 @@ class Gang:
     """Whether it may get more than its queue deserves, as of its last attempt."""
     topology: TopologyConstraint | None = None
     """What it requires of the network between its pods."""
+    native: NativeSpec | None = None
+    """What its PodGroup requires, if that is one of Kubernetes itself."""
     planned_domain = ""
     """The domain of the network in which its start is planned."""
     rejected_version = -1
@@ -379,7 +382,8 @@ class Gang:
         """Create a gang without tasks; a *single* one is a pod without a PodGroup."""
         self.key = key
         self.single = single
-        self.namespace, _, self.name = key.rpartition("/")
+        self.namespace, _, name = key.rpartition("/")
+        self.name = podgroup_name(name)
         self.podgroup: PodGroup | None = None
         self.min_member = 1 if single else 0
         """Number of tasks that must be scheduled together."""
@@ -448,6 +452,11 @@ class Gang:
     def is_pending(self) -> bool:
         """Whether it is not admitted to its queue yet."""
         return self.phase in _NOT_ADMITTED and not self.single
+
+    @property
+    def is_evicted_whole(self) -> bool:
+        """Whether all its tasks are to be evicted if one is."""
+        return self.native is not None and self.native.is_evicted_whole
 
     def is_ready(self) -> bool:
         """Return whether enough tasks are ready, in total and of each role."""
@@ -627,6 +636,9 @@ class Gang:
         if not self.single:
             self.min_member = spec.min_member
         self.topology = constraint_from(spec.network_topology)
+        self.native = spec if isinstance(spec, NativeSpec) else None
+        if self.native is not None and self.native.topology_key:
+            self.topology = TopologyConstraint(is_hard=True, label=self.native.topology_key)
         minima = spec.min_task_member
         self.role_minima = minima if self.min_member >= sum(minima.values()) else {}
         for task in self.tasks.values():

@@ -39,8 +39,11 @@ class PriorityClasses:
         return {name: each.value for name, each in self._classes.items()}
 
     def priority_of(self, gang: Gang) -> int:
-        """Return the priority of *gang*: that of its class, or of its pod if it is a single one."""
-        if gang.single:
+        """Return the priority of *gang*: that of its class, or of its pods if it is a single one or
+        one of Kubernetes itself without a priority."""
+        if gang.native is not None and gang.native.priority is not None:
+            return gang.native.priority
+        if gang.single or gang.native is not None:
             return max((task.priority for task in gang.tasks.values()), default=0)
         found = self.of(gang) if self._classes else None
         return 0 if found is None else found.value

@@ -51,11 +51,6 @@ def _resource_claims(spec: PodSpec) -> Iterator[str]:
         yield "resourceClaims[0]"
 
 
-def _scheduling_group(spec: PodSpec) -> Iterator[str]:
-    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
-        yield "schedulingGroup.podGroupName"
-
-
 def exclusive_disks(spec: PodSpec) -> Iterator[str]:
     """Yield the paths of volumes that may be attached to a node once only."""
     for index, volume in enumerate(spec.volumes):
@@ -72,10 +67,6 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
     "tolerations[*].operator": ("only Equal and Exists are supported", _tolerations),
     "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
-    "schedulingGroup": (
-        "PodGroups of scheduling.k8s.io are not supported; use one of Volcano",
-        _scheduling_group,
-    ),
     "volumes[*]": (
         "the disk must not be used twice on a node, which is not checked; use a claim",
         exclusive_disks,

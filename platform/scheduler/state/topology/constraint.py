@@ -20,10 +20,20 @@ class TopologyConstraint:
     highest_tier_name: str = ""
     """The name of that tier, if it is given by name."""
 
+    label: str = ""
+    """The label of nodes whose values are the domains, instead of HyperNodes."""
+
     @property
     def described_tier(self) -> str:
         """The highest tier allowed, for people."""
-        return self.highest_tier_name or str(self.highest_tier)
+        return self.label or self.highest_tier_name or str(self.highest_tier)
+
+    def described_domains(self, count: int = 1) -> str:
+        """Return which domains are allowed, for people: ``no HyperNode of tier 1 or lower``."""
+        plural = "" if count == 1 else "s"
+        if self.label:
+            return f"value{plural} of the node label {self.label}"
+        return f"HyperNode{plural} of tier {self.described_tier} or lower"
 
 
 def constraint_from(topology: NetworkTopology | None) -> TopologyConstraint | None:

@@ -17,6 +17,9 @@ from .constraint import TopologyConstraint
 NO_TIER = -1
 """Below all tiers."""
 
+_MOST_LABELS = 64
+"""Labels whose domains are kept: users choose them."""
+
 
 class DomainTable:
     """Domains with nodes, by tier and name; sums over their nodes."""
@@ -80,7 +83,7 @@ class DomainTable:
     def highest_tier(self, constraint: TopologyConstraint) -> int | None:
         """Return the highest tier that *constraint* allows; ``None`` if it is no limit, and
         :data:`NO_TIER` if no domain has a tier of that name."""
-        if not constraint.is_hard:
+        if not constraint.is_hard or constraint.label:
             return None
         if constraint.highest_tier is not None:
             return constraint.highest_tier
@@ -98,6 +101,7 @@ class Domains:
         self._hypernodes = HyperNodes()
         self._label_tiers: tuple[str, ...] = ()
         self._table: DomainTable | None = None
+        self._tables_by_label: dict[str, DomainTable] = {}
 
     def update_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> bool:
         """Add, update or delete a HyperNode; returns whether domains may have changed."""
@@ -115,27 +119,41 @@ class Domains:
         self._changed(self._label_tiers != tuple(labels))
         self._label_tiers = tuple(labels)
 
-    def table(self) -> DomainTable:
-        """Return the domains, until they change."""
+    def table(self, label: str = "") -> DomainTable:
+        """Return the domains, until they change; those of the values of *label*, if it is given."""
+        if label:
+            return self._table_of(label)
         if self._table is None:
             found = (
-                self._hypernodes.domains().values() if self._hypernodes else self._label_domains()
+                list(self._hypernodes.domains().values())
+                if self._hypernodes
+                else self._label_domains(self._label_tiers)
             )
             self._table = DomainTable(found, self._node_matrix)
         return self._table
 
+    def _table_of(self, label: str) -> DomainTable:
+        """Return the domains of the values of *label*."""
+        if label not in self._tables_by_label:
+            if len(self._tables_by_label) >= _MOST_LABELS:
+                self._tables_by_label.clear()
+            found = self._label_domains((label,))
+            self._tables_by_label[label] = DomainTable(found, self._node_matrix)
+        return self._tables_by_label[label]
+
     def _changed(self, changed: bool) -> bool:
         if changed:
             self._table = None
+            self._tables_by_label.clear()
         return changed
 
-    def _label_domains(self) -> list[Domain]:
+    def _label_domains(self, labels: Sequence[str]) -> list[Domain]:
         found: list[Domain] = []
-        for tier, key in enumerate(self._label_tiers, 1):
+        for tier, key in enumerate(labels, 1):
             by_value: dict[str, set[str]] = {}
-            for name, labels in self._hypernodes.labels.items():
-                if key in labels:
-                    by_value.setdefault(labels[key], set()).add(name)
+            for name, own in self._hypernodes.labels.items():
+                if key in own:
+                    by_value.setdefault(own[key], set()).add(name)
             found += [
                 Domain(f"{key}={value}", tier, key, frozenset(nodes))
                 for value, nodes in by_value.items()

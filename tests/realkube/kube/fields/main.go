@@ -33,6 +33,7 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 	resource "k8s.io/api/resource/v1"
 	scheduling "k8s.io/api/scheduling/v1"
+	podgroups "k8s.io/api/scheduling/v1alpha2"
 	storage "k8s.io/api/storage/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,7 +46,7 @@ var groups = []func(*runtime.Scheme) error{
 	batch.AddToScheme, certificates.AddToScheme, coordination.AddToScheme, core.AddToScheme,
 	discovery.AddToScheme, events.AddToScheme, flowcontrol.AddToScheme, networking.AddToScheme,
 	node.AddToScheme, policy.AddToScheme, rbac.AddToScheme, resource.AddToScheme,
-	scheduling.AddToScheme, storage.AddToScheme, apiextensions.AddToScheme,
+	scheduling.AddToScheme, podgroups.AddToScheme, storage.AddToScheme, apiextensions.AddToScheme,
 }
 
 // Types whose JSON form is not that of their fields.

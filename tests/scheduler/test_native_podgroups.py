@@ -1,0 +1,260 @@
+"""PodGroups of Kubernetes itself: their pods are gangs like any others."""
+
+from typing import Any
+
+import pytest
+from support.native_podgroups import grouped, native, put
+from support.preemption import EvictingWorld, conf
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+
+from batholith.model.meta import Condition
+from batholith.model.names import NATIVE_PODGROUPS, NATIVE_PODGROUPS_BETA
+from batholith.scheduler.framework.completeness import SCHEDULED
+
+KEY = "ns/native:g"
+
+
+def placed(world: SchedulerWorld) -> dict[str, str]:
+    """What two cycles place: the first one admits."""
+    return world.schedule() | world.schedule()
+
+
+def test_a_gang_starts_once_its_minimum_fits_and_not_before() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=2))
+    put(world, native("g", 3))
+    world.upsert(*(grouped(f"p{index}", "g") for index in range(3)))
+    assert placed(world) == {}
+    world.upsert(node("b", cpu=2))
+    assert set(placed(world)) == {"p0", "p1", "p2"}
+
+
+def test_nothing_is_placed_before_the_podgroup_and_enough_pods_exist() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), grouped("p0", "g"))
+    assert placed(world) == {}
+    put(world, native("g", 2))
+    assert placed(world) == {}
+    assert world.fit_message("native:g") == "1 of the 2 pods that the group needs exist"
+    world.upsert(grouped("p1", "g"))
+    assert set(placed(world)) == {"p0", "p1"}
+
+
+def test_pods_of_the_basic_policy_and_those_above_the_minimum_start_alone() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=3))
+    put(world, native("g", None))
+    put(world, native("h", 1))
+    world.upsert(grouped("basic", "g"), grouped("large", "g", cpu=9))
+    world.upsert(grouped("first", "h"), grouped("larger", "h", cpu=9))
+    assert set(placed(world)) == {"basic", "first"}
+
+
+def test_pods_of_default_scheduler_are_gangs_too_and_pods_of_others_are_no_members() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    put(world, native("g", 2))
+    world.upsert(grouped("p0", "g", scheduler="default-scheduler"))
+    world.upsert(grouped("p1", "g", scheduler="other"))
+    assert placed(world) == {}
+    world.upsert(grouped("p2", "g", scheduler="default-scheduler"))
+    assert set(placed(world)) == {"p0", "p2"}
+
+
+def test_a_podgroup_without_pods_of_this_scheduler_is_not_admitted_or_reported() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), grouped("p0", "g", scheduler="other"))
+    put(world, native("g", 1))
+    assert world.decision().reports == ()
+    assert not world.cluster.gangs
+
+
+def test_podgroups_of_both_kinds_may_have_one_name() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 2), pod("volcano", "g"))
+    put(world, native("g", 1))
+    world.upsert(grouped("native", "g"))
+    assert set(placed(world)) == {"native"}
+    world.upsert(pod("volcano-1", "g"))
+    assert set(placed(world)) == {"volcano", "volcano-1"}
+
+
+def test_members_with_gates_or_that_terminate_do_not_count() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    put(world, native("g", 2))
+    world.upsert(grouped("p0", "g"), grouped("gone", "g", terminating=True))
+    world.upsert(grouped("gated", "g", gates=("example.com/gate",)))
+    assert placed(world) == {}
+
+
+def test_the_minimum_is_read_again() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    before = native("g", 3)
+    put(world, before, resource=NATIVE_PODGROUPS_BETA)
+    world.upsert(grouped("p0", "g"), grouped("p1", "g"))
+    assert placed(world) == {}
+    put(world, native("g", 2), before, resource=NATIVE_PODGROUPS_BETA)
+    assert set(placed(world)) == {"p0", "p1"}
+
+
+def test_a_podgroup_that_was_created_again_begins_anew() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=1))
+    before = native("g", 1)
+    put(world, before)
+    world.upsert(grouped("p0", "g", node_name="a", phase="Running"))
+    world.report("native:g")
+    put(world, None, before)
+    world.upsert(grouped("p1", "g"), node("b"))
+    assert placed(world) == {}
+    put(world, native("g", 3, uid="other"))
+    assert placed(world) == {}
+    world.upsert(grouped("p2", "g"))
+    assert set(placed(world)) == {"p1", "p2"}
+
+
+def test_of_two_versions_of_one_podgroup_the_later_one_is_read() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    put(world, native("g", 2), resource=NATIVE_PODGROUPS_BETA)
+    put(world, native("g", 1), resource=NATIVE_PODGROUPS)
+    world.upsert(grouped("p0", "g"))
+    assert placed(world) == {}
+    put(world, None, native("g", 1), resource=NATIVE_PODGROUPS)
+    world.upsert(grouped("p1", "g"))
+    assert set(placed(world)) == {"p0", "p1"}
+
+
+def test_a_gang_waits_in_the_queue_that_its_annotation_names_else_in_the_default_one() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), queue("shut", state="Closed"))
+    put(world, native("g", 1, annotations={"scheduling.volcano.sh/queue-name": "shut"}))
+    put(world, native("h", 1))
+    world.upsert(grouped("p0", "g"), grouped("p1", "h"))
+    assert set(placed(world)) == {"p1"}
+
+
+def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=1))
+    put(world, native("g", 1, priority=7))
+    put(world, native("h", 1))
+    world.upsert(grouped("low", "h", priority=5), grouped("high", "g", priority=1))
+    assert placed(world) == {"high": "a"}
+    assert world.cluster.gangs["ns/native:h"].priority == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims: "),
+        ({"parentCompositePodGroupName": "tree"}, "spec.parentCompositePodGroupName: "),
+        ({"schedulingConstraints": {"topology": [{"key": "a"}, {"key": "b"}]}}, "one key"),
+        ({"disruptionMode": {"some": {}}}, "spec.disruptionMode: "),
+        ({"schedulingPolicy": {}}, "spec.schedulingPolicy: "),
+    ],
+)
+def test_what_is_not_implemented_holds_the_group_and_is_named(
+    fields: dict[str, Any], message: str
+) -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    put(world, native("g", 1, **fields))
+    world.upsert(grouped("p0", "g"))
+    assert placed(world) == {}
+    report = world.report("native:g", now=10.0)
+    assert message in report.pod_conditions[0].message
+    assert report.pod_conditions[0].reason == "Unschedulable"
+
+
+def test_all_pods_go_to_nodes_with_one_value_of_the_topology_key() -> None:
+    world = SchedulerWorld()
+    for name, labels in (("a", {"rack": "1"}), ("b", {"rack": "2"}), ("c", {"rack": "2"})):
+        world.upsert(node(name, cpu=2, labels=labels))
+    world.upsert(node("unlabelled", cpu=64))
+    put(world, native("g", 4, schedulingConstraints={"topology": [{"key": "rack"}]}))
+    world.upsert(*(grouped(f"p{index}", "g") for index in range(4)))
+    assert set(placed(world).values()) == {"b", "c"}
+    world.upsert(grouped("late", "g", cpu=3))
+    assert placed(world) == {}
+    assert "value of the node label rack" in world.fit_message("native:g")
+
+
+def test_members_in_two_domains_or_without_one_keep_the_others_out() -> None:
+    for other in ("b", "unlabelled"):
+        world = SchedulerWorld()
+        world.upsert(node("a", labels={"rack": "1"}), node("b", labels={"rack": "2"}))
+        world.upsert(node("unlabelled"))
+        put(world, native("g", 1, schedulingConstraints={"topology": [{"key": "rack"}]}))
+        world.upsert(grouped("p0", "g", node_name="a", phase="Running"))
+        world.upsert(grouped("p1", "g", node_name=other, phase="Running"))
+        world.upsert(grouped("p2", "g"))
+        assert placed(world) == {}
+        assert "there is no value of the node label rack with all pods" in world.fit_message(
+            "native:g"
+        )
+
+
+def test_a_label_that_no_node_has_keeps_the_gang_out() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    put(world, native("g", 1, schedulingConstraints={"topology": [{"key": "rack"}]}))
+    world.upsert(grouped("p0", "g"))
+    assert placed(world) == {}
+    world.upsert(node("b", labels={"rack": "1"}))
+    assert placed(world) == {"p0": "b"}
+
+
+def test_a_gang_that_was_scheduled_once_is_so_after_a_restart() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"))
+    scheduled = Condition(type="PodGroupScheduled", status="True", reason="Scheduled")
+    put(world, native("g", 2, condition=scheduled))
+    world.upsert(grouped("p0", "g", node_name="a", phase="Running"))
+    report = world.report("native:g")
+    assert [each.type for each in report.status.conditions if each.status == "True"] == [SCHEDULED]
+    assert world.decision(now=1000.0).evictions == ()
+
+
+def evicting(mode: object, **fields: Any) -> EvictingWorld:
+    """Two pods run as a gang on two full nodes, and a gang of high priority needs one node."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=1), node("b", cpu=1))
+    put(world, native("g", 1, disruptionMode=mode, priority=1))
+    for name in ("a", "b"):
+        world.upsert(grouped(f"on-{name}", "g", node_name=name, phase="Running"))
+    put(world, native("high", 1, priority=100, **fields))
+    world.upsert(grouped("urgent", "high", priority=100))
+    for _ in range(4):
+        world.run()
+    return world
+
+
+@pytest.mark.parametrize("mode", ["PodGroup", {"all": {}}])
+def test_a_group_that_is_disrupted_as_a_whole_loses_all_pods_or_none(mode: object) -> None:
+    assert sorted(evicting(mode).evicted) == ["on-a", "on-b"]
+
+
+@pytest.mark.parametrize("mode", ["Pod", {"single": {}}])
+def test_a_group_that_is_disrupted_by_pod_loses_no_more_than_needed(mode: object) -> None:
+    assert len(evicting(mode).evicted) == 1
+
+
+def test_a_group_that_is_not_to_preempt_waits() -> None:
+    assert evicting("Pod", preemptionPolicy="Never").evicted == []
+
+
+def test_no_pod_of_a_whole_group_is_evicted_if_one_may_not_be() -> None:
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(*(node(name, cpu=1) for name in "abc"))
+    put(world, native("g", 1, disruptionMode="PodGroup", priority=1))
+    world.upsert(grouped("on-a", "g", node_name="a", phase="Running"))
+    world.upsert(grouped("on-b", "g", node_name="b", phase="Running", priority=1000))
+    world.gang("other", 1, nodes=("c",), priority="mid", preemptable="true")
+    put(world, native("high", 1, priority=100))
+    world.upsert(grouped("urgent", "high", priority=100))
+    for _ in range(4):
+        world.run()
+    assert world.evicted == ["other-t-0"]
