@@ -36,6 +36,42 @@ def register_conversation(conversation: Conversation) -> Conversation:
     return conversation
 
 
+_SERVICE = {"kind": "Service", "name": "s"}
+_IDENTIFIER = {"name": "a<b", "selector": {"matchLabels": {"a": "b"}}}
+_BY_AVERAGE = {"type": "AverageValue", "averageValue": "1000m"}
+_BY_VALUE = {"type": "Value", "value": "5"}
+_BY_UTILIZATION = {"type": "Utilization", "averageUtilization": 60}
+
+
+def _metric(source: str, **fields: Any) -> Json:
+    return {"type": source[0].upper() + source[1:], source: fields}
+
+
+_EVERY_METRIC: Json = {
+    "metrics": [
+        _metric("resource", name="cpu", target=_BY_UTILIZATION),
+        _metric("resource", name="memory", target={"type": "AverageValue", "averageValue": "1Gi"}),
+        _metric("containerResource", name="cpu", container="c", target=_BY_UTILIZATION),
+        _metric("pods", metric=_IDENTIFIER, target=_BY_AVERAGE),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, target=_BY_VALUE),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, target=_BY_AVERAGE),
+        _metric("external", metric=_IDENTIFIER, target=_BY_VALUE),
+    ],
+    "behavior": {"scaleDown": {"stabilizationWindowSeconds": 10, "tolerance": "0.5"}},
+}
+_EVERY_STATUS: Json = {
+    "currentReplicas": 1,
+    "desiredReplicas": 2,
+    "conditions": [{"type": "AbleToScale", "status": "True", "message": "m & n"}],
+    "currentMetrics": [
+        _metric("resource", name="cpu", current={"averageUtilization": 5}),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, current={"value": "3"}),
+        _metric("external", metric=_IDENTIFIER, current={"averageValue": "3"}),
+    ],
+}
+"""An autoscaler in ``autoscaling/v2`` with fields that ``v1`` lacks."""
+
+
 @cache  # signatures are random
 def _signing_request(*organizations: str) -> str:
     key = ec.derive_private_key(7, ec.SECP256R1())
@@ -387,6 +423,47 @@ async def controller_revisions(send: RecordedConversation) -> None:
         await send("POST", path, body)
     await send("PATCH", f"{path}/r", {"data": {"a": 2}}, MERGE)
     await send("PATCH", f"{path}/r", {"revision": 2}, MERGE)
+
+
+@register_conversation
+async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
+    old, new = (
+        f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers"
+        for version in ("v1", "v2")
+    )
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"scaleTargetRef": target, "maxReplicas": 5}
+
+    async def read_both(name: str) -> None:
+        for path in (old, new):
+            await send("GET", f"{path}/{name}")
+
+    for name, more in (("a", {"targetCPUUtilizationPercentage": 50}), ("b", {})):
+        await send("POST", old, {"metadata": {"name": name}, "spec": {**spec, **more}})
+        await read_both(name)
+    annotation = "autoscaling.alpha.kubernetes.io/"
+    await send("POST", new, {"metadata": {"name": "full"}, "spec": {**spec, **_EVERY_METRIC}})
+    await send("PATCH", f"{new}/full/status", {"status": _EVERY_STATUS}, MERGE)
+    shown = await send("GET", f"{old}/full")
+    await send("PUT", f"{old}/full", {**shown, "spec": {**shown["spec"], "maxReplicas": 7}})
+    await read_both("full")
+    resource = _metric("resource", name="cpu", current={"averageUtilization": 5, "averageValue": 1})
+    await send("PATCH", f"{new}/full/status", {"status": {"currentMetrics": [resource]}}, MERGE)
+    # Annotations of the status count in writes of the status alone, and those of the spec likewise.
+    conditions = '[{"type":"AbleToScale","status":"False"}]'
+    changed = {f"{annotation}conditions": conditions, f"{annotation}metrics": None}
+    await send("PATCH", f"{old}/full/status", {"metadata": {"annotations": changed}}, MERGE)
+    await read_both("full")
+    await send("PATCH", f"{old}/full", {"metadata": {"annotations": changed}}, MERGE)
+    await read_both("full")
+    for value in ("x", "{}", '[{"type":1}]', '[{"type":"Pods","pods":{"metricName":1}}]', "null"):
+        annotations = {f"{annotation}{name}": value for name in ("metrics", "behavior", "x")}
+        body = {"metadata": {"name": "c", "annotations": annotations}, "spec": spec}
+        await send("POST", f"{old}?dryRun=All", body)
+    await send("PATCH", f"{old}/a", {"spec": {"targetCPUUtilizationPercentage": None}}, MERGE)
+    await read_both("a")
+    await send("GET", f"{old}?limit=1")
+    await send("DELETE", f"{old}/a")
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
