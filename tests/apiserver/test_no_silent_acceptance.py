@@ -141,6 +141,12 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
+    "admissionregistration.k8s.io/v1/mutatingadmissionpolicies": enforced(
+        f"{SERVER}/admission/mutating_policies.py", MINIMAL_FIELDS["MutatingAdmissionPolicy"]
+    ),
+    "admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings": enforced(
+        f"{SERVER}/admission/mutating_policies.py", {"spec": {"policyName": "p"}}
+    ),
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": enforced(
         f"{SERVER}/admission/webhooks.py", {"webhooks": []}
     ),

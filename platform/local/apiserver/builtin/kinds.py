@@ -348,6 +348,8 @@ _WEBHOOK_KINDS = tuple(
         generation="all",
     )
     for plural, kind, subresources in (
+        ("mutatingadmissionpolicies", "MutatingAdmissionPolicy", ()),
+        ("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", ()),
         ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", ()),
         ("validatingadmissionpolicies", "ValidatingAdmissionPolicy", ("status",)),
         ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", ()),

@@ -160,6 +160,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=stored_defaults.default_admission_policy,
         validate=policy_validation.validate_policy,
     ),
+    (ADMISSION, "MutatingAdmissionPolicy"): StrategyHooks(
+        default=stored_defaults.default_admission_policy,
+        validate=policy_validation.validate_mutating_policy,
+    ),
+    (ADMISSION, "MutatingAdmissionPolicyBinding"): StrategyHooks(
+        default=stored_defaults.default_admission_binding,
+        validate=policy_validation.validate_mutating_binding,
+    ),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
         default=stored_defaults.default_admission_binding,
         validate=policy_validation.validate_binding,
