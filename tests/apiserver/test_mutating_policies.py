@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import MAPS, MERGE, Server
+from support.embedded_apiserver import MAPS, MERGE, Server, embedded_server
 from support.polling import wait_until_equal
 from support.review_server import API, MUTATING, labelling, path_of, review_server
 
@@ -145,15 +145,15 @@ CASES: Mapping[str, tuple[list[Json], Any]] = {
 
 
 async def test_mutations_change_the_object_or_deny_the_write(server: Server) -> None:
-    await install(server, *(policy(name, *case[0]) for name, case in CASES.items()))
+    await install(server, *(policy(name, *row[0]) for name, row in CASES.items()))
     found = {name: await outcome(server, name) for name in CASES}
-    assert found == {name: case[1] for name, case in CASES.items()}
+    assert found == {name: row[1] for name, row in CASES.items()}
 
 
 async def test_policies_have_conditions_parameters_and_run_again(
     server: Server, tmp_path: Path
 ) -> None:
-    """Policies run in the order of their names, before webhooks, and once more after a change."""
+    """Policies run in the order of their names, before webhooks, and again after a change."""
     await server.create(MAPS, {"metadata": {"name": "params"}, "data": {"value": "p"}})
     count = "object.data.?{0}.orValue('') + 'x'"
 
@@ -196,6 +196,28 @@ async def test_policies_have_conditions_parameters_and_run_again(
         (review,) = reviews.requests("label")
         assert review["object"]["data"] == {**data, "again": "x", "once": "x"}
         await server.request("DELETE", path_of(MUTATING))
+
+
+async def test_an_evaluation_that_could_take_too_long_fails_at_once(tmp_path: Path) -> None:
+    """Of the embedded server, where nothing else runs while the library evaluates."""
+    async with embedded_server(tmp_path) as server:
+        mapped = apply("Object{data: {'x': string(object.data.map(k, k).size())}}")
+        searched = apply("Object{data: {'x': string(object.data.all(k, object.data.k != ''))}}")
+        for name, mutation in (("mapped", mapped), ("searched", searched)):
+            await server.create(POLICIES, policy(name, mutation))
+            spec = {"policyName": name}
+            await server.create(BINDINGS, {"metadata": {"name": name}, "spec": spec})
+        many, long = dict.fromkeys(map(str, range(2_001)), ""), "k" * 1_000_000
+        for name, data, why in (
+            ("mapped", many, "a list or map of 2001 items is too long for map and filter"),
+            ("searched", {**many, "k": long[:60_000]}, "60000 characters is too long for 2002"),
+        ):
+            body = {"metadata": {"name": name}, "data": data}
+            response = await server.request("POST", f"{MAPS}?dryRun=All", body)
+            assert (response.status, why in response.body["message"]) == (403, True)
+        for name in ("mapped", "searched"):
+            body = {"metadata": {"name": name}, "data": {"k": long}}
+            assert (await server.request("POST", f"{MAPS}?dryRun=All", body)).status == 201
 
 
 INVALID: Mapping[str, tuple[Json, str]] = {

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ..authorization.authorizer import Authorizer
 from ..cel import mutation_objects
-from ..cel.environment import CompileError, EvaluationError, Program
-from ..cel.policy_expressions import Expressions
+from ..cel.environment import CompileError, EvaluationError
+from ..cel.policy_expressions import BoundedProgram, Expressions
 from ..errors.status import forbidden
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -26,14 +26,14 @@ _OUT_OF_BUDGET = (
 
 
 class MutationError(Exception):
-    """A mutation cannot be made; the text is the reason."""
+    """A mutation is not possible; the text is the reason."""
 
 
 class Mutation(NamedTuple):
     """One mutation of a policy."""
 
     expression: str
-    program: Program
+    program: BoundedProgram
     is_patch: bool
     """Whether its value is a list of operations, and not an object to apply."""
 
@@ -79,7 +79,7 @@ class Run(NamedTuple):
 
     obj: Json
     is_mutated: bool
-    """Whether any mutation was made, even if it changed nothing."""
+    """Whether any mutation was applied, even if it changed nothing."""
 
     reinvocable: Sequence[Invocation]
     """What runs again if anything changes the object afterwards."""
@@ -95,7 +95,7 @@ class MutatingPolicies(PolicySet[MutatingPolicy]):
         """Return *obj* as all policies change it.
 
         Raises:
-            StatusError: a policy fails, or makes the object invalid.
+            StatusError: a policy fails, or its result is no object of the kind.
         """
         if is_exempt(attributes.kind.resource):
             return Run(obj, False, ())
@@ -111,7 +111,7 @@ class MutatingPolicies(PolicySet[MutatingPolicy]):
         """Return *obj* as policies change it that have run for the write before.
 
         Raises:
-            StatusError: a policy fails, or makes the object invalid.
+            StatusError: a policy fails, or its result is no object of the kind.
         """
         errors: list[PolicyFailure] = []
         run = self._run(attributes, obj, invocations, errors)
@@ -191,7 +191,7 @@ def _mutated(kind: KindInfo, mutation: Mutation, obj: Json, activation: Any) -> 
     """Return *obj*, which is in *kind*, with a mutation; *obj* itself if a test of it fails.
 
     Raises:
-        MutationError: it cannot be made.
+        MutationError: it is not possible.
     """
     try:
         value = mutation_objects.to_json(mutation.program.evaluate(activation))

@@ -11,8 +11,8 @@ from ....model.meta import LabelSelector
 from ....model.names import Resource
 from ....model.selectors import SelectorError, from_label_selector
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError, Program, evaluate_message
-from ..cel.policy_expressions import Expressions
+from ..cel.environment import CompileError, EvaluationError, evaluate_message
+from ..cel.policy_expressions import BoundedProgram, Expressions
 from ..errors.status import StatusError, forbidden
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -46,9 +46,9 @@ class Validation(NamedTuple):
     """One validation of a policy."""
 
     expression: str
-    program: Program
+    program: BoundedProgram
     message: str
-    message_program: Program | None
+    message_program: BoundedProgram | None
     reason: str
 
 

@@ -206,20 +206,20 @@ def _decoded(
         return missing
 
 
-def _checked(part: str, value: Json) -> Any:
-    """Return a part of an autoscaler, decoded like one.
+def _checked(section: str, value: Json) -> Any:
+    """Return the only field of a spec or status, decoded as one of an autoscaler.
 
     Raises:
         MalformedError: a field has a wrong type.
     """
     (name,) = value
-    decode_object({"metadata": {}, part: value}, V2)
+    decode_object({"metadata": {}, section: value}, V2)
     return value.get(name)
 
 
 def _metrics_to_v2(metrics: list[Json], kind: str) -> Any:
-    part, name = ("spec", "metrics") if kind == "target" else ("status", "currentMetrics")
-    return _checked(part, {name: [_metric_to_v2(metric, kind) for metric in metrics]}) or []
+    section, name = ("spec", "metrics") if kind == "target" else ("status", "currentMetrics")
+    return _checked(section, {name: [_metric_to_v2(metric, kind) for metric in metrics]}) or []
 
 
 def _conditions_to_v2(conditions: list[Json]) -> Any:
@@ -273,7 +273,7 @@ def _set_target_type(source: str, target: Json) -> None:
 
 
 def _drop_added_zero(current: Json) -> None:
-    """Drop a zero beside another value, which ``v1`` requires even where ``v2`` has none."""
+    """Drop a zero next to another value, which ``v1`` requires even where ``v2`` has none."""
     for name in ("value", "averageValue"):
         if len(current) > 1 and name in current and not quantity.parse(current[name]):
             del current[name]

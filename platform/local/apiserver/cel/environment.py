@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import kubernetes_functions, list_functions, string_functions
 from .cost import SizeOf, estimate
@@ -59,6 +59,14 @@ class EvaluationError(Exception):
     """An expression has no value; the text is the reason."""
 
 
+class Evaluable(Protocol):
+    """A compiled expression, or one that is checked before its evaluation."""
+
+    def evaluate(self, activation: Any) -> Any:
+        """Return its value; raise EvaluationError if there is none."""
+        ...
+
+
 class Program:
     """A compiled expression."""
 
@@ -85,7 +93,7 @@ class Program:
             raise EvaluationError(_error_text(str(error))) from error
 
 
-def evaluate_message(program: Program | None, activation: "cel.Activation") -> str:
+def evaluate_message(program: Evaluable | None, activation: Any) -> str:
     """Return the value of a ``messageExpression``; empty if there is none that fits a message."""
     if program is None:
         return ""

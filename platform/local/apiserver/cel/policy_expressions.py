@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from . import mutation_objects
 from .authorizer_functions import SIGNATURES
-from .environment import CompileError, Environment, Program
+from .environment import CompileError, Environment, EvaluationError, Program
+from .input_limits import Inputs, Loops
 from .literals import LITERAL
 from .signatures import AUTHORIZER, RESOURCE_CHECK
 
@@ -29,6 +30,29 @@ class Variable(NamedTuple):
 
     expression: str
     uses: tuple[str, ...]
+
+
+class Activation(NamedTuple):
+    """The values of all variables, for the evaluation and for the check of their sizes."""
+
+    values: Any
+    inputs: Inputs
+
+
+class BoundedProgram:
+    """A compiled expression that is not evaluated if that could take too long."""
+
+    def __init__(self, program: Program, expression: str) -> None:
+        self._program = program
+        self._loops = Loops(expression)
+        self.result = program.result
+        self.full_result = program.full_result
+
+    def evaluate(self, activation: Activation) -> Any:
+        """See `Program.evaluate`."""
+        if why := activation.inputs.error(self._loops):
+            raise EvaluationError(why)
+        return self._program.evaluate(activation.values)
 
 
 class Expressions:
@@ -54,7 +78,7 @@ class Expressions:
         text, uses = _renamed(expression)
         self._variables[name] = Variable(text, uses)
 
-    def compile_mutation(self, expression: str) -> Program:
+    def compile_mutation(self, expression: str) -> BoundedProgram:
         """Compile an expression that constructs objects; see :func:`.mutation_objects.to_json`.
 
         Raises:
@@ -62,7 +86,7 @@ class Expressions:
         """
         return self.compile(mutation_objects.rewrite(expression))
 
-    def compile(self, expression: str, *, authorizer: bool = True) -> Program:
+    def compile(self, expression: str, *, authorizer: bool = True) -> BoundedProgram:
         """Compile an expression; without *authorizer* it may not use that.
 
         Raises:
@@ -90,10 +114,10 @@ class Expressions:
             waiting += self._variables[name].uses
         return [name for name in self._variables if name in wanted]
 
-    def activation(self, values: Mapping[str, Any]) -> Any:
+    def activation(self, values: Mapping[str, Any]) -> Activation:
         """Return the values of all variables but those of the policy itself."""
         environment = _environment(self._names, authorizer=True, mutations=self._mutations)
-        return environment.activation(values)
+        return Activation(environment.activation(values), Inputs(values.values()))
 
 
 @cache
@@ -106,9 +130,12 @@ def _environment(names: tuple[str, ...], *, authorizer: bool, mutations: bool) -
 
 
 @lru_cache(maxsize=2048)
-def _compiled(names: tuple[str, ...], text: str, *, authorizer: bool, mutations: bool) -> Program:
+def _compiled(
+    names: tuple[str, ...], text: str, *, authorizer: bool, mutations: bool
+) -> BoundedProgram:
     """Compile an expression once for its validation and its use."""
-    return _environment(names, authorizer=authorizer, mutations=mutations).compile(text)
+    environment = _environment(names, authorizer=authorizer, mutations=mutations)
+    return BoundedProgram(environment.compile(text), text)
 
 
 def _renamed(expression: str) -> tuple[str, tuple[str, ...]]:
@@ -131,7 +158,7 @@ def _rename(text: str, found: list[str]) -> str:
     return _USE.sub(replace, _REQUEST_RESOURCE.sub(REQUEST_RESOURCE, text))
 
 
-def check_result(program: Program, allowed: Sequence[str]) -> None:
+def check_result(program: BoundedProgram, allowed: Sequence[str]) -> None:
     """Check the type of an expression, which must be known before the evaluation.
 
     Raises:
