@@ -466,6 +466,69 @@ async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
     await send("DELETE", f"{old}/a")
 
 
+def _shirts(*versions: tuple[str, list[str]]) -> Json:
+    """A definition of a custom kind with selectable fields by version; the first one is stored."""
+    properties = {
+        "color": {"type": "string"},
+        "size": {"type": "integer"},
+        "sold": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    spec = {"type": "object", "properties": properties}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    names = {"plural": "shirts", "kind": "Shirt", "singular": "shirt", "listKind": "ShirtList"}
+    shown = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == versions[0][0],
+            # kube-apiserver rejects different fields of equal schemas.
+            "schema": {"openAPIV3Schema": {**schema, "description": name}},
+            "selectableFields": [{"jsonPath": path} for path in paths],
+        }
+        for name, paths in versions
+    ]
+    whole = {"group": "sel.io", "scope": "Namespaced", "names": names, "versions": shown}
+    return {"metadata": {"name": "shirts.sel.io"}, "spec": whole}
+
+
+@register_conversation
+async def selectable_fields(send: RecordedConversation) -> None:
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    one, two = (f"/apis/sel.io/{version}/namespaces/default/shirts" for version in ("v1", "v2"))
+    wrong: tuple[list[str], ...] = (
+        [""], ["spec.color"], [".spec.none"], [".metadata.name"], [".spec.tags"], [".spec.tags[0]"],
+        [".spec"], [".spec.color", ".spec.color"], [".spec."], [".spec['color']"],
+        [f".spec.labels.l{number}" for number in range(9)],
+    )  # fmt: skip
+    for paths in wrong:
+        await send("POST", f"{crds}?dryRun=All", _shirts(("v1", paths)))
+    await send("POST", f"{crds}?dryRun=All", _shirts(("v1", [".spec.color"]), ("v2", [".spec.x"])))
+    definition = _shirts(("v1", []), ("v2", [".spec.color", ".spec.size", ".spec.sold"]))
+    await send.server.create(crds, definition)
+    await send.wait_status(200, "GET", f"{two}?fieldSelector=spec.color%3Dred")
+    specs = ({"color": "red", "size": 5}, {"color": "blue", "sold": True}, {})
+    for index, spec in enumerate(specs):
+        body = {"apiVersion": "sel.io/v1", "kind": "Shirt", "metadata": {"name": f"s{index}"}}
+        await send("POST", one, {**body, "spec": spec})
+    for selector in ("color=red", "color!=red", "size=5", "sold=true", "color=", "none=1"):
+        where, _, value = selector.partition("=")
+        await send("GET", f"{two}?fieldSelector=spec.{where}%3D{value}")
+    await send("GET", f"{one}?fieldSelector=spec.color%3Dred")
+    # A changed definition applies to the objects that are stored already.
+    added = [{"op": "add", "path": "/spec/versions/0/selectableFields",
+              "value": [{"jsonPath": ".spec.color"}]}]  # fmt: skip
+    await send.server.request(
+        "PATCH", f"{crds}/shirts.sel.io", added, content_type="application/json-patch+json"
+    )
+    await send.wait_status(200, "GET", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("GET", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("DELETE", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("GET", two)
+    await send.server.request("DELETE", f"{crds}/shirts.sel.io")
+
+
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
 async def test_both_servers_return_the_same(
     conversation: Conversation, real: RealServerFactory, tmp_path: Path
