@@ -36,6 +36,42 @@ def register_conversation(conversation: Conversation) -> Conversation:
     return conversation
 
 
+_SERVICE = {"kind": "Service", "name": "s"}
+_IDENTIFIER = {"name": "a<b", "selector": {"matchLabels": {"a": "b"}}}
+_BY_AVERAGE = {"type": "AverageValue", "averageValue": "1000m"}
+_BY_VALUE = {"type": "Value", "value": "5"}
+_BY_UTILIZATION = {"type": "Utilization", "averageUtilization": 60}
+
+
+def _metric(source: str, **fields: Any) -> Json:
+    return {"type": source[0].upper() + source[1:], source: fields}
+
+
+_EVERY_METRIC: Json = {
+    "metrics": [
+        _metric("resource", name="cpu", target=_BY_UTILIZATION),
+        _metric("resource", name="memory", target={"type": "AverageValue", "averageValue": "1Gi"}),
+        _metric("containerResource", name="cpu", container="c", target=_BY_UTILIZATION),
+        _metric("pods", metric=_IDENTIFIER, target=_BY_AVERAGE),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, target=_BY_VALUE),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, target=_BY_AVERAGE),
+        _metric("external", metric=_IDENTIFIER, target=_BY_VALUE),
+    ],
+    "behavior": {"scaleDown": {"stabilizationWindowSeconds": 10, "tolerance": "0.5"}},
+}
+_EVERY_STATUS: Json = {
+    "currentReplicas": 1,
+    "desiredReplicas": 2,
+    "conditions": [{"type": "AbleToScale", "status": "True", "message": "m & n"}],
+    "currentMetrics": [
+        _metric("resource", name="cpu", current={"averageUtilization": 5}),
+        _metric("object", metric={"name": "m"}, describedObject=_SERVICE, current={"value": "3"}),
+        _metric("external", metric=_IDENTIFIER, current={"averageValue": "3"}),
+    ],
+}
+"""An autoscaler in ``autoscaling/v2`` with fields that ``v1`` lacks."""
+
+
 @cache  # signatures are random
 def _signing_request(*organizations: str) -> str:
     key = ec.derive_private_key(7, ec.SECP256R1())
@@ -387,6 +423,110 @@ async def controller_revisions(send: RecordedConversation) -> None:
         await send("POST", path, body)
     await send("PATCH", f"{path}/r", {"data": {"a": 2}}, MERGE)
     await send("PATCH", f"{path}/r", {"revision": 2}, MERGE)
+
+
+@register_conversation
+async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
+    old, new = (
+        f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers"
+        for version in ("v1", "v2")
+    )
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"scaleTargetRef": target, "maxReplicas": 5}
+
+    async def read_both(name: str) -> None:
+        for path in (old, new):
+            await send("GET", f"{path}/{name}")
+
+    for name, more in (("a", {"targetCPUUtilizationPercentage": 50}), ("b", {})):
+        await send("POST", old, {"metadata": {"name": name}, "spec": {**spec, **more}})
+        await read_both(name)
+    annotation = "autoscaling.alpha.kubernetes.io/"
+    await send("POST", new, {"metadata": {"name": "full"}, "spec": {**spec, **_EVERY_METRIC}})
+    await send("PATCH", f"{new}/full/status", {"status": _EVERY_STATUS}, MERGE)
+    shown = await send("GET", f"{old}/full")
+    await send("PUT", f"{old}/full", {**shown, "spec": {**shown["spec"], "maxReplicas": 7}})
+    await read_both("full")
+    resource = _metric("resource", name="cpu", current={"averageUtilization": 5, "averageValue": 1})
+    await send("PATCH", f"{new}/full/status", {"status": {"currentMetrics": [resource]}}, MERGE)
+    # Annotations of the status count in writes of the status alone, and those of the spec likewise.
+    conditions = '[{"type":"AbleToScale","status":"False"}]'
+    changed = {f"{annotation}conditions": conditions, f"{annotation}metrics": None}
+    await send("PATCH", f"{old}/full/status", {"metadata": {"annotations": changed}}, MERGE)
+    await read_both("full")
+    await send("PATCH", f"{old}/full", {"metadata": {"annotations": changed}}, MERGE)
+    await read_both("full")
+    for value in ("x", "{}", '[{"type":1}]', '[{"type":"Pods","pods":{"metricName":1}}]', "null"):
+        annotations = {f"{annotation}{name}": value for name in ("metrics", "behavior", "x")}
+        body = {"metadata": {"name": "c", "annotations": annotations}, "spec": spec}
+        await send("POST", f"{old}?dryRun=All", body)
+    await send("PATCH", f"{old}/a", {"spec": {"targetCPUUtilizationPercentage": None}}, MERGE)
+    await read_both("a")
+    await send("GET", f"{old}?limit=1")
+    await send("DELETE", f"{old}/a")
+
+
+def _shirts(*versions: tuple[str, list[str]]) -> Json:
+    """A definition of a custom kind with selectable fields by version; the first one is stored."""
+    properties = {
+        "color": {"type": "string"},
+        "size": {"type": "integer"},
+        "sold": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    spec = {"type": "object", "properties": properties}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    names = {"plural": "shirts", "kind": "Shirt", "singular": "shirt", "listKind": "ShirtList"}
+    shown = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == versions[0][0],
+            # kube-apiserver rejects different fields of equal schemas.
+            "schema": {"openAPIV3Schema": {**schema, "description": name}},
+            "selectableFields": [{"jsonPath": path} for path in paths],
+        }
+        for name, paths in versions
+    ]
+    whole = {"group": "sel.io", "scope": "Namespaced", "names": names, "versions": shown}
+    return {"metadata": {"name": "shirts.sel.io"}, "spec": whole}
+
+
+@register_conversation
+async def selectable_fields(send: RecordedConversation) -> None:
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    one, two = (f"/apis/sel.io/{version}/namespaces/default/shirts" for version in ("v1", "v2"))
+    wrong: tuple[list[str], ...] = (
+        [""], ["spec.color"], [".spec.none"], [".metadata.name"], [".spec.tags"], [".spec.tags[0]"],
+        [".spec"], [".spec.color", ".spec.color"], [".spec."], [".spec['color']"],
+        [f".spec.labels.l{number}" for number in range(9)],
+    )  # fmt: skip
+    for paths in wrong:
+        await send("POST", f"{crds}?dryRun=All", _shirts(("v1", paths)))
+    await send("POST", f"{crds}?dryRun=All", _shirts(("v1", [".spec.color"]), ("v2", [".spec.x"])))
+    definition = _shirts(("v1", []), ("v2", [".spec.color", ".spec.size", ".spec.sold"]))
+    await send.server.create(crds, definition)
+    await send.wait_status(200, "GET", f"{two}?fieldSelector=spec.color%3Dred")
+    specs = ({"color": "red", "size": 5}, {"color": "blue", "sold": True}, {})
+    for index, spec in enumerate(specs):
+        body = {"apiVersion": "sel.io/v1", "kind": "Shirt", "metadata": {"name": f"s{index}"}}
+        await send("POST", one, {**body, "spec": spec})
+    for selector in ("color=red", "color!=red", "size=5", "sold=true", "color=", "none=1"):
+        where, _, value = selector.partition("=")
+        await send("GET", f"{two}?fieldSelector=spec.{where}%3D{value}")
+    await send("GET", f"{one}?fieldSelector=spec.color%3Dred")
+    # A changed definition applies to the objects that are stored already.
+    added = [{"op": "add", "path": "/spec/versions/0/selectableFields",
+              "value": [{"jsonPath": ".spec.color"}]}]  # fmt: skip
+    await send.server.request(
+        "PATCH", f"{crds}/shirts.sel.io", added, content_type="application/json-patch+json"
+    )
+    await send.wait_status(200, "GET", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("GET", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("DELETE", f"{one}?fieldSelector=spec.color%3Dblue")
+    await send("GET", two)
+    await send.server.request("DELETE", f"{crds}/shirts.sel.io")
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)

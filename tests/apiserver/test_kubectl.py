@@ -74,6 +74,16 @@ async def test_describe_output(kubectl: Kubectl) -> None:
     assert "it has a node now" in await kubectl("events")
 
 
+async def test_autoscale(kubectl: Kubectl) -> None:
+    await kubectl("create", "deployment", "web", "--image=busybox:1")
+    options = ("--cpu-percent=50", "--min=1", "--max=10")
+    created = await kubectl("autoscale", "deployment", "web", *options)
+    assert created == "horizontalpodautoscaler.autoscaling/web autoscaled\n"
+    shown = await kubectl("get", "hpa", "web", "--no-headers")
+    expected = ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "10", "0"]
+    assert shown.split()[:7] == expected
+
+
 async def test_label_annotate_and_patch(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=POD)
     assert await kubectl("label", "pod", "p", "tier=x") == "pod/p labeled\n"

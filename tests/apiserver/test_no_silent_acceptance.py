@@ -103,6 +103,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "autoscaling/v2/horizontalpodautoscalers": enforced(
         "local/workloads/autoscalers.py", {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
     ),
+    "autoscaling/v1/horizontalpodautoscalers": enforced(
+        "local/workloads/autoscalers.py", {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
+    ),
     "apiregistration.k8s.io/v1/apiservices": data(reason="computed, and can only be read"),
     "metrics.k8s.io/v1beta1/nodes": data(reason="computed, and can only be read"),
     "metrics.k8s.io/v1beta1/pods": data(reason="computed, and can only be read"),
@@ -138,6 +141,12 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
+    "admissionregistration.k8s.io/v1/mutatingadmissionpolicies": enforced(
+        f"{SERVER}/admission/mutating_policies.py", MINIMAL_FIELDS["MutatingAdmissionPolicy"]
+    ),
+    "admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings": enforced(
+        f"{SERVER}/admission/mutating_policies.py", {"spec": {"policyName": "p"}}
+    ),
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": enforced(
         f"{SERVER}/admission/webhooks.py", {"webhooks": []}
     ),
@@ -215,7 +224,8 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "v1/namespaces", "v1/nodes", "v1/persistentvolumeclaims", "v1/persistentvolumes", "v1/pods",
         "v1/replicationcontrollers", "v1/resourcequotas", "v1/services", "apps/v1/daemonsets",
         "apps/v1/deployments", "apps/v1/replicasets", "apps/v1/statefulsets",
-        "autoscaling/v2/horizontalpodautoscalers", "batch/v1/cronjobs", "batch/v1/jobs",
+        "autoscaling/v1/horizontalpodautoscalers", "autoscaling/v2/horizontalpodautoscalers",
+        "batch/v1/cronjobs", "batch/v1/jobs",
         "certificates.k8s.io/v1/certificatesigningrequests", "networking.k8s.io/v1/ingresses",
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
         "scheduling.k8s.io/v1alpha2/podgroups",

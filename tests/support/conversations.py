@@ -23,14 +23,14 @@ class RecordedConversation:
     """Sends requests to one server and records the responses."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self.server = server
         self.responses: list[tuple[str, RawResponse]] = []
 
     async def __call__(
         self, method: str, path: str, body: object = None, kind: str = "application/json"
     ) -> Any:
         """Send a request; return the body of the response."""
-        response = await self._server.request(method, path, body, content_type=kind)
+        response = await self.server.request(method, path, body, content_type=kind)
         self.responses.append((f"{method} {path} {body}"[:300], response))
         return response.body
 
@@ -38,7 +38,7 @@ class RecordedConversation:
         """Wait, without recording it, until a request gets *status*."""
 
         async def has_status() -> bool:
-            return (await self._server.request(*request)).status == status
+            return (await self.server.request(*request)).status == status
 
         await wait_until_true(has_status)
 
@@ -47,7 +47,7 @@ class RecordedConversation:
     ) -> None:
         """Record what watches of *paths* send up to the object that *write* writes."""
         async with AsyncExitStack() as stack:
-            watching = [await stack.enter_async_context(self._server.watch(path)) for path in paths]
+            watching = [await stack.enter_async_context(self.server.watch(path)) for path in paths]
             last = (await write())["metadata"]["resourceVersion"]
             for path, lines in zip(paths, watching, strict=True):
                 events = [await lines.next()]

@@ -29,6 +29,16 @@ _WEBHOOK = {
     "sideEffects": "None",
     "admissionReviewVersions": ["v1"],
 }
+_FOOS = {
+    "resourceRules": [
+        {
+            "apiGroups": ["ex.io"],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["foos"],
+        }
+    ]
+}
 _REQUEST = """-----BEGIN CERTIFICATE REQUEST-----
 MIHIMHECAQAwDzENMAsGA1UEAwwEdXNlcjBZMBMGByqGSM49AgEGCCqGSM49AwEH
 A0IABNDtzp6gPIXoM2HNfqeEVCQK6VELOVEsm47eHLPww0ocOUl0Rokxu4iZuthi
@@ -127,20 +137,21 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
     "VolumeAttributesClass": {"driverName": "ex.io/d", "parameters": {"a": "b"}},
     "MutatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
     "ValidatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
-    "ValidatingAdmissionPolicy": {
+    "MutatingAdmissionPolicy": {
         "spec": {
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": ["ex.io"],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["foos"],
-                    }
-                ]
-            },
-            "validations": [{"expression": "true"}],
+            "matchConstraints": _FOOS,
+            "mutations": [
+                {
+                    "patchType": "ApplyConfiguration",
+                    "applyConfiguration": {"expression": "Object{}"},
+                }
+            ],
+            "reinvocationPolicy": "Never",
         }
+    },
+    "MutatingAdmissionPolicyBinding": {"spec": {"policyName": "none"}},
+    "ValidatingAdmissionPolicy": {
+        "spec": {"matchConstraints": _FOOS, "validations": [{"expression": "true"}]}
     },
     "ValidatingAdmissionPolicyBinding": {
         "spec": {"policyName": "none", "validationActions": ["Deny"]}

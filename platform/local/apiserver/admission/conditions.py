@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ..authorization.authorizer import Authorizer
 from ..authorization.rules import Attributes
 from ..cel.authorizer_functions import AUTHORIZER_VALUE, Check, deciding, resource_check
-from ..cel.environment import EvaluationError, Program
-from ..cel.policy_expressions import REQUEST_RESOURCE, Expressions
+from ..cel.environment import EvaluationError
+from ..cel.policy_expressions import REQUEST_RESOURCE, BoundedProgram, Expressions
 from ..http.auth import AUTHENTICATED_GROUP, User
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -71,7 +71,7 @@ class Condition(NamedTuple):
 
     name: str
     expression: str
-    program: Program
+    program: BoundedProgram
 
 
 class Conditions:

@@ -1,5 +1,6 @@
 """Admission by the webhooks and policies that users configure, kept up to date with them."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 
 from ....model.names import NAMESPACES, Resource
@@ -12,17 +13,28 @@ from ..storage.object_store import ObjectStore
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from .attributes import AdmissionAttributes
-from .policies import BINDING, POLICY, Policies, Readers
+from .matching import is_exempt
+from .mutating_policies import MutatingPolicies, Run
+from .policies import (
+    BINDING,
+    MUTATING_BINDING,
+    MUTATING_POLICY,
+    POLICY,
+    Readers,
+    ValidatingPolicies,
+)
 from .responses import WebhookNeededError, WebhookResponses
 from .services import ServiceResolver
 from .webhook_client import WebhookClient
-from .webhooks import MUTATING, VALIDATING, Webhooks
+from .webhooks import MUTATING, VALIDATING, Reinvocation, Webhooks
 
 RESOURCES = tuple(
     Resource(ADMISSION, "v1", plural, kind, namespaced=False)
     for plural, kind in (
         ("mutatingwebhookconfigurations", MUTATING),
         ("validatingwebhookconfigurations", VALIDATING),
+        ("mutatingadmissionpolicies", MUTATING_POLICY),
+        ("mutatingadmissionpolicybindings", MUTATING_BINDING),
         ("validatingadmissionpolicies", POLICY),
         ("validatingadmissionpolicybindings", BINDING),
     )
@@ -53,7 +65,8 @@ class DynamicAdmission:
             namespace=namespace, equivalents=catalog.equivalents, authorizer=authorizer
         )
         readers = Readers(namespace, catalog.kind_named, get, list_all, catalog.equivalents)
-        self._policies = Policies(readers, authorizer)
+        self._policies = ValidatingPolicies(readers, authorizer)
+        self._mutating_policies = MutatingPolicies(readers, authorizer)
         self.services = ServiceResolver(self._committed, self._committed_in)
         """Finds the endpoints of Services in the committed state."""
 
@@ -78,7 +91,9 @@ class DynamicAdmission:
         if kind in (MUTATING, VALIDATING):
             self._webhooks.configure(kind, objects)
         else:
-            self._policies.configure(kind, objects)
+            mutating = kind in (MUTATING_POLICY, MUTATING_BINDING)
+            policies = self._mutating_policies if mutating else self._policies
+            policies.configure(objects, bindings=kind in (BINDING, MUTATING_BINDING))
 
     def new_responses(self) -> WebhookResponses | None:
         """Return where a write collects the responses of webhooks; ``None`` if there are none."""
@@ -89,7 +104,12 @@ class DynamicAdmission:
     @property
     def is_configured(self) -> bool:
         """Whether there is any webhook or policy."""
-        return bool(self._webhooks.mutating or self._webhooks.validating or self._policies.active)
+        return bool(
+            self._webhooks.mutating
+            or self._webhooks.validating
+            or self._policies.active
+            or self._mutating_policies.active
+        )
 
     async def ask(self, responses: WebhookResponses, needed: WebhookNeededError) -> None:
         """Ask the webhooks that a plan needs.
@@ -102,15 +122,33 @@ class DynamicAdmission:
     def mutate(
         self, attributes: AdmissionAttributes, obj: Json, rerun: Callable[[Json], Json]
     ) -> Json:
-        """Return *obj* as mutating webhooks change it; *rerun* repeats the built-in plugins.
+        """Return *obj* as policies and webhooks change it; *rerun* repeats the built-in plugins.
+
+        As in kube-apiserver, everything runs once again after a change, policies and webhooks
+        only those that allow it.
 
         Raises:
             WebhookNeededError: a webhook must be called first.
-            StatusError: a webhook denies the write, or cannot be called.
+            StatusError: a policy or webhook denies the write, or a webhook cannot be called.
         """
-        if not self._webhooks.mutating or attributes.responses is None:
+        policies, webhooks = self._mutating_policies, self._webhooks
+        by_policies = bool(policies.active) and attributes.user is not APISERVER_USER
+        by_webhooks = bool(webhooks.mutating) and attributes.responses is not None
+        if not (by_policies or by_webhooks) or is_exempt(attributes.kind.resource):
             return obj
-        return self._webhooks.mutate(attributes, obj, rerun)
+        original = obj
+        run = policies.mutate(attributes, obj) if by_policies else Run(obj, False, ())
+        obj, again = run.obj, Reinvocation((), ())
+        if by_webhooks:
+            obj, again = webhooks.mutate(attributes, obj)
+        if obj == original and not run.is_mutated:
+            return obj
+        by_all = copy.deepcopy(obj)  # plugins change it in place
+        obj = rerun(obj)
+        if run.reinvocable and (run.is_mutated or obj != run.obj):
+            obj = policies.mutate_again(attributes, obj, run.reinvocable)
+        hooks = again.after_webhooks if obj == by_all else again.after_others
+        return webhooks.mutate_again(attributes, obj, hooks)
 
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
         """Let policies and validating webhooks check a write.

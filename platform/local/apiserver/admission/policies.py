@@ -1,9 +1,9 @@
-"""ValidatingAdmissionPolicies and their bindings."""
+"""Policies and their bindings: what both kinds have in common, and the validating ones."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -11,8 +11,8 @@ from ....model.meta import LabelSelector
 from ....model.names import Resource
 from ....model.selectors import SelectorError, from_label_selector
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError, Program, evaluate_message
-from ..cel.policy_expressions import Expressions
+from ..cel.environment import CompileError, EvaluationError, evaluate_message
+from ..cel.policy_expressions import BoundedProgram, Expressions
 from ..errors.status import StatusError, forbidden
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -23,6 +23,8 @@ from .matching import Match, NamespaceReader, is_exempt, labels_of
 log = logging.getLogger(__name__)
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+MUTATING_POLICY = "MutatingAdmissionPolicy"
+MUTATING_BINDING = "MutatingAdmissionPolicyBinding"
 MAX_SECONDS = 1.0
 """Processor time of the policies for one write."""
 
@@ -33,6 +35,7 @@ _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "
 
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Policy")
 
 
 class ParamsError(Exception):
@@ -43,9 +46,9 @@ class Validation(NamedTuple):
     """One validation of a policy."""
 
     expression: str
-    program: Program
+    program: BoundedProgram
     message: str
-    message_program: Program | None
+    message_program: BoundedProgram | None
     reason: str
 
 
@@ -94,26 +97,70 @@ _EVERYTHING: Json = {
 class Policy:
     """A policy; its expressions are compiled when a write first matches."""
 
+    mutates = False
+
     def __init__(self, obj: Json) -> None:
-        self._spec: Json = obj.get("spec") or {}
+        self.spec: Json = obj.get("spec") or {}
         self.name = str(obj["metadata"]["name"])
-        constraints = self._spec.get("matchConstraints") or {}
+        constraints = self.spec.get("matchConstraints") or {}
         self.match = Match(
             constraints,
             constraints.get("resourceRules") or (),
             excluded=constraints.get("excludeResourceRules") or (),
         )
-        self.ignores_failures = self._spec.get("failurePolicy") == "Ignore"
-        self.param_kind: Json | None = self._spec.get("paramKind")
+        self.ignores_failures = self.spec.get("failurePolicy") == "Ignore"
+        self.param_kind: Json | None = self.spec.get("paramKind")
         self._expressions: Expressions | None = None
         self._conditions: list[Condition] = []
+
+    def _compiled(self) -> Expressions:
+        if self._expressions is None:
+            expressions = Expressions(params=self.param_kind is not None, mutations=self.mutates)
+            conditions = self.spec.get("matchConditions") or ()
+            self._conditions = compile_conditions(expressions, conditions)
+            for each in self.spec.get("variables") or ():
+                expressions.define(each["name"], each["expression"])
+            self.compile_rules(expressions)
+            self._expressions = expressions
+        return self._expressions
+
+    def activation(self, subject: Subject, namespace: Json | None, params: Json | None) -> Any:
+        """Return the values of the variables.
+
+        Raises:
+            CompileError: an expression has an error.
+        """
+        values = {**subject.values(), "namespaceObject": namespace}
+        if self.param_kind is not None:
+            values["params"] = params
+        return self._compiled().activation(values)
+
+    def applies(self, activation: Any) -> bool:
+        """Return whether the match conditions hold for the values of the variables.
+
+        Raises:
+            EvaluationError: one cannot be evaluated.
+        """
+        return all_hold(self._conditions, activation)
+
+    def compile_rules(self, expressions: Expressions) -> None:
+        """Compile what the policy consists of.
+
+        Raises:
+            CompileError: an expression has an error.
+        """
+        raise NotImplementedError
+
+
+class ValidatingPolicy(Policy):
+    """A ValidatingAdmissionPolicy."""
+
+    def __init__(self, obj: Json) -> None:
+        super().__init__(obj)
         self._validations: list[Validation] = []
 
-    def _compile(self) -> Expressions:
-        expressions = Expressions(params=self.param_kind is not None)
-        self._conditions = compile_conditions(expressions, self._spec.get("matchConditions") or ())
-        for each in self._spec.get("variables") or ():
-            expressions.define(each["name"], each["expression"])
+    def compile_rules(self, expressions: Expressions) -> None:
+        """See `Policy.compile_rules`."""
         self._validations = [
             Validation(
                 each["expression"],
@@ -124,22 +171,16 @@ class Policy:
                 else None,
                 each.get("reason") or "Invalid",
             )
-            for each in self._spec.get("validations") or ()
+            for each in self.spec.get("validations") or ()
         ]
-        return expressions
 
     def evaluate(
         self, subject: Subject, namespace: Json | None, params: Json | None
     ) -> list[Decision]:
         """Return why the policy denies the write with *params*; of all validations that fail."""
         try:
-            if self._expressions is None:
-                self._expressions = self._compile()
-            values = {**subject.values(), "namespaceObject": namespace}
-            if self.param_kind is not None:
-                values["params"] = params
-            activation = self._expressions.activation(values)
-            if not all_hold(self._conditions, activation):
+            activation = self.activation(subject, namespace, params)
+            if not self.applies(activation):
                 return []
         except (CompileError, EvaluationError) as error:
             return [] if self.ignores_failures else [Decision(str(error))]
@@ -159,22 +200,23 @@ class Policy:
             yield Decision(message or f"failed expression: {each.expression.strip()}", each.reason)
 
 
-class Policies:
-    """All policies and bindings."""
+class PolicySet(Generic[P]):
+    """All policies of one kind, and their bindings."""
 
-    def __init__(self, readers: Readers, authorizer: Authorizer) -> None:
+    def __init__(self, read: Callable[[Json], P], readers: Readers, authorizer: Authorizer) -> None:
+        self._read = read
         self._readers = readers
         self._authorizer = authorizer
-        self._policies: tuple[Policy, ...] = ()
+        self._policies: tuple[P, ...] = ()
         self._bindings: dict[str, list[Binding]] = {}
-        self.active: tuple[Policy, ...] = ()
+        self.active: tuple[P, ...] = ()
         """Policies with a binding, in the order of their names."""
 
-    def configure(self, kind: str, objects: Iterable[Json]) -> None:
-        """Replace all objects of *kind*."""
+    def configure(self, objects: Iterable[Json], *, bindings: bool) -> None:
+        """Replace all policies, or all *bindings*."""
         ordered = sorted(objects, key=lambda each: str(each["metadata"]["name"]))
-        if kind == POLICY:
-            self._policies = tuple(found for each in ordered if (found := _read(Policy, each)))
+        if not bindings:
+            self._policies = tuple(found for each in ordered if (found := _read(self._read, each)))
         else:
             self._bindings = {}
             for each in ordered:
@@ -182,25 +224,7 @@ class Policies:
                     self._bindings.setdefault(binding.policy, []).append(binding)
         self.active = tuple(each for each in self._policies if each.name in self._bindings)
 
-    def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
-        """Let the policies check a write.
-
-        Raises:
-            StatusError: a policy denies it.
-        """
-        if is_exempt(attributes.kind.resource):
-            return
-        denials: list[tuple[str, Decision]] = []
-        end = time.thread_time() + MAX_SECONDS
-        for policy in self.active:
-            kind = self._matching_kind(policy.match, attributes, obj)
-            if kind is not None:
-                with authorizing(self._authorizer, attributes.user):
-                    denials += self._apply(policy, subject_in(kind, attributes, obj), end)
-        if denials:
-            raise _denied(attributes, obj, *denials[0])
-
-    def _matching_kind(
+    def matching_kind(
         self, match: Match, attributes: AdmissionAttributes, obj: Json | None
     ) -> KindInfo | None:
         return match.resource_for(
@@ -210,37 +234,7 @@ class Policies:
             namespace=self._readers.namespace,
         )
 
-    def _apply(
-        self, policy: Policy, subject: Subject, end: float
-    ) -> Iterator[tuple[str, Decision]]:
-        """Yield the denials by *policy* with the name of its binding, and add its warnings.
-
-        *end*: the thread's processor time at which the evaluation ends.
-        """
-        attributes = subject.attributes
-        namespace = None
-        if attributes.namespace:
-            namespace = self._readers.namespace(attributes.namespace)
-        for binding in self._bindings[policy.name]:
-            if binding.match is not None and not self._matching_kind(
-                binding.match, attributes, subject.obj
-            ):
-                continue
-            by = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}'"
-            try:
-                found = list(self._params(policy, binding, attributes))
-            except ParamsError as error:
-                if not policy.ignores_failures:
-                    yield by, Decision(f"failed to configure binding: {error}")
-                continue
-            for decision in _decisions(policy, subject, namespace, found, end):
-                if "Warn" in binding.actions and attributes.warnings is not None:
-                    text = f"Validation failed for {by}: {decision.message}"
-                    attributes.warnings.append(text)
-                if "Deny" in binding.actions:
-                    yield by, decision
-
-    def _params(
+    def params(
         self, policy: Policy, binding: Binding, attributes: AdmissionAttributes
     ) -> Iterator[Json | None]:
         """Yield the parameters with which a policy is evaluated.
@@ -295,8 +289,63 @@ class Policies:
                 yield each
 
 
+class ValidatingPolicies(PolicySet[ValidatingPolicy]):
+    """All ValidatingAdmissionPolicies."""
+
+    def __init__(self, readers: Readers, authorizer: Authorizer) -> None:
+        super().__init__(ValidatingPolicy, readers, authorizer)
+
+    def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
+        """Let the policies check a write.
+
+        Raises:
+            StatusError: a policy denies it.
+        """
+        if is_exempt(attributes.kind.resource):
+            return
+        denials: list[tuple[str, Decision]] = []
+        end = time.thread_time() + MAX_SECONDS
+        for policy in self.active:
+            kind = self.matching_kind(policy.match, attributes, obj)
+            if kind is not None:
+                with authorizing(self._authorizer, attributes.user):
+                    denials += self._apply(policy, subject_in(kind, attributes, obj), end)
+        if denials:
+            raise _denied(attributes, obj, *denials[0])
+
+    def _apply(
+        self, policy: ValidatingPolicy, subject: Subject, end: float
+    ) -> Iterator[tuple[str, Decision]]:
+        """Yield the denials by *policy* with the name of its binding, and add its warnings.
+
+        *end*: the thread's processor time at which the evaluation ends.
+        """
+        attributes = subject.attributes
+        namespace = None
+        if attributes.namespace:
+            namespace = self._readers.namespace(attributes.namespace)
+        for binding in self._bindings[policy.name]:
+            if binding.match is not None and not self.matching_kind(
+                binding.match, attributes, subject.obj
+            ):
+                continue
+            by = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}'"
+            try:
+                found = list(self.params(policy, binding, attributes))
+            except ParamsError as error:
+                if not policy.ignores_failures:
+                    yield by, Decision(f"failed to configure binding: {error}")
+                continue
+            for decision in _decisions(policy, subject, namespace, found, end):
+                if "Warn" in binding.actions and attributes.warnings is not None:
+                    text = f"Validation failed for {by}: {decision.message}"
+                    attributes.warnings.append(text)
+                if "Deny" in binding.actions:
+                    yield by, decision
+
+
 def _decisions(
-    policy: Policy,
+    policy: ValidatingPolicy,
     subject: Subject,
     namespace: Json | None,
     all_params: Iterable[Json | None],

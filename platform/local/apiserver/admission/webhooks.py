@@ -3,7 +3,6 @@
 Pure: a webhook whose response is not known yet is not called here, see :mod:`.responses`.
 """
 
-import copy
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ import msgspec
 from ....model.selectors import SelectorError
 from ..authorization.authorizer import Authorizer
 from ..cel.environment import CompileError, EvaluationError
-from ..errors.fields import MalformedError
 from ..errors.status import bad_request, forbidden, internal
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -22,6 +20,7 @@ from ..kinds.patches import PatchError, json_patch
 from .attributes import AdmissionAttributes
 from .conditions import Conditions, in_kind, subject_in
 from .matching import Match, NamespaceReader, is_exempt
+from .mutations import as_mutations_see, finish
 from .responses import WebhookCall, WebhookNeededError
 from .reviews import (
     REVIEW_VERSIONS,
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 _DEFAULT_TIMEOUT = 10
-_DECIDED_AFTERWARDS = ("uid", "creationTimestamp", "generation")
-"""Metadata that a new object gets after mutating webhooks have seen it."""
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -76,6 +73,16 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         raise error
 
 
+class Reinvocation(NamedTuple):
+    """Webhooks that are called again after all have been called."""
+
+    after_webhooks: Sequence[Hook]
+    """If only webhooks have changed the object."""
+
+    after_others: Sequence[Hook]
+    """If anything else has changed it since."""
+
+
 class _Invocation(NamedTuple):
     hook: Hook
     kind: KindInfo
@@ -106,18 +113,13 @@ class Webhooks:
         else:
             self.validating = hooks
 
-    def mutate(
-        self, attributes: AdmissionAttributes, obj: Json, rerun: Callable[[Json], Json]
-    ) -> Json:
-        """Return *obj* as mutating webhooks change it; *rerun* repeats the built-in plugins.
+    def mutate(self, attributes: AdmissionAttributes, obj: Json) -> tuple[Json, "Reinvocation"]:
+        """Return *obj* as mutating webhooks change it, and which of them are called again.
 
         Raises:
             WebhookNeededError: a webhook must be called first.
             StatusError: a webhook denies the write, or cannot be called.
         """
-        if is_exempt(attributes.kind.resource):
-            return obj
-        original = obj
         again: list[Hook] = []
         reinvocable: list[Hook] = []
         for hook in self.mutating:
@@ -129,11 +131,18 @@ class Webhooks:
                 obj = changed
             if hook.reinvoked:
                 reinvocable.append(hook)
-        if obj == original:
-            return obj
-        by_webhooks = copy.deepcopy(obj)  # plugins change it in place
-        obj = rerun(obj)
-        for hook in again if obj == by_webhooks else reinvocable:
+        return obj, Reinvocation(tuple(again), tuple(reinvocable))
+
+    def mutate_again(
+        self, attributes: AdmissionAttributes, obj: Json, hooks: Sequence[Hook]
+    ) -> Json:
+        """Return *obj* as some webhooks change it, which were called for the write before.
+
+        Raises:
+            WebhookNeededError: a webhook must be called first.
+            StatusError: a webhook denies the write, or cannot be called.
+        """
+        for hook in hooks:
             obj = self._mutate_by(hook, attributes, obj) or obj
         return obj
 
@@ -142,7 +151,7 @@ class Webhooks:
         kind = self._kind_for(hook, attributes, obj)
         if kind is None:
             return None
-        shown = _as_mutating_webhooks_see(attributes, obj)
+        shown = as_mutations_see(attributes, obj)
         response = self._results(attributes, [_Invocation(hook, kind)], shown, mutating=True)[0]
         if response is None:
             return obj
@@ -278,58 +287,13 @@ def _hooks(configuration: Json, authorizer: Authorizer) -> Iterator[Hook]:
         )
 
 
-def _as_mutating_webhooks_see(attributes: AdmissionAttributes, obj: Json) -> Json:
-    """Return a new object without what it gets after mutating webhooks have seen it."""
-    if attributes.operation != "CREATE":
-        return obj
-    metadata = {
-        key: value for key, value in obj["metadata"].items() if key not in _DECIDED_AFTERWARDS
-    }
-    metadata["creationTimestamp"] = None
-    if attributes.is_name_generated:
-        metadata.pop("name", None)
-    return {**obj, "metadata": metadata}
-
-
 def _patched(
     attributes: AdmissionAttributes, kind: KindInfo, obj: Json, patch: list[dict[str, Any]]
 ) -> Json:
     """Return *obj* as a webhook patches it, which saw it in *kind*."""
-    seen = in_kind(kind, attributes, _as_mutating_webhooks_see(attributes, obj))[0]
+    seen = in_kind(kind, attributes, as_mutations_see(attributes, obj))[0]
     try:
         changed: Json = json_patch(seen, patch)
     except PatchError as error:
         raise internal(str(error)) from error
-    if type(changed) is not dict or not isinstance(changed.get("metadata"), dict):
-        raise internal("a webhook has replaced the object by something else")
-    if changed.get("kind") != kind.resource.kind:
-        raise internal(f"a webhook has changed the kind to {changed.get('kind')}")
-    if kind is not attributes.kind:
-        changed = attributes.kind.from_stored(kind.to_stored(changed))
-    changed["apiVersion"] = attributes.kind.resource.api_version
-    _keep_metadata(attributes, changed["metadata"], obj["metadata"])
-    try:
-        attributes.kind.prepare(changed)
-    except MalformedError as error:
-        raise internal(str(error)) from error
-    return changed
-
-
-def _keep_metadata(attributes: AdmissionAttributes, metadata: Json, before: Json) -> None:
-    """Keep what the server decides.
-
-    Raises:
-        StatusError: 400, the namespace was changed.
-    """
-    metadata.pop("managedFields", None)
-    if metadata.get("namespace") != before.get("namespace"):
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    for key in (*_DECIDED_AFTERWARDS, "resourceVersion", "deletionTimestamp"):
-        if key in before:
-            metadata[key] = before[key]
-        else:
-            metadata.pop(key, None)
-    if not metadata.get("name"):
-        metadata["name"] = before["name"]
+    return finish(attributes, kind, changed, obj, by="a webhook")

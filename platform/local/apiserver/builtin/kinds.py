@@ -1,5 +1,6 @@
 """Table of the built-in kinds: one row per kind, groups in the order of discovery."""
 
+from dataclasses import replace
 from typing import Any
 
 from ....model import names
@@ -18,9 +19,9 @@ from ..kinds.groups import (
     STORAGE,
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
-from . import event_conversion
+from . import autoscaler_conversion, event_conversion
 from .pod_strategy import EPHEMERAL_CONTAINERS
-from .strategies import APPROVAL, BuiltInStrategy
+from .strategies import APPROVAL, AUTOSCALER_V1, AUTOSCALER_V1_STATUS, BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
@@ -41,7 +42,7 @@ def _kind(resource: Resource, **options: Any) -> KindInfo:
     ]
     return KindInfo(
         resource=resource,
-        strategy=BuiltInStrategy(resource),
+        strategy=options.pop("strategy", None) or BuiltInStrategy(resource),
         singular=resource.kind.lower(),
         list_kind=f"{resource.kind}List",
         subresources={subresource.name: subresource for subresource in subresources},
@@ -226,10 +227,24 @@ _WORKLOADS = (
         conversion=(event_conversion.to_core, event_conversion.from_core),
     ),
     _kind(
-        Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+        autoscaler_conversion.V2,
         short_names=("hpa",),
         categories=_ALL,
         subresources=("status",),
+    ),
+    _kind(
+        autoscaler_conversion.V1,
+        short_names=("hpa",),
+        categories=_ALL,
+        strategy=BuiltInStrategy(autoscaler_conversion.V1, AUTOSCALER_V1),
+        subresources=(
+            replace(
+                common_subresources(autoscaler_conversion.V1)["status"],
+                status_strategy=BuiltInStrategy(autoscaler_conversion.V1, AUTOSCALER_V1_STATUS),
+            ),
+        ),
+        stored_as=autoscaler_conversion.V2,
+        conversion=(autoscaler_conversion.to_v2, autoscaler_conversion.from_v2),
     ),
     _kind(
         names.BATCH_CRONJOBS,
@@ -333,6 +348,8 @@ _WEBHOOK_KINDS = tuple(
         generation="all",
     )
     for plural, kind, subresources in (
+        ("mutatingadmissionpolicies", "MutatingAdmissionPolicy", ()),
+        ("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", ()),
         ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", ()),
         ("validatingadmissionpolicies", "ValidatingAdmissionPolicy", ("status",)),
         ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", ()),

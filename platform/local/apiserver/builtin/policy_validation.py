@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....model import validation
+from ..cel import mutation_objects
 from ..cel.environment import CompileError
 from ..cel.policy_expressions import Expressions
 from ..errors.fields import FieldError, duplicate, invalid, not_supported, required
@@ -16,6 +17,10 @@ Json = dict[str, Any]
 
 _ACTIONS = ("Audit", "Deny", "Warn")
 _REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
+_PATCHES = {"ApplyConfiguration": "applyConfiguration", "JSONPatch": "jsonPatch"}
+"""Fields of a mutation by its type."""
+
+_MUTABLE = ("*", "CONNECT", "CREATE", "UPDATE")
 _MAX_ANNOTATIONS = 20
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*", re.ASCII)
 
@@ -24,6 +29,71 @@ def validate_policy(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a policy; its expressions must compile."""
     spec: Json = obj.get("spec") or {}
     errors: list[FieldError] = []
+    expressions = _validate_common(spec, errors, mutations=False)
+    _validate_validations(obj, spec, expressions, errors)
+    return errors
+
+
+def validate_mutating_policy(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a MutatingAdmissionPolicy; its expressions must compile."""
+    spec: Json = obj.get("spec") or {}
+    errors: list[FieldError] = []
+    expressions = _validate_common(spec, errors, mutations=True)
+    mutations = spec.get("mutations") or ()
+    if not mutations:
+        errors.append(required("spec.mutations", "mutations must contain at least one item"))
+    for index, each in enumerate(mutations):
+        _validate_mutation(each, f"spec.mutations[{index}]", expressions, errors)
+    policy = spec.get("reinvocationPolicy")
+    if not policy:
+        errors.append(required("spec.reinvocationPolicy"))
+    elif policy not in ("IfNeeded", "Never"):
+        allowed = ("IfNeeded", "Never")
+        errors.append(not_supported("spec.reinvocationPolicy", policy, allowed))
+    return errors
+
+
+def _validate_mutation(
+    mutation: Json, path: str, expressions: Expressions, errors: list[FieldError]
+) -> None:
+    patch_type = mutation.get("patchType")
+    if not patch_type:
+        errors.append(required(f"{path}.patchType"))
+        return
+    if patch_type not in _PATCHES:
+        errors.append(not_supported(f"{path}.patchType", patch_type, _PATCHES))
+        return
+    for other, key in _PATCHES.items():
+        if other == patch_type and mutation.get(key) is None:
+            text = f"must be specified when patchType is {patch_type}"
+            errors.append(required(f"{path}.{key}", text))
+        elif other == patch_type:
+            _validate_patch(mutation[key], f"{path}.{key}.expression", key, expressions, errors)
+        elif mutation.get(key) is not None:
+            text = f"must not be specified when patchType is {patch_type}"
+            errors.append(invalid(f"{path}.{key}", f"{{{key}}}", text))
+
+
+def _validate_patch(
+    patch: Json, path: str, key: str, expressions: Expressions, errors: list[FieldError]
+) -> None:
+    text = (patch.get("expression") or "").strip()
+    if not text:
+        errors.append(required(path))
+        return
+    try:
+        program = expressions.compile_mutation(text)
+    except CompileError as error:
+        errors.append(invalid(path, text, f"compilation failed: {error}"))
+        return
+    wanted = mutation_objects.RESULTS[key]
+    if program.full_result != wanted:
+        text_ = f"must evaluate to {wanted} but got {program.full_result}"
+        errors.append(invalid(path, text, text_))
+
+
+def _validate_common(spec: Json, errors: list[FieldError], *, mutations: bool) -> Expressions:
+    """Validate what all policies have, and return their variables."""
     check_choice(spec, "failurePolicy", ("Fail", "Ignore"), "spec", errors)
     kind = spec.get("paramKind")
     if kind is not None:
@@ -35,13 +105,22 @@ def validate_policy(obj: Json, old: Json | None) -> list[FieldError]:
         _validate_match(constraints, "spec.matchConstraints", errors)
         if not constraints.get("resourceRules"):
             errors.append(required("spec.matchConstraints.resourceRules"))
-    expressions = Expressions(params=kind is not None)
+        if mutations:
+            _validate_operations(constraints, "spec.matchConstraints", errors)
+    expressions = Expressions(params=kind is not None, mutations=mutations)
     conditions = spec.get("matchConditions") or ()
     validate_conditions(conditions, "spec.matchConditions", expressions, errors)
     for index, variable in enumerate(spec.get("variables") or ()):
         _validate_variable(variable, f"spec.variables[{index}]", expressions, errors)
-    _validate_validations(obj, spec, expressions, errors)
-    return errors
+    return expressions
+
+
+def _validate_operations(match: Json, path: str, errors: list[FieldError]) -> None:
+    for rule in match.get("resourceRules") or ():
+        for operation in rule.get("operations") or ():
+            if operation not in _MUTABLE:
+                where = f"{path}.resourceRules.operations"
+                errors.append(not_supported(where, operation, _MUTABLE))
 
 
 def _validate_validations(
@@ -146,6 +225,20 @@ def _validate_resource_names(rule: Json, path: str, errors: list[FieldError]) ->
 def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a binding of a policy."""
     spec: Json = obj.get("spec") or {}
+    errors = _validate_any_binding(spec)
+    _validate_actions(spec.get("validationActions") or (), "spec.validationActions", errors)
+    return errors
+
+
+def validate_mutating_binding(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a binding of a MutatingAdmissionPolicy."""
+    spec: Json = obj.get("spec") or {}
+    errors = _validate_any_binding(spec)
+    _validate_operations(spec.get("matchResources") or {}, "spec.matchResources", errors)
+    return errors
+
+
+def _validate_any_binding(spec: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     name = spec.get("policyName") or ""
     if not name:
@@ -156,7 +249,6 @@ def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
         _validate_param_ref(spec["paramRef"], "spec.paramRef", errors)
     if spec.get("matchResources") is not None:
         _validate_match(spec["matchResources"], "spec.matchResources", errors)
-    _validate_actions(spec.get("validationActions") or (), "spec.validationActions", errors)
     return errors
 
 

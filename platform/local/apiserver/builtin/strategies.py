@@ -12,6 +12,7 @@ from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
+    autoscaler_conversion,
     batch_jobs,
     certificate_requests,
     core_objects,
@@ -160,6 +161,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=stored_defaults.default_admission_policy,
         validate=policy_validation.validate_policy,
     ),
+    (ADMISSION, "MutatingAdmissionPolicy"): StrategyHooks(
+        default=stored_defaults.default_admission_policy,
+        validate=policy_validation.validate_mutating_policy,
+    ),
+    (ADMISSION, "MutatingAdmissionPolicyBinding"): StrategyHooks(
+        default=stored_defaults.default_admission_binding,
+        validate=policy_validation.validate_mutating_binding,
+    ),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
         default=stored_defaults.default_admission_binding,
         validate=policy_validation.validate_binding,
@@ -291,6 +300,16 @@ APPROVAL = StrategyHooks(
     name_rule=certificate_requests.any_name,
 )
 """Writes of the approval of a certificate request."""
+
+AUTOSCALER_V1 = StrategyHooks(
+    default=autoscaler_conversion.default_v1,
+    prepare_for_create=autoscaler_conversion.prepare_for_create,
+    prepare_for_update=autoscaler_conversion.prepare_for_update,
+)
+AUTOSCALER_V1_STATUS = StrategyHooks(
+    prepare_for_update=autoscaler_conversion.prepare_for_status_update
+)
+"""Writes of an autoscaler in ``autoscaling/v1``, and of its status."""
 
 
 def finalizers_of(obj: Json) -> list[str]:

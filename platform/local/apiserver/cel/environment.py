@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import kubernetes_functions, list_functions, string_functions
 from .cost import SizeOf, estimate
@@ -34,6 +34,7 @@ _KINDS = (
     "bool", "int", "uint", "double", "string", "bytes", "list(dyn)", "map(dyn, dyn)", "null",
     "timestamp", "duration",
 )  # fmt: skip
+_TYPE_NAMES = re.compile(r"\b[A-Z_]+\b(?=[<>,]|$)")
 _PARAMETERS = re.compile(r"(list|map|optional_type)\((.*)\)")
 _STATUS = re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$")
 _ERRORS = (
@@ -58,11 +59,22 @@ class EvaluationError(Exception):
     """An expression has no value; the text is the reason."""
 
 
+class Evaluable(Protocol):
+    """A compiled expression, or one that is checked before its evaluation."""
+
+    def evaluate(self, activation: Any) -> Any:
+        """Return its value; raise EvaluationError if there is none."""
+        ...
+
+
 class Program:
     """A compiled expression."""
 
-    def __init__(self, expression: "cel.Expression", result: str) -> None:
+    def __init__(self, expression: "cel.Expression", result: str, full_result: str = "") -> None:
         self._expression = expression
+        self.full_result = full_result
+        """The same with the types of items and entries, e.g. ``list(string)``."""
+
         self.result = result
         """Type of its value, e.g. ``bool``; ``dyn`` if it is not known before."""
 
@@ -81,7 +93,7 @@ class Program:
             raise EvaluationError(_error_text(str(error))) from error
 
 
-def evaluate_message(program: Program | None, activation: "cel.Activation") -> str:
+def evaluate_message(program: Evaluable | None, activation: Any) -> str:
     """Return the value of a ``messageExpression``; empty if there is none that fits a message."""
     if program is None:
         return ""
@@ -124,7 +136,9 @@ class Environment:
         try:
             checked = self._checker.compile(expression)
             result = str(checked.return_type().name()).lower()
-            return Program(self._evaluator.compile(expression, disable_check=True), result)
+            full_result = _type_text(str(checked.return_type()))
+            program = self._evaluator.compile(expression, disable_check=True)
+            return Program(program, result, full_result)
         except RuntimeError as error:
             raise CompileError(_STATUS.sub("", str(error)).strip()) from error
 
@@ -276,6 +290,12 @@ def _declare(overloads: Iterable[tuple[Signature, tuple[str, ...], str, Any]]) -
             )
         )
     return [library.FunctionDecl(name, declared) for name, declared in by_name.items()]
+
+
+def _type_text(text: str) -> str:
+    """Return the name of a type as in CEL, which the library writes as ``LIST<STRING>``."""
+    text = _TYPE_NAMES.sub(lambda match: match[0].lower(), text)
+    return text.replace("<", "(").replace(">", ")")
 
 
 def _identifier(name: str) -> str:

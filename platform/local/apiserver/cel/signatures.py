@@ -18,9 +18,14 @@ PATH_CHECK = "kubernetes.authorization.PathCheck"
 GROUP_CHECK = "kubernetes.authorization.GroupCheck"
 RESOURCE_CHECK = "kubernetes.authorization.ResourceCheck"
 DECISION = "kubernetes.authorization.Decision"
+OBJECT = "Object"
+NESTED_OBJECT = "Object field"
+"""An object of any type below ``Object``: which it is, is known at run time alone."""
+
+PATCH = "JSONPatch"
 ABSTRACT_TYPES = frozenset(
     (
-        QUANTITY, URL, IP, CIDR, SEMVER,
+        QUANTITY, URL, IP, CIDR, SEMVER, OBJECT, NESTED_OBJECT, PATCH,
         AUTHORIZER, PATH_CHECK, GROUP_CHECK, RESOURCE_CHECK, DECISION,
     )
 )  # fmt: skip

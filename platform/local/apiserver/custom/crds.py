@@ -5,7 +5,7 @@ from typing import Any
 
 from ....model import validation
 from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
-from . import jsonpath
+from . import jsonpath, selectable_fields
 from .rule_costs import cost_errors
 from .schema import schema_errors
 
@@ -55,7 +55,10 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     versions = spec.get("versions") or []
     for index, version in enumerate(versions):
         errors += _validate_version(
-            version, f"spec.versions[{index}]", schema_path=_schema_path(index, versions)
+            version,
+            f"spec.versions[{index}]",
+            schema_path=_schema_path(index, versions),
+            selectable_path=_selectable_path(index, versions),
         )
     if sum(bool(version.get("storage")) for version in versions) != 1:
         text = "must have exactly one version marked as storage version"
@@ -93,6 +96,14 @@ def _schema_path(index: int, versions: list[Json]) -> str:
     return f"{start}.openAPIV3Schema"
 
 
+def _selectable_path(index: int, versions: list[Json]) -> str:
+    """Return the path of the selectable fields: kube-apiserver has another one if all are equal."""
+    equal = all(
+        each.get("selectableFields") == versions[0].get("selectableFields") for each in versions
+    )
+    return "spec.selectableFields" if equal else f"spec.versions[{index}].selectableFields"
+
+
 def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
     errors = []
     group = spec.get("group", "")
@@ -117,7 +128,9 @@ def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_version(version: Json, path: str, *, schema_path: str) -> list[FieldError]:
+def _validate_version(
+    version: Json, path: str, *, schema_path: str, selectable_path: str
+) -> list[FieldError]:
     errors = []
     if problem := validation.dns1035_label_error(version.get("name", "")):
         errors.append(invalid(f"{path}.name", version.get("name", ""), problem))
@@ -131,9 +144,9 @@ def _validate_version(version: Json, path: str, *, schema_path: str) -> list[Fie
         errors += schema_errors(schema, schema_path)
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         errors += _validate_column(column, f"{path}.additionalPrinterColumns[{index}]")
-    for index, field in enumerate(version.get("selectableFields") or ()):
-        field_path = f"{path}.selectableFields[{index}].jsonPath"
-        errors += _validate_path(field.get("jsonPath", ""), field_path)
+    if version.get("selectableFields") and schema is not None:
+        fields = version["selectableFields"]
+        errors += selectable_fields.validate(fields, schema, selectable_path)
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for key in ("specReplicasPath", "statusReplicasPath"):

@@ -1,7 +1,6 @@
 """The served kinds: built-in ones and those of custom resource definitions."""
 
 import hashlib
-from collections.abc import Mapping
 
 import msgspec
 
@@ -15,18 +14,17 @@ from .documents import Json
 Path = tuple[str, str, str]
 """Group, version and plural."""
 
-_SAME_OBJECTS: Mapping[Path, tuple[Path, ...]] = {
-    ("", "v1", "events"): (("events.k8s.io", "v1", "events"),),
-    ("events.k8s.io", "v1", "events"): (("", "v1", "events"),),
-}
-"""Built-in kinds by another one with the same objects."""
-
 
 class Catalog:
     """Kinds by group, version and plural, and the documents that list them."""
 
     def __init__(self) -> None:
         self._built_in = {_path(kind): kind for kind in (*BUILT_IN, *COMPUTED)}
+        self._by_stored: dict[Resource, list[KindInfo]] = {}
+        """Built-in kinds by the resource that stores their objects."""
+
+        for kind in self._built_in.values():
+            self._by_stored.setdefault(kind.stored_as or kind.resource, []).append(kind)
         self._custom: dict[str, tuple[KindInfo, ...]] = {}
         self._by_path: dict[Path, KindInfo] = {}
         self._documents: dict[str, tuple[bytes, str]] = {}
@@ -59,7 +57,8 @@ class Catalog:
         if kind.custom:
             found = self._custom.get(qualified(kind.resource), ())
             return tuple(each for each in found if each is not kind)
-        return tuple(self._built_in[each] for each in _SAME_OBJECTS.get(_path(kind), ()))
+        others = self._by_stored[kind.stored_as or kind.resource]
+        return tuple(each for each in others if each is not kind)
 
     def kinds(self) -> list[KindInfo]:
         """Return all kinds in the order of discovery."""

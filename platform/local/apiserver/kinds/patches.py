@@ -13,6 +13,11 @@ from .strategic_merge import PatchError, strategic_merge
 
 __all__ = ["PatchError", "json_patch", "merge_patch", "strategic_merge"]
 
+
+class TestFailedError(PatchError):
+    """A ``test`` of a JSON patch has failed."""
+
+
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 2**20
 """Maximum bytes that the ``copy`` operations of one patch add: each could double the last."""
@@ -97,7 +102,9 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
         return _add(document, path, copy.deepcopy(_find(document, _pointer(operation["from"]))))
     if verb == "test":
         if not _equal(_find(document, path, missing_ok=True), operation["value"]):
-            raise ValueError("test failed")
+            raise TestFailedError(
+                422, "Invalid", "the server rejected our request due to an error in our request"
+            )
         return document
     raise ValueError(f"unknown operation {verb!r}")
 

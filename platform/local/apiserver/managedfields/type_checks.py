@@ -1,5 +1,6 @@
 """Whether an applied object has its type, with the messages of kube-apiserver."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from .fieldsets import element_text
@@ -10,6 +11,21 @@ from .types import FieldType, ListType, MapType
 def validate(type: FieldType, value: Any) -> list[str]:  # noqa: A002
     """Return what is wrong with an applied object: ``.path: problem``; duplicates are, too."""
     return [f"{path}: {text}" if path else text for path, text in _validate(type, value)]
+
+
+def atomics(type: FieldType, value: Any, path: str = "") -> Iterator[str]:  # noqa: A002
+    """Yield the paths of the lists and maps of *value* that are replaced as a whole."""
+    if isinstance(value, dict) and type.map is not None:
+        if type.map.atomic:
+            yield path
+        for key, item in value.items():
+            if key in type.map.declared and (declared := type.map.type_of(key)) is not None:
+                yield from atomics(declared, item, f"{path}.{key}")
+    elif isinstance(value, list) and type.items is not None:
+        if type.items.atomic:
+            yield path
+        for index, item in enumerate(value):
+            yield from atomics(type.items.element, item, f"{path}[{index}]")
 
 
 _Problems = list[tuple[str, str]]

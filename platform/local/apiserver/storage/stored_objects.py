@@ -76,7 +76,7 @@ class StoredObject:
         if _NODE_LABEL in kind.field_labels:
             self.node = (obj.get("spec") or {}).get("nodeName", "")
         self._kind = kind
-        self._fields: dict[str, str] | None = None
+        self._fields: dict[str, str] = {}
         self._shared: dict[str, Any] | None = None
         self._stored: bytes | None = None
         """The object as it is on disk, if the definition of its kind has changed since."""
@@ -137,20 +137,24 @@ class StoredObject:
             self._shared = self.parse()
         return self._shared
 
-    def field(self, label: str) -> str:
-        """Return the value of a field label of the kind."""
+    def field(self, label: str, kind: KindInfo | None = None) -> str:
+        """Return the value of a field label of the kind.
+
+        *kind*: that of the request if it may have other labels than the kind had when this object
+        was stored: another version, or a changed definition.
+        """
         if label == "metadata.name":
             return self.name
         if label == "metadata.namespace":
             return self.namespace
         if label == _NODE_LABEL:
             return self.node
-        if self._fields is None:
+        if label not in self._fields:
             # Few selectors use these, so they are not parsed on every write.
-            obj, kind = self.parse(), self._kind
-            labels = kind.field_labels
-            self._fields = {each: kind.field_value(obj, each) or "" for each in labels}
-        return self._fields.get(label, "")
+            obj, kind = self.parse(), kind or self._kind
+            found = {each: kind.field_value(obj, each) or "" for each in kind.field_labels}
+            self._fields = {label: "", **self._fields, **found}
+        return self._fields[label]
 
 
 def with_resource_version(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....model.selectors import FieldRequirement, Selector
+from ..kinds.info import KindInfo
 from .stored_objects import ADDED, DELETED, MODIFIED, StoredObject, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class SelectionPredicate:
     namespace: str = ""
     labels: Selector | None = None
     fields: tuple[FieldRequirement, ...] = ()
+    kind: KindInfo | None = None
+    """A custom kind, in the version of the request: each has its own field labels."""
 
     def matches(self, entry: StoredObject) -> bool:
         """Return whether *entry* is selected."""
@@ -38,7 +41,7 @@ class SelectionPredicate:
             return False
         if self.labels is not None and not self.labels.matches(entry.labels):
             return False
-        return all(each.matches(entry.field(each.path)) for each in self.fields)
+        return all(each.matches(entry.field(each.path, self.kind)) for each in self.fields)
 
     @property
     def has_selectors(self) -> bool:

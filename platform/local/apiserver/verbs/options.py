@@ -146,7 +146,10 @@ def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> Sel
         path = kind.stored_labels.get(each.path, each.path)
         renamed.append(each._replace(path=path))
     return SelectionPredicate(
-        namespace=object_path.namespace, labels=selector, fields=tuple(renamed)
+        namespace=object_path.namespace,
+        labels=selector,
+        fields=tuple(renamed),
+        kind=kind if kind.custom else None,
     )
 
 
