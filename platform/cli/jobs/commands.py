@@ -21,7 +21,6 @@ from .views import (
     QUEUE_COLUMNS,
     explanations,
     job_columns,
-    record_columns,
     show_job,
     show_queue,
     show_why,
@@ -404,10 +403,23 @@ def history(
         str | None, typer.Option(help="A duration such as 90m, 12h or 7d, or a date.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Jobs at most.")] = 100,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Columns, as of sacct: JobID,JobName%20,State,ExitCode,Elapsed."
+        ),
+    ] = None,
     all_namespaces: AllNamespaces = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List jobs that ran, also deleted ones: unfinished ones first, then the last that ended."""
+    from .record_fields import chosen_columns, record_columns
+
+    columns = record_columns(all_namespaces=all_namespaces)
+    if fields is not None:
+        columns = chosen_columns(fields)
+        if output in (Output.JSON, Output.YAML, Output.NAME):
+            raise ValueError(f"--format chooses columns, and {output} has none: leave out one")
     records = client.history.list(
         name=name,
         kind=[str(each) for each in kind or ()] or None,
@@ -418,7 +430,7 @@ def history(
         all_namespaces=all_namespaces,
     )
     found = _first(records, limit)
-    show(found, record_columns(all_namespaces=all_namespaces), output, name=key)
+    show(found, columns, output, name=key)
     if len(found) == limit:
         typer.echo(f"batholith: the first {limit} jobs; more: --limit", err=True)
 
