@@ -28,7 +28,6 @@ from .flag_groups import (
     NotifyAllow,
     PodsOption,
     RegistryOption,
-    Version,
     notification_rules,
 )
 from .go_flags import command_from_groups
@@ -44,6 +43,7 @@ from .manager import (
 )
 from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
+from .version import Version
 
 if TYPE_CHECKING:
     from ..admission.settings import AdmissionSettings

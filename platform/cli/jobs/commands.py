@@ -1,7 +1,7 @@
 """The commands: ``jobs``, ``job``, ``why``, ``logs``, ``cancel`` and so on."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,13 +9,10 @@ import typer
 
 from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
-from .connection import complete_jobs, complete_queues, find_job, for_each, on_cluster, parse_since
+from .connection import complete_jobs, complete_queues, find_job, for_each, parse_since
 from .hooks import CommandHook
-from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
-from .past_jobs import rerun, usage
 from .shared import FAILED, CommandFailedError, key
-from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
@@ -437,19 +434,3 @@ def history(
 
 def _first(records: Iterator[Any], limit: int) -> list[Any]:
     return [record for record, _ in zip(records, range(limit), strict=False)]
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, run, sweep, jobs, job, why, logs, exec, wait, cancel, suspend, resume, hold, release,
-    restart, rerun,
-    queues, queue, history, usage, mcp,
-)  # fmt: skip
-RUN_PROGRAMS = (submit, run, sweep)
-"""Those whose arguments are a program with its own ones."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for each in COMMANDS:
-        settings = PROGRAM_SETTINGS if each in RUN_PROGRAMS else {}
-        app.command(rich_help_panel="Jobs", **settings)(on_cluster(each))
