@@ -51,7 +51,7 @@ def _uid(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012}"
 
 
-def _job_rows(numbers: range, total: int) -> tuple[list[Row], list[Row], list[Row], list[Row]]:
+def _job_rows(numbers: range, total: int) -> tuple[list[Row], ...]:
     jobs: list[Row] = []
     phases: list[Row] = []
     usage: list[Row] = []
@@ -104,7 +104,8 @@ def _job_rows(numbers: range, total: int) -> tuple[list[Row], list[Row], list[Ro
                 "finished_at": timestamp(created),
             }
         )
-    return jobs, phases, usage, commands
+    exits = [{"job_uid": each["uid"], "exit_code": 0, "pods": 4} for each in jobs]
+    return jobs, phases, usage, exits, commands
 
 
 def _usage_rows() -> Iterator[list[Row]]:
@@ -133,7 +134,7 @@ def fill(url: str, total: int) -> None:
     engine = sa.create_engine(url)
     for start in range(0, total, CHUNK):
         rows = _job_rows(range(start, min(start + CHUNK, total)), total)
-        targets = (tables.JOBS, tables.PHASES, tables.JOB_USAGE, COMMANDS)
+        targets = (tables.JOBS, tables.PHASES, tables.JOB_USAGE, tables.JOB_EXITS, COMMANDS)
         with engine.begin() as db:
             for table, some in zip(targets, rows, strict=True):
                 db.execute(sa.insert(table), some)
@@ -164,12 +165,12 @@ async def queries(database: Database, total: int) -> None:
     """Measure the queries."""
     history, usage = HistoryStore(database), UsageStore(database)
     first = JobFilter()
-    _, middle = await history.jobs(JobFilter(ended_to=NOW - PERIOD / 2), limit=100)
+    _, middle = await history.jobs(JobFilter(ended_to=NOW - PERIOD / 2), limit=100, now=NOW)
     assert middle is not None
     month = NOW - timedelta(days=30)
 
     def page(which: JobFilter) -> Callable[[], Awaitable[object]]:
-        return lambda: history.jobs(which, limit=100)
+        return lambda: history.jobs(which, limit=100, now=NOW)
 
     def series(**fields: Any) -> Callable[[], Awaitable[object]]:
         query = UsageQuery(**{"by": "queue", "start": month, "end": NOW, "step": 86400, **fields})
@@ -177,7 +178,9 @@ async def queries(database: Database, total: int) -> None:
 
     print("| query | median ms | max ms |\n| --- | --- | --- |")
     await _measure("page of 100 jobs: the latest", page(first))
-    await _measure("the same from the middle", lambda: history.jobs(first, limit=100, after=middle))
+    await _measure(
+        "the same from the middle", lambda: history.jobs(first, limit=100, now=NOW, after=middle)
+    )
     await _measure("of a namespace", page(JobFilter(namespace="ns-7")))
     await _measure("of a queue", page(JobFilter(queue="queue-7")))
     await _measure("of a user", page(JobFilter(user="user-7")))

@@ -30,7 +30,6 @@ from .flag_groups import (
     PodNetworkOption,
     PodsOption,
     RegistryOption,
-    Version,
     notification_rules,
 )
 from .go_flags import command_from_groups
@@ -46,6 +45,7 @@ from .manager import (
 )
 from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
+from .version import Version
 
 if TYPE_CHECKING:
     from ..admission.settings import AdmissionSettings

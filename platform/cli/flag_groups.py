@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +9,7 @@ import typer
 
 from . import logs
 from .go_flags import IgnoredFlag
+from .version import Version
 
 if TYPE_CHECKING:
     from ..model.notification_destinations import NotificationRules
@@ -37,17 +37,6 @@ KLOG_FLAGS = (
     IgnoredFlag("add-dir-header", "log lines name their module.", switch=True),
 )
 """Flags of Go's log library."""
-
-
-def _version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"batholith {metadata.version('batholith')}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
-]
 
 
 def _parse_log_format(value: str) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7443
 TOKEN_VARIABLE = "BATHOLITH_JOIN_TOKEN"  # noqa: S105 - a name
 
-tokens = typer.Typer(
+app = typer.Typer(
     help="Tokens with which other machines join the cluster of this one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -255,7 +255,7 @@ def _with_client(data_dir: Path | None, work: "Callable[[Client], Awaitable[None
         asyncio.run(main())
 
 
-@tokens.command()
+@app.command()
 def create(
     ttl: Annotated[
         float, typer.Option(min=0, help="Hours for which it is valid; 0: until it is deleted.")
@@ -304,7 +304,7 @@ async def _join_address(client: "Client") -> dict[str, Any]:
     return {"ca_hash": public_key_hash(ca), "host": server.hostname, "port": server.port}
 
 
-@tokens.command("list")
+@app.command("list")
 def list_tokens(
     data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
 ) -> None:
@@ -329,7 +329,7 @@ async def _tokens(client: "Client") -> list[BootstrapToken]:
     return [token for token in parsed if token is not None]
 
 
-@tokens.command()
+@app.command()
 def delete(
     identity: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the token, or the whole token.")

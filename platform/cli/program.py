@@ -1,19 +1,29 @@
-"""The program ``batholith``. A component's process imports only its own command, to start fast.
+"""The program ``batholith``. A process imports only the command that is called, to start fast.
 
 An embedded cluster consists of ten such processes: all commands would be a third of their imports.
 """
 
+import os
 import sys
+from collections.abc import Mapping, Sequence
 
-from .component_commands import COMPONENTS, add_component, new_app
+from .command_table import new_program
+
+NONE = "-"
+"""No command has this name."""
 
 
 def main(prog_name: str | None = None) -> None:
     """Run the command that the arguments name."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in COMPONENTS:
-        app = new_app()
-        add_component(app, name)
-    else:
-        from .main import app
-    app(prog_name=prog_name)
+    new_program(called(sys.argv, os.environ))(prog_name=prog_name)
+
+
+def called(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the name of the command that is called, or whose arguments the shell completes.
+
+    Shells give the line that they complete in a variable.
+    """
+    line = environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS")
+    is_completed = any(name.endswith("_COMPLETE") for name in environment if name[:1] == "_")
+    given = line.split() if is_completed and line else arguments
+    return given[1] if len(given) > 1 else NONE

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel, Version
+from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel
+from .version import Version
 
 if TYPE_CHECKING:
     from ..api.identity.authentication import SecuritySettings

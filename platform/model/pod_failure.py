@@ -33,6 +33,16 @@ class Ended(Protocol):
         ...
 
 
+def pod_exit_code(codes: Iterable[int], *, succeeded: bool) -> int | None:
+    """Return the exit code of a pod: that of its first container that failed, 0 if it has
+    *succeeded*, and else ``None``.
+
+    *codes* are those of its containers that have terminated, in the order in which they run.
+    """
+    failed = next(filter(None, codes), None)
+    return 0 if failed is None and succeeded else failed
+
+
 def pod_failure(reason: str, message: str, containers: Iterable[tuple[str, Ended | None]]) -> str:
     """Return why a failed pod failed, such as ``exit code 3``; ``""`` if its status has no reason.
 

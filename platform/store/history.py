@@ -9,10 +9,12 @@ import msgspec
 import sqlalchemy as sa
 
 from ..wire.history import RecordedJob, RecordedPhase, RecordedTask
+from ..wire.jobs import Phase
 from .commands import COMMANDS, CommandRecord
 from .database import Database
-from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
+from .history_tables import JOB_EXITS, JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
 from .records import SECOND, from_micros, to_micros
+from .upsert import chunks
 
 MAX_COMMANDS = 1000
 """Maximum number of commands of one job in a response."""
@@ -42,7 +44,6 @@ class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
     """As it was stored; ``None`` if it was larger than what the recorder stores."""
     spec_bytes: int
     phases: list[RecordedPhase]
-    resource_seconds: dict[str, float]
     commands: Sequence[CommandRecord]
 
 
@@ -79,23 +80,25 @@ class HistoryStore:
         self._database = database
 
     async def jobs(
-        self, which: JobFilter, *, limit: int, after: Cursor | None = None
+        self, which: JobFilter, *, limit: int, now: datetime, after: Cursor | None = None
     ) -> tuple[Sequence[RecordedJob], Cursor | None]:
         """Return the jobs that ended last, unfinished ones first, and where the next page begins.
 
-        The uid breaks ties.
+        The uid breaks ties. Running pods count until *now*.
         """
         query = sa.select(*_COLUMNS).where(*_conditions(which))
         if after is not None:
             position = sa.tuple_(JOBS.c.ended_at, JOBS.c.uid)
             query = query.where(position < sa.tuple_(after.ended_at, after.uid))
         query = query.order_by(JOBS.c.ended_at.desc(), JOBS.c.uid.desc()).limit(limit + 1)
-        rows = await self._database.read(lambda db: db.execute(query).all())
-        page = rows[:limit]
-        more = len(rows) > limit
-        return [_job(row) for row in page], Cursor(
-            page[-1].ended_at, page[-1].uid
-        ) if more else None
+
+        def work(db: sa.Connection) -> tuple[Sequence[RecordedJob], Cursor | None]:
+            rows = db.execute(query).all()
+            page = rows[:limit]
+            last = Cursor(page[-1].ended_at, page[-1].uid) if len(rows) > limit else None
+            return _with_pods(db, page, now=now), last
+
+        return await self._database.read(work)
 
     async def find(self, uid: str) -> RecordedJob | None:
         """Return a job by its uid."""
@@ -112,11 +115,10 @@ class HistoryStore:
             if row is None:
                 return None
             return JobDetails(
-                job=_job(row),
+                job=_with_pods(db, [row], now=now)[0],
                 spec=None if row.spec is None else msgspec.json.decode(row.spec),
                 spec_bytes=row.spec_bytes,
                 phases=_phases(db, row),
-                resource_seconds=_resource_seconds(db, uid, to_micros(now)),
                 commands=_commands(db, row),
             )
 
@@ -207,27 +209,53 @@ def _phases(db: sa.Connection, job: Any) -> list[RecordedPhase]:
     ]
 
 
-def _resource_seconds(db: sa.Connection, uid: str, now: int) -> dict[str, float]:
-    """Return the usage of a job: of pods that have ended, and of others until *now*."""
-    query = sa.select(JOB_USAGE.c.resource, JOB_USAGE.c.amount).where(JOB_USAGE.c.job_uid == uid)
-    total: dict[str, float] = defaultdict(float)
-    for row in db.execute(query):
-        total[row.resource] += row.amount
-    for pods in db.execute(_running_pods(uid, now)):
-        for resource, amount in msgspec.json.decode(pods.requests).items():
-            total[resource] += amount * int(pods.micros) / SECOND
-    return {resource: amount for resource, amount in sorted(total.items()) if amount}
+def _with_pods(db: sa.Connection, rows: Sequence[Any], *, now: datetime) -> list[RecordedJob]:
+    """Return the jobs of *rows* with what their pods have used and how they ended."""
+    uids = [row.uid for row in rows]
+    used = _resource_seconds(db, uids, to_micros(now))
+    exits = _exit_codes(db, uids)
+    return [
+        msgspec.structs.replace(
+            _job(row),
+            exit_code=0 if row.phase == Phase.COMPLETED else max(exits[row.uid], default=None),
+            exit_codes={str(code): pods for code, pods in sorted(exits[row.uid].items())},
+            resource_seconds={name: each for name, each in sorted(used[row.uid].items()) if each},
+        )
+        for row in rows
+    ]
 
 
-def _running_pods(uid: str, now: int) -> sa.Select[Any]:
+def _exit_codes(db: sa.Connection, uids: Sequence[str]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for chunk in chunks(uids):
+        for row in db.execute(sa.select(JOB_EXITS).where(JOB_EXITS.c.job_uid.in_(chunk))):
+            found[row.job_uid][row.exit_code] = row.pods
+    return found
+
+
+def _resource_seconds(
+    db: sa.Connection, uids: Sequence[str], now: int
+) -> dict[str, dict[str, float]]:
+    """Return the usage of jobs: of pods that have ended, and of others until *now*."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for chunk in chunks(uids):
+        for row in db.execute(sa.select(JOB_USAGE).where(JOB_USAGE.c.job_uid.in_(chunk))):
+            found[row.job_uid][row.resource] += row.amount
+        for pods in db.execute(_running_pods(chunk, now)):
+            for resource, amount in msgspec.json.decode(pods.requests).items():
+                found[pods.uid][resource] += amount * int(pods.micros) / SECOND
+    return found
+
+
+def _running_pods(uids: Sequence[str], now: int) -> sa.Select[Any]:
     elapsed = sa.case((PODS.c.started_at < now, now - PODS.c.started_at), else_=0)
-    where = (JOBS.c.uid == uid, PODS.c.counted.is_(False), PODS.c.ended_at.is_(None))
-    columns = (PODS.c.requests, sa.func.sum(elapsed).label("micros"))
+    where = (JOBS.c.uid.in_(uids), PODS.c.counted.is_(False), PODS.c.ended_at.is_(None))
+    columns = (JOBS.c.uid, PODS.c.requests, sa.func.sum(elapsed).label("micros"))
     return (
         sa.select(*columns)
         .join_from(PODS, JOBS, is_pod_of_job())
         .where(*where)
-        .group_by(PODS.c.requests)
+        .group_by(JOBS.c.uid, PODS.c.requests)
     )
 
 

@@ -1,11 +1,12 @@
 """The tables of the history. Times are microseconds since the epoch.
 
 ``history_pods`` has one row per pod that exists and has started: its interval is added to the usage
-once, when it ends. The rows of ``history_streams`` are the positions in the watches up to which
-everything is recorded, written in the same transaction as what they cover. ``ended_version`` is the
-resourceVersion of the first state of a job that was final, and ``started_version`` the position
-before a gap: the watch of pods has delivered all that happened before a job ended if its position
-is not before ``ended_version``. Rows of an earlier schema have 0 there.
+once, when it ends, and so is its exit code to ``history_job_exits``. The rows of
+``history_streams`` are the positions in the watches up to which everything is recorded, written in
+the same transaction as what they cover. ``ended_version`` is the resourceVersion of the first state
+of a job that was final, and ``started_version`` the position before a gap: the watch of pods has
+delivered all that happened before a job ended if its position is not before ``ended_version``.
+Rows of an earlier schema have 0 there.
 """
 
 import sqlalchemy as sa
@@ -69,6 +70,14 @@ JOB_USAGE = sa.Table(
     sa.Column("amount", sa.Double, nullable=False),
 )
 
+JOB_EXITS = sa.Table(
+    "history_job_exits",
+    METADATA,
+    sa.Column("job_uid", sa.Text, primary_key=True),
+    sa.Column("exit_code", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("pods", sa.Integer, nullable=False),
+)
+
 PODS = sa.Table(
     "history_pods",
     METADATA,
@@ -81,6 +90,7 @@ PODS = sa.Table(
     sa.Column("requests", sa.Text, nullable=False),
     sa.Column("started_at", sa.BigInteger, nullable=False),
     sa.Column("ended_at", sa.BigInteger),
+    sa.Column("exit_code", sa.Integer),
     sa.Column("exact", sa.Boolean, nullable=False),
     sa.Column("counted", sa.Boolean, nullable=False),
     sa.Column("present", sa.Boolean, nullable=False),

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from .database import SchemaTooNewError
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest revision."""
 
 _SCHEMA_VERSION = sa.Table(

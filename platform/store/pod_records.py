@@ -1,17 +1,18 @@
-"""Write states of pods, and count the resource-seconds of each pod once, when it has ended.
+"""Write states of pods, and count the resource-seconds and the exit code of each pod once, when it
+has ended.
 
 A pod uses its requests from its start to its end. Its row exists while the pod does and until it is
 counted, so that a pod that is delivered again, by a list for instance, is not counted again.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from .history_tables import JOB_USAGE, JOBS, PODS, UNFINISHED, USAGE
+from .history_tables import JOB_EXITS, JOB_USAGE, JOBS, PODS, UNFINISHED, USAGE
 from .job_records import MISSED_PODS
 from .records import SECOND, PodRecord
 from .upsert import chunks, upsert
@@ -131,6 +132,7 @@ def _new_row(record: PodRecord, started_at: int) -> dict[str, Any]:
         "requests": record.requests,
         "started_at": started_at,
         "ended_at": None,
+        "exit_code": None,
         "exact": True,
         "counted": False,
         "present": True,
@@ -147,6 +149,7 @@ def _update(row: dict[str, Any], record: PodRecord, observed_at: int, *, exact: 
             ended_at = min(observed_at, record.latest_end or UNFINISHED)
             row["exact"] = exact
         row["ended_at"] = max(ended_at, row["started_at"])
+        row["exit_code"] = record.exit_code
         changed = True
     if record.deleted and row["present"]:
         row["present"] = False
@@ -155,7 +158,8 @@ def _update(row: dict[str, Any], record: PodRecord, observed_at: int, *, exact: 
 
 
 def count_ended(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Add the resource-seconds of the pods in *rows* that have ended and are not counted.
+    """Add the resource-seconds and exit codes of the pods in *rows* that have ended and are not
+    counted.
 
     A pod whose job is not known yet is counted later. One with the uid of a job of another
     namespace or name counts as nothing: it is not that job's.
@@ -177,6 +181,7 @@ def count_ended(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
                 usage[key] += amount * seconds
                 inexact[key] += not row["exact"]
     _add_usage(db, usage, inexact, by_job)
+    _add_exits(db, counted)
     uncertain = {row["job_uid"] for row in counted if not row["exact"]}
     _mark_counted(db, known, [row["uid"] for row in rows if not row["present"]], uncertain)
 
@@ -224,6 +229,17 @@ def _add_usage(
         for (uid, resource), amount in sorted(by_job.items())
     ]
     upsert(db, JOB_USAGE, jobs, add=("amount",))
+
+
+def _add_exits(db: sa.Connection, pods: Sequence[Mapping[str, Any]]) -> None:
+    counts = Counter(
+        (pod["job_uid"], pod["exit_code"]) for pod in pods if pod["exit_code"] is not None
+    )
+    rows = [
+        {"job_uid": uid, "exit_code": code, "pods": number}
+        for (uid, code), number in sorted(counts.items())
+    ]
+    upsert(db, JOB_EXITS, rows, add=("pods",))
 
 
 def _mark_counted(

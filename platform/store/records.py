@@ -71,6 +71,8 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     ended_at: int | None = None
     """When the last container of a finished pod ended, if the pod's status has it."""
+    exit_code: int | None = None
+    """Of a finished pod, if its status has it."""
     latest_end: int | None = None
     """Time at which the kubelet kills what is left of a pod that is being deleted."""
     deleted: bool = False

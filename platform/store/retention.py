@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from .commands import COMMANDS, timestamp
 from .database import Database, StoreUnavailableError
-from .history_tables import GAPS, JOB_USAGE, JOBS, PHASES, USAGE
+from .history_tables import GAPS, JOB_EXITS, JOB_USAGE, JOBS, PHASES, USAGE
 from .pod_records import DAY, HOUR
 from .records import SECOND, to_micros
 
@@ -82,7 +82,7 @@ class Retention:
 
         def work(db: sa.Connection) -> int:
             uids = db.scalars(query).all()
-            for table in (PHASES, JOB_USAGE):
+            for table in (PHASES, JOB_USAGE, JOB_EXITS):
                 db.execute(sa.delete(table).where(table.c.job_uid.in_(uids)))
             db.execute(sa.delete(JOBS).where(JOBS.c.uid.in_(uids)))
             return len(uids)

@@ -38,6 +38,13 @@ class RecordedJob(Record, frozen=True):
     finished_at: datetime | None = None
     """``null`` if it has not finished, or was deleted before."""
     deleted_at: datetime | None = None
+    exit_code: int | None = None
+    """0 if it is Completed, else the highest of its pods; ``null`` if none of them has one yet."""
+    exit_codes: dict[str, int] = {}
+    """How many pods have ended with which exit code, 128 + n after signal n."""
+    resource_seconds: dict[str, float] = {}
+    """Requests of the pods times seconds, by resource: cores of ``cpu``, bytes of ``memory``, units
+    of extended resources. Of running pods, until now."""
     complete: bool = False
     """Whether nothing of its life was missed, so far."""
     incomplete_reason: str = ""
@@ -66,9 +73,6 @@ class JobHistory(RecordedJob, frozen=True):
     spec_bytes: int = 0
     """Size of the spec as JSON."""
     phases: list[RecordedPhase] = []
-    resource_seconds: dict[str, float] = {}
-    """Requests of the pods times seconds, by resource: cores of ``cpu``, bytes of ``memory``, units
-    of extended resources. Of running pods, until now."""
     commands: list[Command] = []
     """The latest commands, newest first."""
 

@@ -392,14 +392,23 @@ async def test_patch_whose_response_was_lost_is_resolved(
         await patch(self, *given, **more)
         raise ConnectionLostError("the response was lost")
 
-    path = "/v1/namespaces/default/batchjobs/b/commands"
-    with monkeypatch.context() as patched:
-        patched.setattr(Client, "patch", loses_the_response)
-        assert (await rest.call("POST", path, json={"action": "suspend"}))[0] == 503
-    [item] = (await rest.call("GET", path))[1]["items"]
+    await rest.client.patch(JOBS, "train", {"spec": {"suspend": True}}, namespace="default")
 
-    async def is_executed() -> bool:
-        _, found = await rest.call("GET", f"{path}/{item['id']}")
-        return (found["state"], found["detail"]) == ("Executed", "spec.suspend is true")
+    async def is_suspended() -> bool:
+        return (await rest.call("GET", "/v1/namespaces/default/jobs/train"))[1]["suspend"] is True
 
-    await wait_until_true(is_executed)
+    await wait_until_true(is_suspended)
+    commands = (("batchjobs/b", "suspend", "true"), ("jobs/train", "resume", "false"))
+    for job, action, value in commands:
+        path = f"/v1/namespaces/default/{job}/commands"
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "patch", loses_the_response)
+            assert (await rest.call("POST", path, json={"action": action}))[0] == 503
+        [item] = (await rest.call("GET", path))[1]["items"]
+        url, outcome = f"{path}/{item['id']}", ("Executed", f"spec.suspend is {value}")
+
+        async def is_executed(url: str = url, outcome: tuple[str, str] = outcome) -> bool:
+            _, found = await rest.call("GET", url)
+            return (found["state"], found["detail"]) == outcome
+
+        await wait_until_true(is_executed)

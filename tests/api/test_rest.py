@@ -218,11 +218,18 @@ async def test_a_finished_job_accepts_no_commands(rest: RestClient) -> None:
     assert await rest.commands() == []
 
 
-async def test_suspend_in_the_manifest_takes_precedence_over_resume(rest: RestClient) -> None:
+async def test_a_job_that_its_manifest_suspends_is_resumed_by_a_patch(rest: RestClient) -> None:
     await rest.client.patch(JOBS, "train", {"spec": {"suspend": True}}, namespace="default")
+
+    async def is_suspended() -> bool:
+        return (await rest.call("GET", PATH))[1]["suspend"] is True
+
+    await wait_until_true(is_suspended)
     status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "resume"})
-    assert status == 409
-    assert "spec.suspend" in body["detail"]
+    assert (status, body["state"], body["action"]) == (202, "Executed", "Resume")
+    assert body["detail"] == "spec.suspend is false"
+    job = await rest.client.get(JOBS, "train", namespace="default", view=dict)
+    assert job["spec"]["suspend"] is False
     assert await rest.commands() == []
 
 

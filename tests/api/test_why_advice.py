@@ -30,7 +30,7 @@ def advice(
     pods: list[dict[str, Any]] | None = None,
     queue: dict[str, Any] | None = None,
     created: str = CREATED,
-    counts: dict[str, int] | None = None,
+    counts: dict[str, Any] | None = None,
     **spec: Any,
 ) -> tuple[str, str]:
     """Cause and next step of a job of four pods, two minutes after its creation."""
@@ -314,9 +314,26 @@ def test_a_plugin_of_the_scheduler_that_failed() -> None:
     )
 
 
+RAN = [{"status": "Running", "lastTransitionTime": CREATED}]
+
+
 def test_suspended_and_aborted() -> None:
-    assert advice(suspend=True)[1] == "set spec.suspend to false"
-    assert advice("Aborted")[1] == "use `batholith resume`"
+    assert advice("Aborted", suspend=True, counts={"conditions": RAN}) == (
+        "the job is suspended by its spec; it starts once suspend is false",
+        "use `batholith resume`",
+    )
+    assert advice("Aborted", counts={"conditions": RAN}) == (
+        "the job is aborted; it starts again once it is resumed",
+        "use `batholith resume`",
+    )
+
+
+@pytest.mark.parametrize("suspend", [True, False], ids=["by its manifest", "by a Command"])
+def test_held(suspend: bool) -> None:
+    assert advice("Aborted", suspend=suspend) == (
+        "the job is held: it has not started, and waits for its release",
+        "use `batholith release`",
+    )
 
 
 def test_controller_not_running() -> None:

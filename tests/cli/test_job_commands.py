@@ -224,9 +224,38 @@ async def test_the_history_has_deleted_jobs(shell: Shell) -> None:
 
     await until(recorded)
     header = (await shell.out("history", "-o", "csv")).splitlines()[0]
-    assert header.startswith("name,kind,queue,user,phase,age,run,started")
+    assert header.startswith("name,kind,queue,user,phase,exit,age,run,exits,cpu seconds")
     bad = await shell.run("history", "--since", "soon")
     assert (bad.exit_code, "--since" in bad.stderr) == (2, True)
+
+
+async def test_the_history_has_exit_codes_and_usage_and_the_columns_that_are_asked_for(
+    shell: Shell,
+) -> None:
+    failing = Job("train").task("main", image="busybox", cpu=1, command=["sh", "-c", "exit 3"])
+    await shell.submit(failing)
+    await shell.run("wait", "train")
+
+    async def recorded() -> bool:
+        (record,) = json.loads(await shell.out("history", "train", "-o", "json"))
+        return (record["phase"], record["exit_codes"]) == ("Failed", {"3": 1})
+
+    await until(recorded)
+    columns = "JobName%6,state%-8,ExitCode,CPUTimeRAW,End"
+    line = (await shell.out("history", "train", "--format", columns)).splitlines()[1]
+    (record,) = json.loads(await shell.out("history", "train", "-o", "json"))
+    seconds = round(record["resource_seconds"].get("cpu", 0.0), 1)
+    assert line.startswith(f" train  Failed    3         {seconds:<10}  20")
+    totals = json.loads(await shell.out("usage", "--by", "namespace", "-o", "json"))["series"]
+    used = [each for each in totals if each["name"] == shell.namespace]
+    points = [point["resource_seconds"] for each in used for point in each["points"]]
+    assert sum(each["cpu"] for each in points) == record["resource_seconds"].get("cpu", 0)
+    wrong = await shell.run("history", "--format", "JobID,Nonsense")
+    assert (wrong.exit_code, "'Nonsense' is no field" in wrong.stderr) == (2, True)
+    wrong = await shell.run("history", "--format", "Name%0")
+    assert (wrong.exit_code, "the width is 1 to" in wrong.stderr) == (2, True)
+    wrong = await shell.run("history", "--format", "Name", "-o", "json")
+    assert (wrong.exit_code, "leave out one" in wrong.stderr) == (2, True)
 
 
 async def test_queues_are_listed_and_shown(shell: Shell) -> None:

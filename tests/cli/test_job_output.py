@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batholith.cli.command_table import TABLE, Kind, command_function
 from batholith.cli.jobs import listing
-from batholith.cli.jobs.commands import COMMANDS, jobs
+from batholith.cli.jobs.commands import jobs
 from batholith.cli.jobs.connection import CONNECTION, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
 from batholith.client import Client, JobSummary
@@ -98,9 +99,11 @@ def test_since_is_a_duration_or_a_date() -> None:
 
 def test_each_command_has_the_options_that_choose_the_cluster() -> None:
     names = {each.name for each in CONNECTION}
-    for command in COMMANDS:
-        annotations = on_cluster(command).__annotations__
-        assert names <= set(annotations), command.__name__
+    for row in TABLE:
+        if row.kind not in (Kind.JOBS, Kind.PROGRAM):
+            continue
+        annotations = on_cluster(command_function(row)).__annotations__
+        assert names <= set(annotations), row.name
         assert "client" not in annotations
 
 

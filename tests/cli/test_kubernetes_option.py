@@ -25,7 +25,7 @@ from batholith.kube.client.config import Credentials
 from batholith.local.supervisor import kubeconfig
 from batholith.local.supervisor.kubeconfig import ClusterAccess
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS, JOBS
+from batholith.model.names import CONFIGMAPS, JOBS, SUBMISSION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -155,7 +155,7 @@ async def test_a_submission_that_is_killed_leaves_no_pods_that_wait_for_configma
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    def kill(*_: object) -> None:
+    def kill(*_: object, **__: object) -> None:
         raise KilledError
 
     (tmp_path / "work").mkdir()
@@ -173,6 +173,24 @@ async def test_a_submission_that_is_killed_leaves_no_pods_that_wait_for_configma
     explained = json.loads(await kubernetes.out("why", name, "-o", "json"))
     assert "submission is not complete" in explained["cause"]
     assert "cancel --delete" in explained["next_step"]
+    assert await kubernetes.out("cancel", "--delete", name)
+
+
+async def test_a_job_with_a_packed_directory_is_held_until_it_is_released(
+    shell: Shell, kubernetes: KubernetesShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    given = ["submit", *kubernetes.options, "--hold", "--image", "busybox", "--", "true"]
+    submitted = await asyncio.to_thread(CliRunner().invoke, app, given)
+    name = submitted.stdout.strip().removeprefix("jobs/")
+    await shell.rest.cluster.wait_for_phase(JOBS, name, "Aborted", namespace=shell.namespace)
+    explained = json.loads(await kubernetes.out("why", name, "-o", "json"))
+    assert explained["next_step"] == "use `batholith release`"
+    manifest = await asyncio.to_thread(shell.client.jobs.manifest, name)
+    assert (manifest["spec"]["suspend"], SUBMISSION in manifest["metadata"]["labels"]) == (
+        True, False
+    )  # fmt: skip
     assert await kubernetes.out("cancel", "--delete", name)
 
 

@@ -57,6 +57,7 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "name": name if name != "script-sh" else None,
         "label": metadata["labels"][SUBMITTED_NAME],
         "queue": spec.get("queue"),
+        "held": spec.get("suspend"),
         "priority": spec.get("priorityClassName"),
         "pods": task["replicas"] if task["replicas"] != 1 else None,
         "cpu": requests["cpu"] if requests["cpu"] != "1" else None,

@@ -219,6 +219,16 @@ async def test_a_job_waits_for_one_that_is_given_by_its_number_or_name(shell: Sh
 
 
 @pytest.mark.cluster
+async def test_a_job_that_is_submitted_held_starts_once_it_is_released(shell: Shell) -> None:
+    job = (await shell.out_of_program("submit", "-H", "--image=x", "--", "sleep", "600")).strip()
+    await shell.out("wait", job, "--for", "Aborted", "--timeout", "60")
+    assert "is held: it has not started" in (explained := await shell.out("why", job))
+    assert "use `batholith release`" in explained
+    assert (await shell.out("release", job)).startswith(f"{job}: ")
+    await shell.out("wait", job, "--for", "Running", "--timeout", "60")
+
+
+@pytest.mark.cluster
 async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell: Shell) -> None:
     arguments = ("--image=x", "--time=5", "--ntasks=2", "-J", "again", "--", "sleep", "600")
     first = (await shell.out_of_program("submit", *arguments)).strip()

@@ -12,7 +12,7 @@ from support.stateful import stateful_settings
 from batholith.api.history.stream import LATE_AFTER
 from batholith.kube.client.codec import ListScope, ObjectList
 from batholith.model.names import PODS
-from batholith.store.history import HistoryStore
+from batholith.store.history import HistoryStore, JobFilter
 from batholith.store.job_records import LATE_DELETION
 from batholith.store.pod_records import UNKNOWN_END
 from batholith.store.usage import UsageQuery, UsageStore
@@ -167,7 +167,8 @@ class RecordedHistories(RuleBasedStateMachine):
                 assert world.compactions or reason in INTERRUPTED, f"{uid}: {reason}"
                 continue
             expected = world.resource_seconds(uid)
-            assert details.resource_seconds == pytest.approx(expected), uid
+            assert details.job.resource_seconds == pytest.approx(expected), uid
+            assert details.job.exit_codes == world.exit_codes(uid), uid
             assert [each.phase for each in details.phases] == phases
             exists = uid in world.objects[RESOURCES[0]]
             assert (details.job.deleted_at is None) == exists
@@ -203,8 +204,8 @@ class RecordedHistories(RuleBasedStateMachine):
             for point in series.points
             for amount in point.resource_seconds.values()
         )
-        details = [world.run(store.details(uid, now=now)) for uid in world.phases]
-        by_job = sum(sum(each.resource_seconds.values()) for each in details if each is not None)
+        jobs, _ = world.run(store.jobs(JobFilter(), limit=len(world.phases), now=now))
+        by_job = sum(sum(each.resource_seconds.values()) for each in jobs)
         assert in_series == pytest.approx(by_job)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -238,11 +239,16 @@ async def test_the_history_of_a_name_has_a_job_that_is_deleted_while_it_is_read(
             return not await is_cached()
 
         async def delete_and_read(
-            self: HistoryStore, which: JobFilter, *, limit: int, after: Cursor | None = None
+            self: HistoryStore,
+            which: JobFilter,
+            *,
+            limit: int,
+            now: datetime,
+            after: Cursor | None = None,
         ) -> tuple[Sequence[RecordedJob], Cursor | None]:
             await client.delete(JOBS, "train", namespace="default")
             await wait_until_true(is_absent)
-            return await read(self, which, limit=limit, after=after)
+            return await read(self, which, limit=limit, now=now, after=after)
 
         read = HistoryStore.jobs
         monkeypatch.setattr(HistoryStore, "jobs", delete_and_read)

@@ -13,6 +13,7 @@ from support.postgres import Postgres, postgres
 from batholith.store.commands import CommandRecord, CommandStore, Outcome, timestamp
 from batholith.store.database import Database
 from batholith.store.history import Cursor, HistoryStore, JobFilter
+from batholith.store.history_tables import JOB_EXITS
 from batholith.store.migrations import MIGRATIONS
 from batholith.store.recording import Batch, FencedError, OutOfStepError, Position, Recording
 from batholith.store.records import JobRecord, PhaseEntry, PodRecord, Record, to_micros
@@ -124,7 +125,7 @@ async def test_a_batch_is_written_once_though_it_is_repeated(database: Database)
     assert await usage(database) == {"research": expected}
     details = await HistoryStore(database).details("u", now=NOON)
     assert details is not None
-    assert details.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
+    assert details.job.resource_seconds == {"cpu": 10800, "example.com/gpu": 5400}
 
 
 async def test_running_pods_count_until_now(database: Database) -> None:
@@ -136,16 +137,48 @@ async def test_running_pods_count_until_now(database: Database) -> None:
     assert list(await usage(database, by="user", user="eve")) == []
     assert list(await usage(database, by="namespace", user="ada")) == ["default"]
     details = await HistoryStore(database).details("u", now=NOON + 2 * HOUR)
-    assert details is not None and details.resource_seconds["cpu"] == 2 * 7200 + 3600
+    assert details is not None and details.job.resource_seconds["cpu"] == 2 * 7200 + 3600
+
+
+async def test_a_list_has_the_exit_codes_and_the_usage_of_its_jobs(database: Database) -> None:
+    recording = await begun(database)
+    jobs = [job("failed", phase="Failed"), job("done", phase="Completed"), job("new")]
+    await write(recording, *jobs)
+    ended = {"finished": True, "ended_at": at(1)}
+    pods = [
+        pod("a", job_uid="failed", exit_code=0, **ended),
+        pod("b", job_uid="failed", exit_code=3, **ended),
+        pod("c", job_uid="failed", exit_code=3, **ended),
+        pod("e", job_uid="done", exit_code=0, **ended),
+        pod("f", job_uid="done", exit_code=143, **ended),  # and created again
+        pod("g", job_uid="new"),
+    ]
+    without_end = pod("d", job_uid="failed", deleted=True)
+    await write(recording, *pods, without_end)
+    for number in range(1, 3):  # delivered again
+        await write(recording, *pods, previous=str(number), position=str(number + 1))
+    found, _ = await HistoryStore(database).jobs(JobFilter(), limit=9, now=NOON + HOUR)
+    assert {each.name: (each.exit_code, each.exit_codes) for each in found} == {
+        "job-failed": (3, {"0": 1, "3": 2}),
+        "job-done": (0, {"0": 1, "143": 1}),
+        "job-new": (None, {}),
+    }
+    assert {each.name: each.resource_seconds["cpu"] / 7200 for each in found} == {
+        "job-failed": 4, "job-done": 2, "job-new": 1
+    }  # fmt: skip
+    total = sum(each["cpu"] for each in (await usage(database, end=NOON + HOUR))["research"])
+    assert sum(each.resource_seconds["cpu"] for each in found) == total
 
 
 async def test_pods_that_end_before_their_job_is_known_are_counted_then(database: Database) -> None:
     recording = await begun(database)
-    await write(recording, pod(finished=True, ended_at=at(1)))
+    await write(recording, pod(finished=True, ended_at=at(1), exit_code=7))
     await write(recording, pod(deleted=True), previous="1", position="2")
     assert await usage(database) == {}
     await write(recording, job())
     assert (await usage(database))["research"][0]["cpu"] == 7200
+    details = await HistoryStore(database).details("u", now=NOON)
+    assert details is not None and details.job.exit_codes == {"7": 1}
 
 
 async def test_a_job_that_is_never_observed_has_a_record_of_its_pods(database: Database) -> None:
@@ -213,7 +246,7 @@ async def test_text_of_any_kind_is_stored(database: Database) -> None:
     found = await history.details("u", now=NOON)
     assert found is not None
     assert (found.job.user, found.job.message, found.spec) == (text, text, {"a": "\0"})
-    jobs, _ = await history.jobs(JobFilter(user=text), limit=5)
+    jobs, _ = await history.jobs(JobFilter(user=text), limit=5, now=NOON)
     assert [each.uid for each in jobs] == ["u"]
 
 
@@ -226,13 +259,14 @@ async def test_pages_contain_each_job_once(database: Database) -> None:
     history, found = HistoryStore(database), []
     after: Cursor | None = None
     while True:
-        page, after = await history.jobs(JobFilter(namespace="default"), limit=4, after=after)
+        which = JobFilter(namespace="default")
+        page, after = await history.jobs(which, limit=4, now=NOON, after=after)
         found += [each.uid for each in page]
         if after is None:
             break
     assert found == ["running", *(str(number) for number in reversed(range(10)))]
     page, _ = await history.jobs(
-        JobFilter(ended_to=NOON + 2 * HOUR, phases=("Completed",)), limit=9
+        JobFilter(ended_to=NOON + 2 * HOUR, phases=("Completed",)), limit=9, now=NOON
     )
     assert [each.uid for each in page] == [str(number) for number in (5, 4, 3, 2, 1, 0)]
 
@@ -243,7 +277,7 @@ async def test_a_pod_that_names_the_uid_of_a_job_alone_is_not_billed_to_it(
 ) -> None:
     """The API server stores owner references unchecked."""
     recording = await begun(database)
-    early = pod("early", finished=True, ended_at=at(1), **forged)
+    early = pod("early", finished=True, ended_at=at(1), exit_code=1, **forged)
     await write(recording, early, pod("deleted", **forged), pod("running", **forged))
     await write(recording, job())
     ended = pod("deleted", deleted=True, **forged)
@@ -251,12 +285,13 @@ async def test_a_pod_that_names_the_uid_of_a_job_alone_is_not_billed_to_it(
     history = HistoryStore(database)
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert (found.resource_seconds, found.job.complete) == ({}, True)
+    assert (found.job.resource_seconds, found.job.complete) == ({}, True)
+    assert found.job.exit_codes == {}
     assert await usage(database) == {}
     await write(recording, pod("own", finished=True, ended_at=at(1)), previous="2", position="3")
     found = await history.details("u", now=NOON + 2 * HOUR)
     assert found is not None
-    assert found.resource_seconds["cpu"] == 2 * 3600
+    assert found.job.resource_seconds["cpu"] == 2 * 3600
     assert not await recording.add_unknown_jobs(before=at(3), limit=9)
 
 
@@ -266,7 +301,7 @@ async def test_old_rows_are_deleted_and_open_ones_kept(database: Database) -> No
         job(f"old-{number}", finished_at=at(), deleted=True) for number in range(5)
     ]  # their deletion is observed an hour later
     await write(recording, *old, job("kept", finished_at=at()), job("running"))
-    await write(recording, pod(job_uid="old-0", finished=True, ended_at=at(1)))
+    await write(recording, pod(job_uid="old-0", finished=True, ended_at=at(1), exit_code=1))
     commands = CommandStore(database)
     for number in range(4):
         record = CommandRecord(
@@ -291,8 +326,9 @@ async def test_old_rows_are_deleted_and_open_ones_kept(database: Database) -> No
         numbers.append((deleted["history_jobs"], deleted["commands"]))
         assert len(numbers) < 20
     assert numbers[:3] == [(2, 2), (2, 1), (1, 0)]
-    jobs, _ = await HistoryStore(database).jobs(JobFilter(), limit=50)
+    jobs, _ = await HistoryStore(database).jobs(JobFilter(), limit=50, now=NOON)
     assert {each.uid for each in jobs} == {"kept", "running"}
+    assert await database.read(lambda db: db.execute(sa.select(JOB_EXITS)).all()) == []
     history = await commands.history("jobs", "default", "job", limit=10)
     assert [each.id for each in history] == ["3"]
     assert await usage(database) == {}  # by hour; by day it is kept
@@ -333,7 +369,7 @@ async def test_the_oldest_rows_beyond_the_maximum_are_deleted(database: Database
         await recording.write(batch)
     retention = Retention(database, RetentionSettings(max_rows=2))
     await retention.delete_batch(NOON + 9 * HOUR)
-    jobs, _ = await HistoryStore(database).jobs(JobFilter(), limit=50)
+    jobs, _ = await HistoryStore(database).jobs(JobFilter(), limit=50, now=NOON)
     assert {each.uid for each in jobs} == {"3", "4", "5"}  # those as old as the limit stay
 
 

@@ -82,6 +82,7 @@ class Pod:
     requests: dict[str, float]
     started: float | None = None
     ended: float | None = None
+    exit_code: int | None = None
 
 
 @dataclass(slots=True)
@@ -172,8 +173,11 @@ class HistoryWorld:
         pod, truth = self.objects[PODS][uid], self.pods[uid]
         if truth.ended is None:
             truth.ended = self.clock.now().timestamp()
-            ended = {"state": {"terminated": {"finishedAt": self.now()}}}
-            status = {**pod["status"], "phase": "Succeeded", "containerStatuses": [ended]}
+            truth.exit_code = int(uid.removeprefix("pod-")) % 3
+            terminated = {"finishedAt": self.now(), "exitCode": truth.exit_code}
+            ended = {"state": {"terminated": terminated}}
+            phase = "Failed" if truth.exit_code else "Succeeded"
+            status = {**pod["status"], "phase": phase, "containerStatuses": [ended]}
             self._put(PODS, uid, {**pod, "status": status})
 
     def touch_pod(self, uid: str) -> None:
@@ -301,6 +305,12 @@ class HistoryWorld:
                 for resource, amount in pod.requests.items():
                     total[resource] += amount * (end - pod.started)
         return {name: amount for name, amount in total.items() if amount}
+
+    def exit_codes(self, job: str) -> dict[str, int]:
+        """How many of a job's pods that had started have ended with which exit code."""
+        pods = [pod for pod in self.pods.values() if pod.job == job and pod.started is not None]
+        codes = [str(pod.exit_code) for pod in pods if pod.exit_code is not None]
+        return {code: codes.count(code) for code in codes}
 
     def queue_seconds(self, queue: str, start: float, end: float) -> dict[str, float]:
         """What the pods of a queue's jobs used during an interval."""

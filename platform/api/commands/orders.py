@@ -65,7 +65,8 @@ TABLE: Mapping[CommandAction | QueueAction, Mapping[CommandTarget, Action]] = {
 """The action of the Command object, by action and target. A job is a Volcano job."""
 
 PATCHED = {CommandAction.SUSPEND: PatchAction.SUSPEND, CommandAction.RESUME: PatchAction.RESUME}
-"""Actions on jobs of other kinds, which have no Commands: ``spec.suspend`` is patched."""
+"""Actions on jobs of other kinds, which have no Commands: ``spec.suspend`` is patched. So it is to
+resume a Volcano job that has it."""
 
 _RUNS = frozenset({Phase.RUNNING, Phase.COMPLETED})
 GOALS: Mapping[str, frozenset[str]] = {
@@ -163,8 +164,10 @@ def order_for_job(
     if isinstance(recorded, PatchAction):
         _check_unfinished(kind, job)
     elif isinstance(job, CachedJob | Job):
-        check_phase(job, recorded)
+        _check_phase(job, recorded)
         _check_scope(job, scope)
+        if recorded is Action.RESUME_JOB and job.spec.suspend:
+            recorded = PatchAction.RESUME  # a Command would have no effect as long as it is set
     return Order(
         kind=kind.name,
         metadata=job.metadata,
@@ -183,7 +186,7 @@ def order_for_queue(queue: Queue, action: QueueAction) -> Order:
     )
 
 
-def check_phase(job: CachedJob | Job, action: Action) -> None:
+def _check_phase(job: CachedJob | Job, action: Action) -> None:
     """Check only what cannot change concurrently: a resume right after a suspend finds the job
     still running, and both are valid.
 
@@ -194,9 +197,6 @@ def check_phase(job: CachedJob | Job, action: Action) -> None:
     allowed = tuple(ACTIONS[action].transitions)
     if phase in FINAL_PHASES:
         detail = f"job {name!r} is {phase} and accepts no commands"
-        raise ProblemError(409, detail, allowed_phases=allowed)
-    if action is Action.RESUME_JOB and job.spec.suspend:
-        detail = f"job {name!r} has spec.suspend: true; clear it to resume the job"
         raise ProblemError(409, detail, allowed_phases=allowed)
 
 

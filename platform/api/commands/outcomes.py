@@ -29,7 +29,6 @@ from ...model.job import Action, Job
 from ...model.names import COMMANDS, JOBS, QUEUE_COMMAND_NAMESPACE, QUEUES, Resource
 from ...model.queue import Queue, QueueState
 from ...store.commands import (
-    JOBS_KIND,
     CommandRecord,
     CommandStore,
     Outcome,
@@ -41,7 +40,7 @@ from ...wire.commands import QUEUES_KIND, CommandState
 from ...wire.jobs import JobKindName
 from ..caches import Caches
 from ..jobs.kinds import KINDS
-from ..jobs.views import CachedBatchJob, CachedObject, CachedTrainingJob
+from ..jobs.views import CachedBatchJob, CachedJob, CachedObject, CachedTrainingJob
 from .observed_jobs import ObservedJobs, add_bounded
 from .orders import PatchAction
 from .wakeups import Wakeups
@@ -407,12 +406,12 @@ class Outcomes:
         self, record: CommandRecord, uid: str, *, is_overdue: bool = False
     ) -> None:
         try:
-            if record.kind == JOBS_KIND:
-                await self._resolve_job(record, uid, is_overdue=is_overdue)
+            if not record.command:
+                await self._resolve_patch(record, is_overdue=is_overdue)
             elif record.kind == QUEUES_KIND:
                 await self._resolve_queue(record, uid, is_overdue=is_overdue)
             else:
-                await self._resolve_patch(record, is_overdue=is_overdue)
+                await self._resolve_job(record, uid, is_overdue=is_overdue)
         except (ApiError, ConnectionLostError):
             # The row stays open; a later sweep or read resolves it.
             log.warning("cannot resolve command, will retry", extra=log_fields(record))
@@ -562,10 +561,10 @@ class Outcomes:
 
 
 def suspends(job: object) -> bool:
-    """Return ``spec.suspend`` of a batch/v1 Job or a training job."""
+    """Return ``spec.suspend`` of a job of any kind."""
     if isinstance(job, CachedTrainingJob):
         return job.spec.run_policy.suspend
-    return isinstance(job, CachedBatchJob) and job.spec.suspend
+    return isinstance(job, CachedJob | CachedBatchJob) and job.spec.suspend
 
 
 def describe_suspend(suspend: bool) -> str:

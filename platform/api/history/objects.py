@@ -12,7 +12,8 @@ from ...model.base import ApiStruct
 from ...model.job import FINAL_PHASES
 from ...model.meta import ObjectMeta
 from ...model.names import GROUP_NAME, QUEUE_NAME
-from ...model.pod import FINISHED
+from ...model.pod import FINISHED, PodPhase
+from ...model.pod_failure import pod_exit_code
 from ...model.pod_resources import ContainerResources, PodResources, Resources, effective_resources
 from ...model.quantity import QuantityError
 from ...model.recorded import is_recorded, recorded_value
@@ -42,6 +43,7 @@ class Terminated(ApiStruct, frozen=True):
     """Terminated state of a container."""
 
     finished_at: str | None = None
+    exit_code: int = 0
 
 
 class ContainerState(ApiStruct, frozen=True):
@@ -202,6 +204,7 @@ def pod_record(pod: RecordedPod, *, deleted: bool) -> PodRecord | None:
         started_at=_micros(status.start_time),
         finished=finished,
         ended_at=_last_end(status) if finished else None,
+        exit_code=_exit_code(status) if finished else None,
         latest_end=_micros(meta.deletion_timestamp),
         deleted=deleted,
     )
@@ -209,13 +212,18 @@ def pod_record(pod: RecordedPod, *, deleted: bool) -> PodRecord | None:
 
 def _last_end(status: PodStatus) -> int | None:
     """Return when the last container of a finished pod ended."""
-    containers = (*status.init_container_statuses, *status.container_statuses)
-    ends = [
-        _micros(each.state.terminated.finished_at)
-        for each in containers
-        if each.state.terminated is not None
-    ]
+    ends = [_micros(each.finished_at) for each in _ended(status)]
     return max((end for end in ends if end), default=None)
+
+
+def _exit_code(status: PodStatus) -> int | None:
+    codes = (each.exit_code for each in _ended(status))
+    return pod_exit_code(codes, succeeded=status.phase == PodPhase.SUCCEEDED)
+
+
+def _ended(status: PodStatus) -> list[Terminated]:
+    containers = (*status.init_container_statuses, *status.container_statuses)
+    return [each.state.terminated for each in containers if each.state.terminated is not None]
 
 
 def _requests(pod: RecordedPod) -> str:

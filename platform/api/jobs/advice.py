@@ -11,7 +11,7 @@ from datetime import datetime
 from ...model.job_reasons import Reason
 from ...model.names import SUBMISSION
 from ...model.quantity import QuantityError, parse
-from ...wire.jobs import Explanation, JobSummary, Phase, WaitReason
+from ...wire.jobs import Explanation, JobKindName, JobSummary, Phase, WaitReason
 from .pod_views import JobPod
 
 UNRESPONSIVE_AFTER = 60.0
@@ -28,6 +28,12 @@ class Advice:
 
 
 NO_ADVICE = Advice("")
+HELD = "the job is held: it has not started, and waits for its release"
+
+
+def is_held(job: JobSummary) -> bool:
+    """Return whether a job, of which is known that it is suspended or aborted, has never run."""
+    return job.kind == JobKindName.JOBS and job.started_at is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ def advise(seen: Observed) -> Advice:
         return Advice(seen.summary, _unblock(seen.job.reason, seen.summary))
     if seen.reason is WaitReason.SUSPENDED and SUBMISSION in seen.job.labels:
         return Advice(seen.summary, f"if `batholith submit` was ended: {_SUBMIT_AGAIN}")
+    if seen.reason in (WaitReason.SUSPENDED, WaitReason.ABORTED) and is_held(seen.job):
+        return Advice(seen.summary, "use `batholith release`")
     if seen.reason in _UNRESPONSIVE and (advice := _unresponsive(seen)) is not None:
         return advice
     return Advice(seen.summary, _STEPS.get(seen.reason, ""))
@@ -64,7 +72,7 @@ def advise(seen: Observed) -> Advice:
 _SUBMIT_AGAIN = "use `batholith cancel --delete`, and submit it again"
 _OTHER_QUEUE = "submit it to another queue; `batholith queues` lists them"
 _STEPS: Mapping[WaitReason, str] = {
-    WaitReason.SUSPENDED: "set spec.suspend to false",
+    WaitReason.SUSPENDED: "use `batholith resume`",
     WaitReason.ABORTED: "use `batholith resume`",
     WaitReason.RESTARTING: "wait until its pods have ended",
     WaitReason.STOPPING: "wait until its pods have ended",

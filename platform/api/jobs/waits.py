@@ -18,7 +18,7 @@ from ...model.names import SCHEDULER_NAME, SUBMISSION, WHY
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue, QueueState
 from ...wire.jobs import Explanation, JobSummary, Phase, WaitReason
-from .advice import NO_ADVICE, Advice, Observed, advise
+from .advice import HELD, NO_ADVICE, Advice, Observed, advise, is_held
 from .explanations import decode_explanation
 from .pod_views import JobPod
 from .summaries import is_final
@@ -169,11 +169,12 @@ def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str]
         return True, WaitReason.SUSPENDED, text
     if job.suspend:
         text = "the job is suspended by its spec; it starts once suspend is false"
-        return True, WaitReason.SUSPENDED, text
+        return True, WaitReason.SUSPENDED, HELD if is_held(job) else text
     if job.phase is Phase.SUSPENDED:
         return True, WaitReason.SUSPENDED, "the job is suspended, and about to be resumed"
     if job.phase is Phase.ABORTED:
-        return True, WaitReason.ABORTED, "the job is aborted; it starts again once it is resumed"
+        text = "the job is aborted; it starts again once it is resumed"
+        return True, WaitReason.ABORTED, HELD if is_held(job) else text
     if job.phase is Phase.RESTARTING:
         text = f"the job restarts: {job.terminating} of its pods are still being terminated"
         return True, WaitReason.RESTARTING, text

@@ -24,9 +24,9 @@ USAGE_FILTERS = ("by", "step", *USAGE_BY, "from", "to")
 STEPS = {"1h": "the last 24 hours", "1d": "the last 30 days"}
 COLUMNS = (
     *("namespace", "kind", "name", "uid", "queue", "user", "phase", "reason", "message"),
-    *("created_at", "started_at", "finished_at", "deleted_at", "complete"),
+    *("created_at", "started_at", "finished_at", "deleted_at", "complete", "exit_code"),
 )
-"""Columns of the CSV file."""
+"""Columns of the CSV file before those of the resources."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -88,11 +88,17 @@ async def list_history(page: Page) -> Response:
 async def download_history(page: Page) -> Response:
     """Send the recorded jobs that match the filters as CSV."""
     path, query = _request(_filters(page))
-    rows = [
-        [_cell(getattr(job, column)) for column in COLUMNS]
-        async for job in page.rest.items(path, RecordedJobPage, query)
-    ]
-    return _csv("jobs.csv", COLUMNS, rows)
+    jobs = [job async for job in page.rest.items(path, RecordedJobPage, query)]
+    resources = sorted({name for job in jobs for name in job.resource_seconds})
+    rows = (
+        [
+            *(_cell(getattr(job, column)) for column in COLUMNS),
+            *(_cell(job.resource_seconds.get(name)) for name in resources),
+        ]
+        for job in jobs
+    )
+    columns = (*COLUMNS, *(_cell(f"resource_seconds.{name}") for name in resources))
+    return _csv("jobs.csv", columns, rows)
 
 
 async def show_recorded(page: Page) -> Response:

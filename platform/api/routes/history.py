@@ -155,7 +155,8 @@ async def _page(
     after = None if cursor is None else _decode(cursor, _query(which, namespace))
     kinds = () if len(kinds) == len(KINDS) else kinds
     filter_ = msgspec.structs.replace(which, namespace=namespace, kinds=kinds)
-    jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
+    now = state.clock.now()
+    jobs, next_ = await state.history.jobs(filter_, limit=limit, now=now, after=after)
     next_cursor = None if next_ is None else _encode(which, namespace, next_)
     return RecordedJobPage(items=list(jobs), next_cursor=next_cursor)
 

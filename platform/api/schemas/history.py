@@ -26,6 +26,5 @@ def history_of(details: JobDetails) -> JobHistory:
         spec=details.spec,
         spec_bytes=details.spec_bytes,
         phases=details.phases,
-        resource_seconds=details.resource_seconds,
         commands=[command_of(each) for each in details.commands],
     )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from ...model import times
 from ...model.pod import PodPhase
+from ...model.pod_failure import pod_exit_code
 from ...wire.jobs import ContainerRun, PodPhaseName, PodSummary
 from ..jobs.kinds import PodPosition
 from ..jobs.pod_views import ContainerStatus, JobPod, Terminated
@@ -89,10 +90,9 @@ def _failed(pod: JobPod) -> Terminated | None:
 
 
 def _exit_code(pod: JobPod) -> int | None:
-    failed = _failed(pod)
-    if failed is not None:
-        return failed.exit_code
-    return 0 if pod.status.phase == PodPhase.SUCCEEDED else None
+    states = (each.state.terminated for each in pod.all_statuses())
+    codes = (ended.exit_code for ended in states if ended is not None)
+    return pod_exit_code(codes, succeeded=pod.status.phase == PodPhase.SUCCEEDED)
 
 
 def _reason(pod: JobPod) -> tuple[str, str]:

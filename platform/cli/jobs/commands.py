@@ -1,7 +1,7 @@
 """The commands: ``jobs``, ``job``, ``why``, ``logs``, ``cancel`` and so on."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,19 +9,15 @@ import typer
 
 from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
-from .connection import complete_jobs, complete_queues, find_job, for_each, on_cluster, parse_since
+from .connection import complete_jobs, complete_queues, find_job, for_each, parse_since
 from .hooks import CommandHook
-from .mcp_server import mcp
 from .output import Output, OutputOption, Table, emit, show, show_data
-from .past_jobs import rerun, usage
 from .shared import FAILED, CommandFailedError, key
-from .submission import PROGRAM_SETTINGS, run, submit, sweep
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
     explanations,
     job_columns,
-    record_columns,
     show_job,
     show_queue,
     show_why,
@@ -404,10 +400,23 @@ def history(
         str | None, typer.Option(help="A duration such as 90m, 12h or 7d, or a date.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Jobs at most.")] = 100,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Columns, as of sacct: JobID,JobName%20,State,ExitCode,Elapsed."
+        ),
+    ] = None,
     all_namespaces: AllNamespaces = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List jobs that ran, also deleted ones: unfinished ones first, then the last that ended."""
+    from .record_fields import chosen_columns, record_columns
+
+    columns = record_columns(all_namespaces=all_namespaces)
+    if fields is not None:
+        columns = chosen_columns(fields)
+        if output in (Output.JSON, Output.YAML, Output.NAME):
+            raise ValueError(f"--format chooses columns, and {output} has none: leave out one")
     records = client.history.list(
         name=name,
         kind=[str(each) for each in kind or ()] or None,
@@ -418,26 +427,10 @@ def history(
         all_namespaces=all_namespaces,
     )
     found = _first(records, limit)
-    show(found, record_columns(all_namespaces=all_namespaces), output, name=key)
+    show(found, columns, output, name=key)
     if len(found) == limit:
         typer.echo(f"batholith: the first {limit} jobs; more: --limit", err=True)
 
 
 def _first(records: Iterator[Any], limit: int) -> list[Any]:
     return [record for record, _ in zip(records, range(limit), strict=False)]
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (
-    submit, run, sweep, jobs, job, why, logs, exec, wait, cancel, suspend, resume, hold, release,
-    restart, rerun,
-    queues, queue, history, usage, mcp,
-)  # fmt: skip
-RUN_PROGRAMS = (submit, run, sweep)
-"""Those whose arguments are a program with its own ones."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for each in COMMANDS:
-        settings = PROGRAM_SETTINGS if each in RUN_PROGRAMS else {}
-        app.command(rich_help_panel="Jobs", **settings)(on_cluster(each))

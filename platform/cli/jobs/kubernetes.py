@@ -153,8 +153,8 @@ class InProcessTransport(httpx.BaseTransport):
 
         asyncio.run_coroutine_threadsafe(create(), self._loop).result()
 
-    def complete_submission(self, job: JobHandle) -> None:
-        """Let a job begin that was created suspended.
+    def complete_submission(self, job: JobHandle, *, hold: bool) -> None:
+        """Let a job begin that was created suspended, unless it is to be held.
 
         Raises:
             ApiError: the API server rejects it.
@@ -162,7 +162,7 @@ class InProcessTransport(httpx.BaseTransport):
         """
         patch = {
             "metadata": {"uid": job.uid, "labels": {SUBMISSION: None}},
-            "spec": {"suspend": None},
+            "spec": {"suspend": True if hold else None},
         }
         write = self._started_client.patch(JOBS, job.name, patch, namespace=job.namespace)
         asyncio.run_coroutine_threadsafe(write, self._loop).result()
@@ -206,7 +206,8 @@ def submit_packed(client: Client, manifest: Mapping[str, Any], archive: bytes) -
     job = client.jobs.submit(_suspended(manifest))
     try:
         client.transport.create_configmaps(job.namespace, _configmaps(job, archive))
-        client.transport.complete_submission(job)
+        hold = bool(manifest["spec"].get("suspend"))
+        client.transport.complete_submission(job, hold=hold)
     except (ApiError, ConnectionLostError, NotSentError) as error:
         text = f"the working directory cannot be stored: {error}; use --no-workdir"
         try:

@@ -54,6 +54,9 @@ class Column(Generic[T]):
     value: Callable[[T], object]
     wide: bool = False
     """Whether only ``wide`` and ``csv`` have it."""
+    width: int = 0
+    """Characters of its cells in tables, which are aligned to the right, or if it is negative to
+    the left; 0: as many as the longest needs."""
 
 
 class Table(Generic[T]):
@@ -64,7 +67,7 @@ class Table(Generic[T]):
 
     def __init__(self, columns: Sequence[Column[T]], *, wide: bool = False) -> None:
         self._columns = [each for each in columns if wide or not each.wide]
-        self._widths = [len(each.title) for each in self._columns]
+        self._widths = [abs(each.width) or len(each.title) for each in self._columns]
         self._limit = (
             None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
         )
@@ -77,7 +80,10 @@ class Table(Generic[T]):
         """Return the lines of *rows*, by default below the titles."""
         cells = [[cell_text(each.value(row)) for each in self._columns] for row in rows]
         for line in cells:
-            self._widths = [max(*pair) for pair in zip(self._widths, map(len, line), strict=True)]
+            self._widths = [
+                width if column.width else max(width, len(text))
+                for column, width, text in zip(self._columns, self._widths, line, strict=True)
+            ]
         self._fit()
         return [*([self.header()] if header else []), *map(self._line, cells)]
 
@@ -85,18 +91,20 @@ class Table(Generic[T]):
         if self._limit is None:
             return
         while sum(self._widths) + len(GAP) * (len(self._widths) - 1) > self._limit:
-            widest = max(range(len(self._widths)), key=self._widths.__getitem__)
-            if self._widths[widest] <= MIN_WIDTH:
+            free = [index for index, column in enumerate(self._columns) if not column.width]
+            widest = max(free, key=self._widths.__getitem__, default=None)
+            if widest is None or self._widths[widest] <= MIN_WIDTH:
                 return
             self._widths[widest] -= 1
 
     def _line(self, cells: Sequence[str]) -> str:
         padded = []
-        for text, width in zip(cells, self._widths, strict=True):
+        for text, width, column in zip(cells, self._widths, self._columns, strict=True):
             cut = text if len(text) <= width else text[: width - 1] + "…"
             blanks = " " * (width - len(cut))
             colour = COLOURS.get(text)
-            padded.append((typer.style(cut, fg=colour) if colour else cut) + blanks)
+            shown = typer.style(cut, fg=colour) if colour else cut
+            padded.append(blanks + shown if column.width > 0 else shown + blanks)
         return GAP.join(padded).rstrip()
 
 

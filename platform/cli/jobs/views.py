@@ -1,13 +1,12 @@
 """Columns and fields of jobs, pods, queues and records of the history."""
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from .output import Column, Table, cell_text, duration_text, emit, show_fields
 
 if TYPE_CHECKING:
-    from ...wire.history import RecordedJob
     from ...wire.jobs import Explanation, JobSummary, PlannedStart, PodSummary, Why
     from ...wire.queues import BudgetAmounts, PodGroup, Queue, QueueUsage, ResourceUsage
 
@@ -206,33 +205,3 @@ _RESOURCE_COLUMNS: "list[Column[tuple[str, ResourceUsage]]]" = [
     Column("LIMIT", lambda row: row[1].capability),
     Column("GUARANTEE", lambda row: row[1].guarantee),
 ]
-
-
-def record_columns(*, all_namespaces: bool) -> "list[Column[RecordedJob]]":
-    """Return the columns of the history."""
-    return [
-        *(
-            [Column["RecordedJob"]("NAMESPACE", lambda job: job.namespace)]
-            if all_namespaces
-            else []
-        ),
-        Column("NAME", lambda job: job.name),
-        Column("KIND", lambda job: job.kind),
-        Column("QUEUE", lambda job: job.queue),
-        Column("USER", lambda job: job.user),
-        Column("PHASE", lambda job: job.phase),
-        Column("AGE", lambda job: job.created_at),
-        Column("RUN", _run_time),
-        Column("STARTED", lambda job: job.started_at, wide=True),
-        Column("FINISHED", lambda job: job.finished_at, wide=True),
-        Column("DELETED", lambda job: job.deleted_at, wide=True),
-        Column("REASON", lambda job: job.reason, wide=True),
-        Column("UID", lambda job: job.uid, wide=True),
-    ]
-
-
-def _run_time(job: "RecordedJob") -> timedelta | None:
-    """Return how long a job has run: until it ended or was deleted, else until now."""
-    if job.started_at is None:
-        return None
-    return (job.finished_at or job.deleted_at or datetime.now(UTC)) - job.started_at

@@ -168,6 +168,7 @@ def _job(
         annotations=annotations or None,
         min_available=None if array is None else 1,
         priority_class=options.priority_class or None,
+        suspend=options.hold or None,
     )
 
 

@@ -44,8 +44,12 @@ def _supported(name: str, help_: str, *, short: str = "", variable: str = "") ->
     return Option(name=name, short=short, help=help_, variable=variable)
 
 
-def _switch(name: str, help_: str, *, variable: str = "", own: bool = False) -> Option:
-    return Option(name=name, help=help_, argument=Argument.NONE, variable=variable, own=own)
+def _switch(
+    name: str, help_: str, *, short: str = "", variable: str = "", own: bool = False
+) -> Option:
+    return Option(
+        name=name, short=short, help=help_, argument=Argument.NONE, variable=variable, own=own
+    )
 
 
 _SUPPORTED = (
@@ -92,6 +96,7 @@ _SUPPORTED = (
             variable="SBATCH_REQUEUE"),
     _switch("no-requeue", "End the job when a pod is evicted.",
             variable="SBATCH_NO_REQUEUE"),
+    _switch("hold", "Keep the job from starting until `batholith release`.", short="H"),
     Option(name="exclusive", argument=Argument.OPTIONAL, variable="SBATCH_EXCLUSIVE",
            help="No pods of other Volcano jobs on its nodes, and one pod on each."),
     Option(name="image", own=True, help="Image of the container."),
@@ -112,7 +117,6 @@ _REASONS = {
     "qos": "use --priority-class",
     "priority": "use --priority-class",
     "nice": "use --priority-class",
-    "hold": "suspend the submitted job",
     "input": "the standard input of a job is empty",
     "nodelist": "use --constraint=kubernetes.io/hostname=NODE",
     "get-user-env": "name variables with --export",
@@ -136,7 +140,7 @@ power prefer priority profile qos:q reservation segment sockets-per-node switche
 threads-per-core time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey wrap
 """
 _NONE = """
-contiguous help:h hold:H ignore-pbs overcommit:O oversubscribe:s parsable quiet:Q reboot spread-job
+contiguous help:h ignore-pbs overcommit:O oversubscribe:s parsable quiet:Q reboot spread-job
 stepmgr test-only usage use-min-nodes verbose:v version:V wait:W
 """
 _OPTIONAL = "get-user-env nice no-kill:k propagate resv-ports"

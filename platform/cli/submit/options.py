@@ -56,6 +56,7 @@ class SubmitOptions:
     """Whether the whole job restarts when a pod is evicted, or ends; ``None``: the pod is created
     again."""
     exclusive: bool = False
+    hold: bool = False
     image: str = ""
     workdir_rw: bool = False
     no_workdir: bool = False
@@ -168,6 +169,7 @@ _PARSERS: Mapping[str, _Parse] = {
     "open-mode": _open_mode,
     "chdir": _text("chdir"),
     "mail-type": _mail_type,
+    "hold": _true("hold"),
     "requeue": _true("requeue"),
     "no-requeue": _true("requeue", False),
     "exclusive": _exclusive,
