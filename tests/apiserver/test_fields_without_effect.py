@@ -234,12 +234,16 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].ports[*].hostPort": warned(80),
     "containers[*].ports[*].name": enforced(f"{AGENT}/pods/handlers.py", "p"),
     "containers[*].ports[*].protocol": data("UDP", "it only informs, on any cluster"),
-    "containers[*].resizePolicy": warned([{"resourceName": "cpu"}]),
+    "containers[*].resizePolicy": enforced(
+        f"{AGENT}/state/resizes.py", [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
+    ),
     "containers[*].resources.claims": warned([{"name": "c"}]),
     "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": enforced(f"{AGENT}/state/status.py", "Always"),
-    "containers[*].restartPolicyRules[*].action": warned("RestartAllContainers"),
+    "containers[*].restartPolicyRules[*].action": enforced(
+        f"{AGENT}/state/status.py", "RestartAllContainers"
+    ),
     "containers[*].restartPolicyRules[*].exitCodes": enforced(f"{AGENT}/state/status.py"),
     "containers[*].securityContext.allowPrivilegeEscalation": enforced(_SHIM, False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),

@@ -35,18 +35,18 @@ from .pods.records import PodDir, create_dirs
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
 from .runtime import cgroups, logs, usage
+from .runtime.isolation_warnings import groups_warning, isolation_warning
 from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
     IsolationReport,
     RunDir,
     detect_isolation,
-    groups_warning,
-    isolation_warning,
 )
 from .server import AgentServer, LogUnavailableError
 from .settings import AgentSettings, ShutdownRequest
 from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
+from .state.resizes import resize_order
 from .streaming.command_streams import Command, StreamsRejectedError
 from .streaming.port_forward import Connect
 from .volumes.pvc_dirs import PvcDirs
@@ -175,6 +175,8 @@ class RealNode:
             sources=self._sources,
             recorder=self._recorder,
             client_commands=self._commands,
+            pods=lambda: [each.pod for each in self._workers.values() if not each.is_finished],
+            on_resized=self._review_deferred_resizes,
             addresses={record.uid: record.ip for record in records},
             id_ranges={record.uid: record.ids for record in records if record.ids},
         )
@@ -340,6 +342,13 @@ class RealNode:
             del self._workers[meta.uid]
         else:
             self._create_worker(pod)
+        self._review_deferred_resizes()
+
+    def _review_deferred_resizes(self) -> None:
+        """Allocate what has become free to pods that wait for it, as a kubelet in this order."""
+        waiting = [each for each in self._workers.values() if each.is_resize_deferred]
+        for worker in sorted(waiting, key=lambda each: resize_order(each.pod)):
+            worker.review_resize()
 
     async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
         """Delete the files, the address and the user ids of a deleted pod."""

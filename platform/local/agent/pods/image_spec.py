@@ -77,6 +77,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             tty=container.tty,
             stop_signal=stop_signal(container, image.process.stop_signal),
             max_processes=max_processes(),
+            resources=container.resources,
             error=mount_error,
             image=node.images.run_image(
                 image,

@@ -108,6 +108,7 @@ class LaunchSpecBuilder:
             tty=container.tty,
             stop_signal=stop_signal(container),
             max_processes=max_processes(),
+            resources=container.resources,
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
@@ -115,7 +116,7 @@ class LaunchSpecBuilder:
     def _tmpfs_size(self, container: Container) -> int:
         """Return the bytes of each tmpfs: the memory limit, or a part of the node's memory."""
         memory = oom.bytes_of(self.node.allocatable["memory"])
-        limit = oom.limit_of(container)
+        limit = oom.limit_of(container.resources)
         size = memory // _TMPFS_FRACTION if limit is None else min(limit, memory)
         return max(size, _MIN_TMPFS_SIZE)
 

@@ -160,6 +160,12 @@ class NodeContext:
     id_ranges: dict[str, int]
     """First user id by pod uid."""
 
+    pods: Callable[[], Iterable[Pod]] = tuple
+    """Returns the pods that run, with their allocated resources."""
+
+    on_resized: Callable[[], None] = lambda: None
+    """Called when a pod has other resources, which may be less."""
+
     steady_time: SteadyClock = field(init=False)
     """Clock of all deadlines; times in objects and files are wall clock times."""
 
@@ -188,6 +194,10 @@ class NodeContext:
         if uid not in self.id_ranges:
             self.id_ranges[uid] = allocate_range(pod, set(self.id_ranges.values()))
         return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
+
+    def other_pods(self, uid: str) -> list[Pod]:
+        """Return the pods that run, but for one."""
+        return [pod for pod in self.pods() if pod.metadata.uid != uid]
 
     def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
         """Return the directories of a pod's volumes."""

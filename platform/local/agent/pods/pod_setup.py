@@ -13,6 +13,7 @@ from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..state.core_types import Pod
 from ..state.hosts import HOST_IP, Peer
+from ..state.resizes import allocation_of
 from ..state.status import Accepted
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
@@ -111,6 +112,7 @@ class PodSetup:
                 boot=boot_id(),
                 monotonic=self._node.clock.monotonic() - ago.total_seconds(),
                 ids=ids.base or 0,
+                resources=allocation_of(pod),
             )
             pod_dir.write_record(record)
             if self._node.isolation is IsolationLevel.PLAIN:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ....kube.private_files import GROUP_OTHER_WRITE, ensure_private_dir
+from ....model.pod_resources import Resources
 from ..runtime import shim
 from ..runtime.image_run import WRITABLE
 from ..runtime.removal import remove_tree
@@ -38,6 +39,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: int = 0
     """First of the pod's user ids; 0 if it has no range."""
+
+    resources: dict[str, Resources] | None = None
+    """Allocated resources by container; ``None``: an older agent accepted the pod."""
 
 
 def create_dirs(data_dir: Path) -> None:

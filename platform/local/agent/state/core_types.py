@@ -168,8 +168,8 @@ class ExitCodes(ApiStruct, frozen=True):
     values: tuple[int, ...] = ()
 
 
-RESTART = "Restart"
-"""The action of a rule that restarts the container."""
+RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
+"""The actions of a rule: it restarts the container, or all of the pod, init containers first."""
 
 
 class RestartRule(ApiStruct, frozen=True):
@@ -191,6 +191,17 @@ class ContainerPort(ApiStruct, frozen=True):
     container_port: int = 0
 
 
+RESTART_CONTAINER = "RestartContainer"
+"""The policy of a container that must restart to be resized."""
+
+
+class ResizePolicy(ApiStruct, frozen=True):
+    """Whether a container must restart to get another amount of a resource."""
+
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
 class Container(ApiStruct, frozen=True):
     """One container of a pod's spec."""
 
@@ -204,6 +215,7 @@ class Container(ApiStruct, frozen=True):
     env_from: tuple[EnvFromSource, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     resources: Resources = Resources()
+    resize_policy: tuple[ResizePolicy, ...] = ()
     security_context: SecurityContext = SecurityContext()
     ports: tuple[ContainerPort, ...] = ()
     lifecycle: Lifecycle = Lifecycle()
@@ -219,6 +231,11 @@ class Container(ApiStruct, frozen=True):
     tty: bool = False
     target_container_name: str = ""
     """Of an ephemeral container: the container whose processes it sees, if any."""
+
+    @property
+    def can_restart_all(self) -> bool:
+        """Whether its exit may restart all containers of the pod."""
+        return any(each.action == RESTART_ALL for each in self.restart_policy_rules)
 
     @property
     def is_sidecar(self) -> bool:
@@ -360,6 +377,9 @@ class PodSpec(ApiStruct, frozen=True):
     volumes: tuple[Volume, ...] = ()
     image_pull_secrets: tuple[ObjectName, ...] = ()
     readiness_gates: tuple[ReadinessGate, ...] = ()
+    priority: int = 0
+    overhead: dict[str, str | int | float] = {}
+    resources: Resources = Resources()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
@@ -397,6 +417,8 @@ class ContainerStatus(ApiStruct, frozen=True):
     restart_count: int = 0
     state: ContainerStateView = ContainerStateView()
     last_state: ContainerStateView = ContainerStateView()
+    allocated_resources: dict[str, str | int | float] = {}
+    resources: Resources | None = None
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -406,6 +428,7 @@ class PodStatus(ApiStruct, frozen=True):
     reason: str = ""
     message: str = ""
     start_time: str | None = None
+    qos_class: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

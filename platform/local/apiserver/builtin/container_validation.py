@@ -3,6 +3,7 @@
 from typing import Any
 
 from ....model import validation
+from ....model.pod_resources import SCALABLE
 from ..errors.fields import (
     NOT_NEGATIVE,
     FieldError,
@@ -21,6 +22,7 @@ from .volume_validation import validate_mounts
 Json = dict[str, Any]
 
 _RESTART = ("Always", "Never", "OnFailure")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS = ("Default", "Unmasked")
@@ -133,6 +135,26 @@ def validate_probes_and_hooks(
     for name in PROBES:
         if name in container:
             _validate_probe(container[name], f"{path}.{name}", errors)
+
+
+def validate_resize_policy(
+    container: Json, path: str, pod_policy: str, errors: list[FieldError]
+) -> None:
+    """Validate what a resize does to a container; *pod_policy* is the pod's restart policy."""
+    seen: set[str] = set()
+    for index, each in enumerate(container.get("resizePolicy") or ()):
+        name, policy = each.get("resourceName", ""), each.get("restartPolicy", "")
+        if name in seen:
+            errors.append(duplicate(f"{path}[{index}]", name))
+        seen.add(name)
+        for value, allowed in ((name, SCALABLE), (policy, _RESIZE_POLICIES)):
+            if not value:
+                errors.append(required(path))
+            elif value not in allowed:
+                errors.append(not_supported(path, value, allowed))
+        if pod_policy == "Never" and policy != "NotRequired":
+            text = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            errors.append(invalid(path, policy, text))
 
 
 def validate_no_probes(container: Json, path: str, errors: list[FieldError]) -> None:

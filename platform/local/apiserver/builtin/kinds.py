@@ -19,6 +19,7 @@ from ..kinds.groups import (
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import event_conversion
+from .pod_resizes import RESIZE
 from .pod_strategy import EPHEMERAL_CONTAINERS
 from .strategies import APPROVAL, BuiltInStrategy
 
@@ -144,6 +145,7 @@ _CORE = (
             Subresource("exec", "PodExecOptions", _CONNECT, connects=True),
             Subresource("portforward", "PodPortForwardOptions", _CONNECT, connects=True),
             Subresource("proxy", "PodProxyOptions", _PROXY, connects=True),
+            Subresource("resize", "Pod", ("get", "patch", "update"), strategy=RESIZE),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},

@@ -85,11 +85,7 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("resizePolicy", "pods cannot be resized"),
     UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
-    UnenforcedField(
-        "restartPolicyRules[*].action", "containers are restarted one by one", ("Restart",)
-    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",
