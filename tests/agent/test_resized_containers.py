@@ -1,4 +1,4 @@
-"""Containers of a real node that are resized in place."""
+"""Containers of a real node that are resized in place, or restarted together."""
 
 import json
 
@@ -66,3 +66,24 @@ async def test_a_container_restarts_for_the_resources_that_its_policy_names(
     await resize(cluster, "p", requests("2", "96Mi"))
     seen = await cluster.wait_pod("p", lambda seen: is_resized(seen, "2"))
     assert seen["status"]["containerStatuses"][0]["restartCount"] == 1
+
+
+async def test_all_containers_restart_after_an_exit_and_volumes_stay(cluster: AgentCluster) -> None:
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    script = "test $(wc -l < /v/runs) = 2 || exit 42"
+    rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+    main = container(
+        "sh", "-c", script, volumeMounts=mounts, restartPolicy="Never", restartPolicyRules=rules
+    )
+    first = container("sh", "-c", "echo run >> /v/runs", name="first", volumeMounts=mounts)
+    other = container("sh", "-c", "sleep 1", name="other")
+    volumes = [{"name": "v", "emptyDir": {}}]
+    pod = manifest("p", main, other, initContainers=[first], volumes=volumes, restartPolicy="Never")
+    await cluster.run(pod)
+    done = await cluster.phase("p", "Succeeded", "Failed")
+    status = done["status"]
+    assert status["phase"] == "Succeeded"
+    every = (*status["initContainerStatuses"], *status["containerStatuses"])
+    assert {each["name"]: each["restartCount"] for each in every} == {
+        "first": 1, "c": 1, "other": 1,
+    }  # fmt: skip

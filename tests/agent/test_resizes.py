@@ -1,5 +1,6 @@
 """Pods that are resized in place, on a real node and on simulated ones."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ async def test_simulated_pods_are_resized(servers: ServerFactory, tmp_path: Path
             body = manifest(name, container("sleep", "600", resources=requests(cpu)))
             body["spec"]["nodeName"] = "sim-0"
             await cluster.create(body)
-            await cluster.wait_pod(name, lambda seen, cpu=cpu: is_resized(seen, cpu))
+            await cluster.wait_pod(name, partial(is_resized, cpu=cpu))
         await resize(cluster, "first", requests("3"))
         await cluster.wait_pod("first", lambda seen: "PodResizePending" in resize_conditions(seen))
         await cluster.delete("other", grace=0)

@@ -210,7 +210,9 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].env[*].value": enforced(_ENV, "v"),
     "containers[*].env[*].valueFrom.configMapKeyRef": enforced(_ENV),
     "containers[*].env[*].valueFrom.fieldRef": enforced(_ENV),
-    "containers[*].env[*].valueFrom.fileKeyRef": warned(),
+    "containers[*].env[*].valueFrom.fileKeyRef": enforced(
+        f"{AGENT}/volumes/env_files.py", {"volumeName": "v", "path": "f", "key": "K"}
+    ),
     "containers[*].env[*].valueFrom.resourceFieldRef": enforced(_ENV),
     "containers[*].env[*].valueFrom.secretKeyRef": enforced(_ENV),
     "containers[*].envFrom": enforced(_ENV, [{"prefix": "a"}]),

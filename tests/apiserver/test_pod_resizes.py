@@ -225,3 +225,27 @@ async def test_a_resize_may_exceed_neither_a_limit_range_nor_a_quota(server: Ser
     assert (await server.request("DELETE", f"{quotas}/q")).status == 200
     stored = await server.get(f"{PODS}/ranged")
     assert stored["spec"]["containers"][0]["resources"] == spec
+
+
+async def test_a_pod_cannot_be_resized_beyond_its_node(server: Server) -> None:
+    status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "9"}}
+    node = await server.create("/api/v1/nodes", {"metadata": {"name": "small"}})
+    path = "/api/v1/nodes/small/status"
+    assert (await server.request("PUT", path, {**node, "status": status})).status == 200
+    body = sized("bound", resources("1", "64Mi"))
+    body["spec"]["nodeName"] = "small"
+    await server.create(PODS, body)
+
+    async def denied() -> bool:
+        response = await resize(server, "bound", resources("5", "2Gi"))
+        return (
+            response.status == 403
+            and (
+                "node didn't have enough allocatable resources: cpu, requested: 5000, allocatable: "
+                "4000; memory, requested: 2147483648, allocatable: 1073741824"
+            )
+            in response.body["message"]
+        )
+
+    await wait_until_true(denied)
+    assert (await resize(server, "bound", resources("4"))).status == 200

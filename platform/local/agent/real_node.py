@@ -19,6 +19,7 @@ from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import NODES, PODS, SERVICES
+from .devices.manager import DeviceManager
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
@@ -105,6 +106,7 @@ class RealNode:
         self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
+        self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -133,6 +135,7 @@ class RealNode:
             self._supervise("memory guard", self._enforce_memory_limits)
             self._supervise("usage meter", self._measure_usage)
             self._supervise("storage guard", self._enforce_storage_limits)
+            self._supervise("device check", functools.partial(self._check_devices, node_status))
             ready.set()
             await stop.requested.wait()
             if stop.stop_pods:
@@ -148,6 +151,7 @@ class RealNode:
             message = _UNENFORCED_LIMITS.format(groups.reason)
             self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
+        await asyncio.to_thread(self._devices.discover)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -158,8 +162,11 @@ class RealNode:
             labels={RUN_MODE_LABEL: images.label, **settings.labels},
             log_port=port,
             images=images.node_images,
+            devices=lambda: (self._devices.capacity(), self._devices.allocatable()),
         )
         records = [record for _, record in PodDir.all(settings.data_dir)]
+        for record in records:
+            self._devices.restore(record.uid, record.devices)
         self._context = NodeContext(
             client=self._client,
             settings=settings,
@@ -169,6 +176,7 @@ class RealNode:
             safe_paths=report.safe_paths,
             images=images,
             cgroups=groups,
+            devices=self._devices,
             allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
@@ -353,6 +361,7 @@ class RealNode:
     async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
         """Delete the files, the address and the user ids of a deleted pod."""
         uid = pod_dir.path.name
+        self._devices.release(uid)
         if self._context is not None:
             self._context.addresses.pop(uid, None)
             self._context.id_ranges.pop(uid, None)
@@ -369,6 +378,7 @@ class RealNode:
             pod = pods.get(record.uid)
             if pod is not None and pod.needs_work:
                 continue
+            self._devices.release(record.uid)
             if pod is None or pod_dir.is_busy:
                 await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
                 log.info("killed orphaned pod", extra={"pod": f"{record.namespace}/{record.name}"})
@@ -393,6 +403,13 @@ class RealNode:
             for path in open_logs:
                 if await asyncio.to_thread(logs.punch_log_head, path):
                     log.info("truncated log", extra={"file": str(path)})
+
+    async def _check_devices(self, node_status: NodeStatusManager) -> None:
+        """Look for devices that do not work any more, and for new ones, until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.device_interval)
+            if await asyncio.to_thread(self._devices.discover):
+                node_status.write_soon(self._settings.node_name)
 
     async def _enforce_memory_limits(self) -> None:
         """Kill containers above their memory limits, until cancelled."""

@@ -14,6 +14,7 @@ from ....machinery.event_recorder import Recorder, object_reference
 from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
+from ..devices.manager import DeviceManager
 from ..images.manager import ImageManager
 from ..runtime.cgroups import CgroupReport
 from ..runtime.ids import IdMode, Ids, allocate_range
@@ -148,6 +149,7 @@ class NodeContext:
 
     images: ImageManager
     cgroups: CgroupReport
+    devices: DeviceManager
     allocatable: ResourceList
     hosts_files: HostsFileManager
     services: Callable[[str], Iterable[Service]]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from ....model import times
+from ..devices.manager import DeviceUnavailableError
 from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
@@ -28,7 +29,8 @@ _NO_SANDBOX_MESSAGE = (
 class PodSetup:
     """Sets up one pod, with backoff after failures.
 
-    *pod* returns the current pod; *on_change* is called when a retry may succeed.
+    *pod* returns the current pod; *on_change* is called when a retry may succeed, *on_rejected*
+    with the reason why the node cannot run the pod.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class PodSetup:
         *,
         pod: Callable[[], Pod],
         on_change: Callable[[], None],
+        on_rejected: Callable[[str], None],
     ) -> None:
         self._node = node
+        self._on_rejected = on_rejected
         self._pod_dir = pod_dir
         self._pod = pod
         self._on_change = on_change
@@ -88,6 +92,9 @@ class PodSetup:
         try:
             self._write_record(ip, accepted=accepted, ready=ready)
             return await self._volume_manager.ensure_mounted(ip)
+        except DeviceUnavailableError as error:
+            self._on_rejected(str(error))
+            return None
         except VOLUME_ERRORS as error:
             node.record_event(self._pod(), "FailedMount", str(error), warning=True)
             self._failures += 1
@@ -113,6 +120,7 @@ class PodSetup:
                 monotonic=self._node.clock.monotonic() - ago.total_seconds(),
                 ids=ids.base or 0,
                 resources=allocation_of(pod),
+                devices=dict(self._node.devices.assign(pod)),
             )
             pod_dir.write_record(record)
             if self._node.isolation is IsolationLevel.PLAIN:

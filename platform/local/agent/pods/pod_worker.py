@@ -47,6 +47,9 @@ from .storage_limits import EVICTED, GRACE_PERIOD
 
 log = logging.getLogger(__name__)
 
+REJECTED = "UnexpectedAdmissionError"
+"""The reason of a pod that the node cannot run."""
+
 _PULL_TIMEOUT = 600.0
 """Seconds between checks of a pull."""
 
@@ -89,7 +92,13 @@ class PodWorker:
             on_exited=self._on_container_exited,
             on_pulled=lambda name: self._setup.retry(name),
         )
-        self._setup = PodSetup(node, self.pod_dir, pod=lambda: self.pod, on_change=self._wake.set)
+        self._setup = PodSetup(
+            node,
+            self.pod_dir,
+            pod=lambda: self.pod,
+            on_change=self._wake.set,
+            on_rejected=self._reject,
+        )
         self._status_manager = PodStatusManager(
             node.client,
             clock=node.clock,
@@ -128,6 +137,14 @@ class PodWorker:
         self._deleted = True
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
+
+    def _reject(self, message: str) -> None:
+        """Fail the pod: no container of it can run here."""
+        message = f"Pod was rejected: {message}"
+        self._context.record_event(REJECTED, message)
+        self._enqueue(
+            PodTermination(at=self._time.now(), grace_period=0.0, reason=REJECTED, message=message)
+        )
 
     def evict(self, message: str) -> None:
         """Terminate the pod, unless it is terminating already: it exceeds a limit."""
@@ -376,6 +393,8 @@ class PodWorker:
     async def _finalize(self) -> None:
         """No container runs: write the final status, and confirm a deletion."""
         self._terminated = True
+        # Before the API server shows its end: the next pod may be bound then.
+        self._node.devices.release(self.pod.metadata.uid)
         self._node.hosts_files.remove(self.pod.metadata.uid)
         if not self._deleted and (self._terminal_by_us or not self.pod.is_terminal):
             self._status_manager.mark_dirty(promptly=True)

@@ -43,6 +43,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, Resources] | None = None
     """Allocated resources by container; ``None``: an older agent accepted the pod."""
 
+    devices: dict[str, tuple[str, ...]] = {}
+    """Names of the devices of each container that has any."""
+
 
 def create_dirs(data_dir: Path) -> None:
     """Create the agent's directories.

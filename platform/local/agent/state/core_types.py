@@ -38,6 +38,15 @@ class ResourceFieldSelector(ApiStruct, frozen=True):
     divisor: str | int | float = "1"
 
 
+class FileKeySelector(ApiStruct, frozen=True):
+    """A variable in a file of a volume."""
+
+    volume_name: str = ""
+    path: str = ""
+    key: str = ""
+    optional: bool = False
+
+
 class EnvVarSource(ApiStruct, frozen=True):
     """Source of a variable's value."""
 
@@ -45,6 +54,7 @@ class EnvVarSource(ApiStruct, frozen=True):
     resource_field_ref: ResourceFieldSelector | None = None
     config_map_key_ref: KeySelector | None = None
     secret_key_ref: KeySelector | None = None
+    file_key_ref: FileKeySelector | None = None
 
 
 class EnvVar(ApiStruct, frozen=True):

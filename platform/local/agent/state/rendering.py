@@ -8,7 +8,7 @@ from typing import Any
 
 from ....model import times
 from ....model.pod import FINISHED, PodPhase
-from .core_types import Container, Pod
+from .core_types import RESTART_ALL, Container, Pod
 from .resizes import IN_PROGRESS, PENDING, RESIZE_CONDITIONS, builtin_resources
 from .status import (
     LOST_CODE,
@@ -195,6 +195,11 @@ class _ContainerRenderer:
             return {"running": started}, last
         if state.exit is None:
             return self._not_attempted(container, state), last
+        if state.exit.restart and not self.is_terminal and not self.state.termination:
+            # Not as terminated: the API server permits no way back for some restart policies.
+            all_ = state.exit.restart == RESTART_ALL
+            reason = "RestartingAllContainers" if all_ else "ContainerCreating"
+            return {"waiting": {"reason": reason}}, _terminated(state.exit)
         if not self.is_terminal and self._waiting(container, state):
             return {"waiting": self._crash_loop(container, state)}, _terminated(state.exit)
         return _terminated(state.exit), last

@@ -10,6 +10,7 @@ from ..errors.fields import (
     duplicate,
     forbidden,
     invalid,
+    not_found,
     not_supported,
     required,
     too_many,
@@ -68,6 +69,7 @@ def validate_container(
         _validate_ports(ports, f"{path}.ports", errors)
     if env := container.get("env"):
         _validate_env(env, f"{path}.env", errors)
+        _validate_env_volumes(env, f"{path}.env", volumes, errors)
     if sources := container.get("envFrom"):
         validate_env_from(sources, f"{path}.envFrom", errors)
     if container.get("volumeMounts"):
@@ -271,6 +273,23 @@ def _validate_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
         elif len(source) > 1:
             text = "may not have more than one field specified at a time"
             errors.append(invalid(f"{field_path}.valueFrom", "", text))
+
+
+def _validate_env_volumes(
+    env: list[Json], path: str, volumes: dict[str, Json], errors: list[FieldError]
+) -> None:
+    """Check that variables are read from files of volumes that last as long as the pod."""
+    for index, variable in enumerate(env):
+        source = (variable.get("valueFrom") or {}).get("fileKeyRef")
+        if source is None:
+            continue
+        name = source.get("volumeName", "")
+        field_path = f"{path}[{index}].valueFrom.fileKeyRef.volumeName"
+        if name not in volumes:
+            errors.append(not_found(field_path, name))
+        elif "emptyDir" not in volumes[name]:
+            text = "referenced volume must be of type emptyDir"
+            errors.append(invalid(field_path, name, text))
 
 
 def _validate_handler(action: Json, path: str, errors: list[FieldError]) -> None:

@@ -96,9 +96,6 @@ _CONTAINER = (
     UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
     UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField(
-        "env[*].valueFrom.fileKeyRef", "the container will not start", even_if_empty=True
-    ),
     UnenforcedField("volumeDevices", "there are no block devices"),
     UnenforcedField(
         "volumeMounts[*].mountPropagation", "mounts stay in their container", ("None",)
