@@ -185,7 +185,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].name": enforced(f"{AGENT}/volumes/volumes.py", "v"),
     "volumes[*].configMap": enforced(_FILES),
     "volumes[*].downwardAPI": enforced(_FILES),
-    "volumes[*].emptyDir.medium": warned("Memory"),
+    "volumes[*].emptyDir.medium": warned("HugePages"),
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),

@@ -14,6 +14,7 @@ from ....machinery.event_recorder import Recorder, object_reference
 from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
+from ....model.quantity import parse
 from ..devices.manager import DeviceManager
 from ..images.manager import ImageManager
 from ..runtime.cgroups import CgroupReport
@@ -201,6 +202,11 @@ class NodeContext:
         """Return the pods that run, but for one."""
         return [pod for pod in self.pods() if pod.metadata.uid != uid]
 
+    @property
+    def memory(self) -> int:
+        """The memory of the node in bytes."""
+        return parse(self.allocatable["memory"]).value()
+
     def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
         """Return the directories of a pod's volumes."""
         return VolumePaths(
@@ -208,6 +214,7 @@ class NodeContext:
             pvc_root=self.settings.data_dir / "volumes",
             host_dirs=self.settings.host_dirs,
             ids=self.allocate_ids(pod),
+            memory=0 if self.isolation is IsolationLevel.PLAIN else self.memory,
         )
 
     def record_event(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:

@@ -73,7 +73,9 @@ _POD = (
     ),
     UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField("volumes[*].emptyDir.medium", "the directory is on the disk of the machine"),
+    UnenforcedField(
+        "volumes[*].emptyDir.medium", "the directory is on the disk of the machine", ("Memory",)
+    ),
     UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
