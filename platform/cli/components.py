@@ -422,12 +422,18 @@ def _agent_settings(
     pki_dir: Path | None,
     mount: Iterable[str],
 ) -> "AgentSettings":
+    from ..local.agent.devices.discovery import discovery_from_environment
     from ..local.agent.settings import AgentSettings, ServingFiles, SimulationSettings
     from ..local.agent.volumes.host_dirs import HostDir
 
     simulation = SimulationSettings(nodes=simulate) if simulate else None
     permitted = tuple(map(HostDir.parse, mount))
-    settings = AgentSettings(data_dir=data_dir, simulation=simulation, host_dirs=permitted)
+    settings = AgentSettings(
+        data_dir=data_dir,
+        simulation=simulation,
+        host_dirs=permitted,
+        devices=discovery_from_environment(),
+    )
     if cpus is not None:
         settings = replace(settings, cpus=cpus)
         if simulation is not None:

@@ -10,6 +10,8 @@ from .quantity import ZERO, Quantity, parse
 from .resource_names import COMPUTE, is_extended
 
 Amounts = dict[str, Quantity]
+SCALABLE = ("cpu", "memory")
+"""Resources that a running pod can be given more or less of."""
 
 
 class Resources(ApiStruct, frozen=True):

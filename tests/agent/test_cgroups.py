@@ -92,7 +92,7 @@ def limited(requests: dict[str, str], limits: dict[str, str]) -> Any:
 def test_requests_and_limits_become_control_files(
     requests: dict[str, str], limits: dict[str, str], expected: dict[str, str]
 ) -> None:
-    files = limits_of(limited(requests, limits), max_processes=99)
+    files = limits_of(limited(requests, limits).resources, max_processes=99)
     fixed = {"cpu.weight": "1", "memory.oom.group": "1", "pids.max": "99"}
     assert files == {**fixed, **expected}
 
@@ -104,7 +104,9 @@ def test_a_run_has_a_group_with_its_limits(tree: Tree) -> None:
     assert report.root is not None
     assert report.root.parent == tree.mount
     assert not (report.root / "probe").exists()
-    files = limits_of(limited({"cpu": "1"}, {"cpu": "2", "memory": "1Gi"}), max_processes=7)
+    files = limits_of(
+        limited({"cpu": "1"}, {"cpu": "2", "memory": "1Gi"}).resources, max_processes=7
+    )
     containers = [limited({"cpu": "1"}, {}), limited({"cpu": "500m"}, {}), limited({}, {})]
     of_pod = cgroups.pod_files(containers)
     group = Path(create(report, "uid", "c-0", files, of_pod=of_pod))
@@ -126,7 +128,9 @@ def test_limits_of_a_missing_controller_are_left_out_and_reported(tree: Tree) ->
     assert report.controllers == {"pids"}
     assert report.reason == f"{tree.mount} has no controller cpu, memory"
     group = Path(
-        create(report, "uid", "c-0", limits_of(limited({}, {"cpu": "1"}), max_processes=7))
+        create(
+            report, "uid", "c-0", limits_of(limited({}, {"cpu": "1"}).resources, max_processes=7)
+        )
     )
     assert (group / "pids.max").read_text() == "7"
     assert not cgroups.limits_memory(str(group))

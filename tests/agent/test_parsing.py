@@ -89,7 +89,12 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) ->
 def env_of(pod: Pod, sources: ResolvedSources) -> dict[str, str]:
     facts = PodRuntimeInfo(pod_ip="127.64.0.1", host_ip="127.0.0.1", allocatable={"cpu": 16})
     return build_environment(
-        pod, pod.spec.containers[0], sources=sources, info=facts, base={"PATH": "/bin"}
+        pod,
+        pod.spec.containers[0],
+        sources=sources,
+        info=facts,
+        base={"PATH": "/bin"},
+        read_file=lambda ref: ref.key,
     )
 
 

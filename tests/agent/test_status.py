@@ -8,10 +8,12 @@ from support.agent import BACKOFF, START, PodStatusSimulator, after, container, 
 from batholith.local.agent.state.pod_actions import (
     DeadlineExceeded,
     FinalizePod,
+    RestartAll,
     StartContainer,
     StopContainer,
 )
 from batholith.local.agent.state.status import (
+    AllRestarted,
     BackOff,
     Event,
     Exited,
@@ -348,3 +350,44 @@ def test_a_ready_pod_has_the_conditions_of_its_readiness_gates() -> None:
     assert found["Ready"] == ("False", "ReadinessGatesNotReady", unmet)
     assert "a.io/b" not in found
     assert conditions({"type": "a.io/b", "status": "True"})["Ready"] == ("True", "", "")
+
+
+def restarting_all(*codes: int) -> list[dict[str, object]]:
+    exit_codes = {"operator": "In", "values": list(codes)}
+    return [{"action": "RestartAllContainers", "exitCodes": exit_codes}]
+
+
+def test_an_exit_may_restart_all_containers_init_containers_first() -> None:
+    main = container(name="m", restartPolicy="Never", restartPolicyRules=restarting_all(42))
+    others = [container(name="i"), container(name="s", restartPolicy="Always")]
+    pod = decode_pod(
+        manifest("p", main, container(name="o"), initContainers=others, restartPolicy="Never")
+    )
+    story = PodStatusSimulator(pod, *terminated_state(0, name="i"))
+    story.apply(Started("s", START), Started("m", START), Started("o", START))
+    assert conditions(story)["AllContainersRestarting"] == "False"
+    story.apply(Exited("m", after(5), 42))
+    assert conditions(story)["AllContainersRestarting"] == "True"
+    stops = story.next_actions(5).actions
+    assert stops == (StopContainer("s", after(5)), StopContainer("o", after(5)))
+    story.apply(Exited("s", after(6), 137), Exited("o", after(6), 137))
+    assert story.status()["phase"] == "Running"
+    assert story.next_actions(6).actions == (RestartAll(("m",)),)
+    story.apply(AllRestarted())
+    assert conditions(story)["AllContainersRestarting"] == "False"
+    assert story.next_actions(6).actions == (StartContainer("i"),)
+    story.apply(*terminated_state(0, name="i", begin=6, end=7))
+    assert story.next_actions(7).actions == (StartContainer("s"),)
+    story.apply(Started("s", after(7)))
+    assert story.next_actions(7).actions == (StartContainer("m"), StartContainer("o"))
+    story.apply(Started("m", after(7)), Started("o", after(7)), Exited("m", after(8), 1))
+    counts = [each["restartCount"] for each in story.status()["containerStatuses"]]
+    assert counts == [1, 1]
+    assert story.next_actions(8).actions == ()
+
+
+def test_a_pod_that_ends_is_not_restarted_as_a_whole() -> None:
+    main = container(restartPolicy="Never", restartPolicyRules=restarting_all(42))
+    story = PodStatusSimulator(decode_pod(manifest("p", main)), Started("c", START))
+    story.apply(PodTermination(at=START, grace_period=5), Exited("c", after(1), 42))
+    assert story.next_actions(1).actions == (FinalizePod(),)

@@ -185,7 +185,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].name": enforced(f"{AGENT}/volumes/volumes.py", "v"),
     "volumes[*].configMap": enforced(_FILES),
     "volumes[*].downwardAPI": enforced(_FILES),
-    "volumes[*].emptyDir.medium": warned("Memory"),
+    "volumes[*].emptyDir.medium": warned("HugePages"),
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),
@@ -210,7 +210,9 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].env[*].value": enforced(_ENV, "v"),
     "containers[*].env[*].valueFrom.configMapKeyRef": enforced(_ENV),
     "containers[*].env[*].valueFrom.fieldRef": enforced(_ENV),
-    "containers[*].env[*].valueFrom.fileKeyRef": warned(),
+    "containers[*].env[*].valueFrom.fileKeyRef": enforced(
+        f"{AGENT}/volumes/env_files.py", {"volumeName": "v", "path": "f", "key": "K"}
+    ),
     "containers[*].env[*].valueFrom.resourceFieldRef": enforced(_ENV),
     "containers[*].env[*].valueFrom.secretKeyRef": enforced(_ENV),
     "containers[*].envFrom": enforced(_ENV, [{"prefix": "a"}]),
@@ -234,12 +236,16 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].ports[*].hostPort": warned(80),
     "containers[*].ports[*].name": enforced(f"{AGENT}/pods/handlers.py", "p"),
     "containers[*].ports[*].protocol": data("UDP", "it only informs, on any cluster"),
-    "containers[*].resizePolicy": warned([{"resourceName": "cpu"}]),
+    "containers[*].resizePolicy": enforced(
+        f"{AGENT}/state/resizes.py", [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
+    ),
     "containers[*].resources.claims": warned([{"name": "c"}]),
     "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": enforced(f"{AGENT}/state/status.py", "Always"),
-    "containers[*].restartPolicyRules[*].action": warned("RestartAllContainers"),
+    "containers[*].restartPolicyRules[*].action": enforced(
+        f"{AGENT}/state/status.py", "RestartAllContainers"
+    ),
     "containers[*].restartPolicyRules[*].exitCodes": enforced(f"{AGENT}/state/status.py"),
     "containers[*].securityContext.allowPrivilegeEscalation": enforced(_SHIM, False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),

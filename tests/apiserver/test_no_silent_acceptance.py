@@ -250,18 +250,13 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/exec": {"create", "get"},
     "v1/pods/log": {"get"},
     "v1/pods/portforward": {"create", "get"},
+    "v1/pods/resize": _STATUS,
     **{f"v1/{plural}/proxy": {"create", "delete", "get", "patch", "update"} for plural in (
         "nodes", "pods", "services",
     )},
     "v1/serviceaccounts/token": {"create"},
 }  # fmt: skip
 """Subresources in discovery, with their verbs."""
-
-REFUSED_SUBRESOURCES = (
-    "pods/p/resize",
-)  # fmt: skip
-"""Subresources of other clusters that are rejected with a message of their own."""
-
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -401,15 +396,6 @@ async def test_openapi_describes_the_subresources_in_discovery(server: EmbeddedS
     assert found == set(SUBRESOURCES)
 
 
-async def test_unsupported_subresources_are_rejected_by_name(server: EmbeddedServer) -> None:
-    for subresource in REFUSED_SUBRESOURCES:
-        url = f"/api/v1/namespaces/default/{subresource}"
-        for method in ("POST", "PATCH"):
-            response = await server.request(method, url, {}, content_type=MERGE)
-            assert (response.status, response.body["reason"]) == (501, "NotImplemented")
-            assert f"does not offer '{subresource.rpartition('/')[2]}'" in response.body["message"]
-
-
 # Recipients and occasions of warnings.
 
 POLICIES = names.NETWORKPOLICIES.path("default")
@@ -486,21 +472,6 @@ async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path)
 
 
 @pytest.mark.process
-async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_path: Path) -> None:
-    needs_kubectl()
-    kubectl = Kubectl(server, tmp_path)
-    await server.create(PODS, pod("p"))
-    node = {"metadata": {"name": "n"}}
-    await server.create(names.NODES.path(), node)
-    await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
-    for message, arguments in (
-        ("does not offer 'resize'", ("patch", "pod", "p", "--subresource=resize", "-p={}")),
-    ):
-        done = await kubectl.run(*arguments)
-        assert done.code != 0
-        assert message in done.err, (arguments, done.err)
-
-
 async def test_many_warnings_are_truncated(server: EmbeddedServer) -> None:
     body: Json = {f"{index:03}" + "x" * 300: 1 for index in range(200)}
     body["metadata"] = {"name": "m"}

@@ -8,6 +8,7 @@ import msgspec
 
 from batholith.local.agent.state.core_types import Pod
 from batholith.local.agent.state.pod_actions import PodActions, compute_pod_actions
+from batholith.local.agent.state.rendering import render
 from batholith.local.agent.state.status import (
     Accepted,
     BackOff,
@@ -15,7 +16,6 @@ from batholith.local.agent.state.status import (
     PodState,
     Prepared,
     apply,
-    render,
 )
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -41,6 +41,9 @@ STATUS_INTERVAL = 300.0
 """Seconds between writes of a node's unchanged status."""
 
 _MAX_IN_FLIGHT = 32
+DeviceCounts = tuple[Mapping[str, str], Mapping[str, str]]
+"""Capacity and allocatable of extended resources."""
+
 _HEALTHY_CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory"),
     ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -68,6 +71,9 @@ class NodeConfig:
     images: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Returns the entries of ``status.images``, if the agent reports them."""
 
+    devices: Callable[[], DeviceCounts] | None = None
+    """Returns how many devices there are, and how many of them work, if there can be any."""
+
     @property
     def image_status(self) -> dict[str, Any]:
         """The images as they are in the status."""
@@ -75,13 +81,28 @@ class NodeConfig:
 
     @property
     def capacity(self) -> dict[str, str]:
-        """Capacity, which is also the allocatable."""
+        """Capacity, with all devices."""
+        return {**self._capacity, **(self.devices()[0] if self.devices else {})}
+
+    @property
+    def allocatable(self) -> dict[str, str]:
+        """The capacity but for devices that do not work."""
+        return {**self._capacity, **(self.devices()[1] if self.devices else {})}
+
+    @property
+    def _capacity(self) -> dict[str, str]:
         return {
             "cpu": str(self.cpus),
             "memory": self.memory,
             "pods": str(self.pods),
             "ephemeral-storage": "100Gi",
         }
+
+    @property
+    def changing_status(self) -> dict[str, Any]:
+        """What of the status changes while the agent runs."""
+        amounts = {"capacity": self.capacity, "allocatable": self.allocatable}
+        return {**self.image_status, **(amounts if self.devices else {})}
 
 
 def machine_memory() -> str:
@@ -116,7 +137,7 @@ def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> d
     ]
     return {
         "capacity": config.capacity,
-        "allocatable": config.capacity,
+        "allocatable": config.allocatable,
         "conditions": conditions,
         "addresses": [
             {"type": "InternalIP", "address": config.address},
@@ -183,7 +204,7 @@ class NodeStatusManager:
         self._stopped: set[str] = set()
         self._unregistered: set[str] = set()
         self._unready: dict[str, None] = {}
-        self._reported_images: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
         self._has_unready = asyncio.Event()
         selector = f"metadata.name={nodes[0].name}" if len(nodes) == 1 else ""
         self._informer = Informer(client, NODES, Node, field_selector=selector)
@@ -253,12 +274,12 @@ class NodeStatusManager:
                 return
 
     async def _update_status(self, config: NodeConfig) -> None:
+        reported = config.changing_status
         status = node_status(config, now=self._clock.now(), started_at=self._started_at)
         body = {"status": status}
         kind = PatchType.STRATEGIC
         await self._client.patch(NODES, config.name, body, subresource="status", kind=kind)
-        written = {key: value for key, value in status.items() if key == "images"}
-        self._reported_images[config.name] = written
+        self._reported[config.name] = reported
 
     async def _create_lease(self, name: str, *, owner: str) -> None:
         reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner}
@@ -286,6 +307,11 @@ class NodeStatusManager:
             for work in (self._report_unready, self._send_heartbeats):
                 tasks.create_task(supervise("node heartbeat", work, timing=timing))
 
+    def write_soon(self, name: str) -> None:
+        """Write the status of a node, of which something has changed, without a delay."""
+        self._unready[name] = None
+        self._has_unready.set()
+
     def _on_node_event(self, old: Node | None, new: Node | None) -> None:
         if new is None or new.metadata.name not in self._configs:
             return  # a deleted node that is stopped does not register again
@@ -295,8 +321,7 @@ class NodeStatusManager:
             (self._stopped.add if stopped else self._stopped.discard)(name)
             self._on_stop(name, stopped)
         if not stopped and not new.is_reported_ready:
-            self._unready[name] = None
-            self._has_unready.set()
+            self.write_soon(name)
 
     async def _report_unready(self) -> None:
         """Write the status of nodes that are not reported as ready."""
@@ -318,7 +343,7 @@ class NodeStatusManager:
             reported = start if due else reported
             for number, config in enumerate(self._nodes, 1):
                 if config.name not in self._stopped:
-                    changed = config.image_status != self._reported_images.get(config.name, {})
+                    changed = config.changing_status != self._reported.get(config.name, {})
                     await self._heartbeat(config, update_status=due or changed)
                 delay = start + period * number / len(self._nodes) - self._clock.monotonic()
                 if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):

@@ -21,6 +21,7 @@ from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, NODES, PODS, SERVICES
 from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
 from .certificates import NodeCertificates, NodeIdentity
+from .devices.manager import DeviceManager
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
 from .images.puller import Puller
@@ -39,20 +40,20 @@ from .pods.records import PodDir, PodRecord, create_dirs
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
 from .runtime import cgroups, logs, usage
+from .runtime.isolation_warnings import groups_warning, isolation_warning
 from .runtime.listeners import listening_address, refused
 from .runtime.runs import (
     IsolationLevel,
     IsolationReport,
     RunDir,
     detect_isolation,
-    groups_warning,
-    isolation_warning,
 )
 from .server import AgentServer, LogUnavailableError
 from .settings import AgentSettings, ServingFiles, ShutdownRequest
 from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
 from .state.endpoint_types import EndpointSlice
+from .state.resizes import resize_order
 from .streaming.command_streams import Command, StreamsRejectedError
 from .streaming.port_forward import Connect
 from .volumes.pvc_dirs import PvcDirs
@@ -122,6 +123,7 @@ class RealNode:
         self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
+        self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._host_ports = HostPorts(clock, self._record_pod_warning)
 
     @property
@@ -164,6 +166,7 @@ class RealNode:
             self._supervise("memory guard", self._enforce_memory_limits)
             self._supervise("usage meter", self._measure_usage)
             self._supervise("storage guard", self._enforce_storage_limits)
+            self._supervise("device check", functools.partial(self._check_devices, node_status))
             ready.set()
             await stop.requested.wait()
             if stop.stop_pods:
@@ -184,6 +187,7 @@ class RealNode:
             message = _UNENFORCED_LIMITS.format(groups.reason)
             self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
+        await asyncio.to_thread(self._devices.discover)
         network = await self._start_network(report.isolation)
         if settings.joined and settings.serving is not None:
             await self._ensure_certificates(settings.serving)
@@ -198,8 +202,11 @@ class RealNode:
             address=self._address,
             log_port=port,
             images=images.node_images,
+            devices=lambda: (self._devices.capacity(), self._devices.allocatable()),
         )
         records = list(PodDir.all(settings.data_dir))
+        for _, record in records:
+            self._devices.restore(record.uid, record.devices)
         self._context = NodeContext(
             client=self._client,
             settings=settings,
@@ -209,6 +216,7 @@ class RealNode:
             safe_paths=report.safe_paths,
             images=images,
             cgroups=groups,
+            devices=self._devices,
             allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
@@ -216,6 +224,8 @@ class RealNode:
             recorder=self._recorder,
             client_commands=self._commands,
             network=network,
+            pods=lambda: [each.pod for each in self._workers.values() if not each.is_finished],
+            on_resized=self._review_deferred_resizes,
             addresses={},
             id_ranges={record.uid: record.ids for _, record in records if record.ids},
         )
@@ -435,6 +445,13 @@ class RealNode:
             del self._workers[meta.uid]
         else:
             self._create_worker(pod)
+        self._review_deferred_resizes()
+
+    def _review_deferred_resizes(self) -> None:
+        """Allocate what has become free to pods that wait for it, as a kubelet in this order."""
+        waiting = [each for each in self._workers.values() if each.is_resize_deferred]
+        for worker in sorted(waiting, key=lambda each: resize_order(each.pod)):
+            worker.review_resize()
 
     async def _remove_network(self, uid: str) -> None:
         await self._host_ports.close(uid)
@@ -444,6 +461,7 @@ class RealNode:
     async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
         """Delete the files, the address and the user ids of a deleted pod."""
         uid = pod_dir.path.name
+        self._devices.release(uid)
         if self._context is not None:
             self._context.addresses.pop(uid, None)
             self._context.id_ranges.pop(uid, None)
@@ -461,6 +479,7 @@ class RealNode:
             pod = pods.get(record.uid)
             if pod is not None and pod.needs_work:
                 continue
+            self._devices.release(record.uid)
             if pod is None or pod_dir.is_busy:
                 await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
                 log.info("killed orphaned pod", extra={"pod": f"{record.namespace}/{record.name}"})
@@ -486,6 +505,13 @@ class RealNode:
             for path in open_logs:
                 if await asyncio.to_thread(logs.punch_log_head, path):
                     log.info("truncated log", extra={"file": str(path)})
+
+    async def _check_devices(self, node_status: NodeStatusManager) -> None:
+        """Look for devices that do not work any more, and for new ones, until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.device_interval)
+            if await asyncio.to_thread(self._devices.discover):
+                node_status.write_soon(self._settings.node_name)
 
     async def _enforce_memory_limits(self) -> None:
         """Kill containers above their memory limits, until cancelled."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
 from ...model.service_network import PodNetwork
+from .devices.discovery import Discovery
 from .images.manager import RunMode
 from .images.puller import Registry
 from .runtime.runs import IsolationLevel
@@ -106,6 +107,12 @@ class AgentSettings:
 
     storage_interval: float = 10.0
     """Seconds between measurements of the disk space of pods with limits."""
+
+    devices: Discovery = field(default_factory=Discovery)
+    """Where devices are looked for."""
+
+    device_interval: float = 60.0
+    """Seconds between two checks which devices work."""
 
     back_off: BackOff = field(default_factory=BackOff)
     host_dirs: tuple[HostDir, ...] = ()

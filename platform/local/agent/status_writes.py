@@ -19,7 +19,8 @@ def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
     """Return the body of a status patch; the server rejects it if the pod has another uid."""
     # A merge keeps omitted fields: only null removes the reason of an earlier condition.
     conditions = [
-        {"reason": None, "message": None, **each} for each in status.get("conditions", ())
+        each if "$patch" in each else {"reason": None, "message": None, **each}
+        for each in status.get("conditions", ())
     ]
     return {"metadata": {"uid": uid}, "status": {**status, "conditions": conditions}}
 

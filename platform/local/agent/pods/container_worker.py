@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ....model.pod_resources import Resources
 from ..runtime import cgroups, oom, usage
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
-from ..state.core_types import Pod
-from ..state.status import SIGKILL_EXIT_CODE, Exited, ProbeFailed, ProbeResult, Started
+from ..state.core_types import Container, Pod
+from ..state.resizes import needs_restart
+from ..state.status import RESIZE, SIGKILL_EXIT_CODE, Exited, ProbeFailed, ProbeResult, Started
 from .handlers import HandlerError, HandlerTarget, run_handler
 from .launch_spec import termination_message
 from .node_context import NodeContext
@@ -77,6 +79,7 @@ class PodContext:
             placeholder=image is None and is_placeholder(container, run.argv()),
             image=image.name if image else "",
             image_id=image.image_id if image else "",
+            resources=run.resources,
         )
 
     def exited_event(self, run: RunDir, record: ExitRecord, *, steady_at: datetime) -> Exited:
@@ -89,8 +92,18 @@ class PodContext:
         )
         reason = oom.REASON if killed else record.reason
         return Exited(
-            run.container_name, record.finished_at, record.code, reason, message, steady_at
+            run.container_name,
+            record.finished_at,
+            record.code,
+            reason,
+            message,
+            steady_at,
+            restart=run.restart_reason,
         )
+
+
+class ResizeError(Exception):
+    """The resources of a container cannot be changed now."""
 
 
 class ContainerWorker:
@@ -105,6 +118,7 @@ class ContainerWorker:
         self._cgroup = self.run.cgroup
         self._is_memory_limited = cgroups.limits_memory(self._cgroup)
         """Whether the kernel enforces the memory limit."""
+        self._resources = self.run.resources
         container = context.pod().containers[self.run.container_name]
         self._pre_stop = container.lifecycle.pre_stop
         self._termination = ContainerTermination(
@@ -157,7 +171,7 @@ class ContainerWorker:
 
     async def check_memory(self) -> None:
         """Kill the container if it uses more memory than its limit."""
-        limit = oom.limit_of(self._context.pod().containers[self.run.container_name])
+        limit = oom.limit_of(self._resources)
         if limit is None or self._is_memory_limited:
             return
         if not await asyncio.to_thread(oom.is_over_limit, self._pids, limit):
@@ -167,6 +181,43 @@ class ContainerWorker:
             message = f"Container {self.run.container_name} uses more memory than its limit"
             self._context.record_event("OOMKilling", message)
             self._termination.kill()
+
+    async def resize(self, container: Container) -> bool:
+        """Apply the resources of *container*, which differ from those that it runs with.
+
+        A container that must restart for them is stopped: return whether it runs with them.
+
+        Raises:
+            ResizeError: they cannot be applied now.
+        """
+        if self._termination.is_requested:
+            return False
+        if needs_restart(container, self._resources):
+            await asyncio.to_thread(self.run.mark_restart, RESIZE)
+            grace_period = timedelta(seconds=self._context.pod().grace_period)
+            self.stop(self._context.node.steady_time.now() + grace_period)
+            return False
+        limit = oom.limit_of(container.resources)
+        if limit is not None and limit < (oom.limit_of(self._resources) or limit + 1):
+            used = (await self.read_usage()).memory
+            if used > limit:
+                text = f"attempting to set pod memory limit ({limit}) below current usage ({used})"
+                raise ResizeError(text)
+        await asyncio.to_thread(self._set_resources, container.resources)
+        return True
+
+    def _set_resources(self, resources: Resources) -> None:
+        node = self._context.node
+        if self._cgroup:
+            files = cgroups.limits_of(resources)
+            of_pod = cgroups.pod_files(self._context.pod().spec.containers)
+            try:
+                cgroups.set_limits(node.cgroups, Path(self._cgroup), files, of_pod=of_pod)
+            except OSError as error:
+                raise ResizeError(f"cannot change its control group: {error}") from error
+        self.run.write_resources(resources)
+        self._resources = resources
+        self._is_memory_limited = cgroups.limits_memory(self._cgroup)
 
     async def read_usage(self) -> usage.Reading:
         """Return what the container uses."""

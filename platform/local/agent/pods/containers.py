@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ....model.pod_resources import Resources
 from ..images.credentials import Keyring
 from ..images.manager import RunMode
 from ..images.puller import ImagePullingError, Pull
@@ -186,7 +187,7 @@ class PodContainers:
         """
         node, pod = self._context.node, self._context.pod()
         container = pod.containers[run.container_name]
-        files = cgroups.limits_of(container, max_processes=launch.max_processes)
+        files = cgroups.limits_of(container.resources, max_processes=launch.max_processes)
         name = f"{run.container_name}-{run.path.name}"
         try:
             of_pod = cgroups.pod_files(pod.spec.containers)
@@ -253,6 +254,20 @@ class PodContainers:
         """Stop a container, if it runs, and kill it at *kill_at*."""
         if name in self._workers:
             self._workers[name].stop(kill_at)
+
+    async def resize(self, name: str) -> Resources | None:
+        """Apply the resources of a running container; return those that it runs with now.
+
+        ``None``: it does not run, or restarts.
+
+        Raises:
+            ResizeError: they cannot be applied now.
+        """
+        worker = self._workers.get(name)
+        if worker is None:
+            return None
+        container = self._context.pod().containers[name]
+        return container.resources if await worker.resize(container) else None
 
     async def check_memory(self) -> None:
         """Kill the containers that use more memory than their limit."""

@@ -51,9 +51,15 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         base = image_environment(image, found.home) | self._service_variables()
         if container.tty:
             base["TERM"] = "xterm"
+        base |= node.devices.environment(self.pod.metadata.uid, container.name)
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
         env = build_environment(
-            self.pod, container, sources=self.volumes.sources, info=info, base=base
+            self.pod,
+            container,
+            sources=self.volumes.sources,
+            info=info,
+            base=base,
+            read_file=self._read_file,
         )
         command = [expand(each, env) for each in container.command]
         args = [expand(each, env) for each in container.args]
@@ -79,6 +85,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             tty=container.tty,
             stop_signal=stop_signal(container, image.process.stop_signal),
             max_processes=max_processes(),
+            resources=container.resources,
             error=mount_error,
             image=node.images.run_image(
                 image,
@@ -103,7 +110,9 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         targets = {mount.target for mount in mounts}
         every = [*(mount for mount in own if mount.target not in targets), *mounts]
         every.sort(key=lambda mount: mount.target.count("/"))
-        return [
+        files = self.node.devices.files(self.pod.metadata.uid, container.name)
+        devices: list[rootfs.Step] = [("device", source, path, "") for source, path in files]
+        return devices + [
             ("ro" if mount.read_only else "rw", mount.source, mount.target, mount.sub_path)
             for mount in every
         ]

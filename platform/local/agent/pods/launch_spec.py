@@ -16,8 +16,9 @@ from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.stop_signals import signal_number
 from ..state import hosts
-from ..state.core_types import Container, Pod, Service
+from ..state.core_types import Container, FileKeySelector, Pod, Service
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
+from ..volumes.env_files import read_variable
 from ..volumes.volumes import container_mounts, link_mounts
 from .node_context import NodeContext
 from .volume_manager import PodVolumes
@@ -77,8 +78,14 @@ class LaunchSpecBuilder:
         base = self._base_environment(run, users.container_user(user, ids))
         if container.tty:
             base["TERM"] = "xterm"
+        base |= node.devices.environment(self.pod.metadata.uid, container.name)
         env = build_environment(
-            self.pod, container, sources=self.volumes.sources, info=info, base=base
+            self.pod,
+            container,
+            sources=self.volumes.sources,
+            info=info,
+            base=base,
+            read_file=self._read_file,
         )
         mount_error, mounts = forbidden_mount(container), []
         if not mount_error:
@@ -113,14 +120,18 @@ class LaunchSpecBuilder:
             tty=container.tty,
             stop_signal=stop_signal(container),
             max_processes=max_processes(),
+            resources=container.resources,
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
 
+    def _read_file(self, ref: FileKeySelector) -> str | None:
+        return read_variable(self.volumes.volumes.get(ref.volume_name), ref)
+
     def _tmpfs_size(self, container: Container) -> int:
         """Return the bytes of each tmpfs: the memory limit, or a part of the node's memory."""
         memory = oom.bytes_of(self.node.allocatable["memory"])
-        limit = oom.limit_of(container)
+        limit = oom.limit_of(container.resources)
         size = memory // _TMPFS_FRACTION if limit is None else min(limit, memory)
         return max(size, _MIN_TMPFS_SIZE)
 
@@ -206,6 +217,7 @@ class LaunchSpecBuilder:
             visible=visible,
             tools=(*PYTHON_PREFIXES, *visible) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
+            devices=self.node.devices.files(self.pod.metadata.uid, container.name),
         )
         if not self.node.safe_paths and rootfs.stage_plan(steps, "")[0]:
             raise ContainerConfigError(

@@ -15,6 +15,8 @@ from ....machinery.event_recorder import Recorder, object_reference
 from ....model import times
 from ....model.meta import ResourceList
 from ....model.names import PODS
+from ....model.quantity import parse
+from ..devices.manager import DeviceManager
 from ..images.manager import ImageManager
 from ..network.namespaces import HostNetwork, NamespaceNetwork
 from ..runtime.cgroups import CgroupReport
@@ -164,6 +166,7 @@ class NodeContext:
 
     images: ImageManager
     cgroups: CgroupReport
+    devices: DeviceManager
     allocatable: ResourceList
     hosts_files: HostsFileManager
     services: Callable[[str], Iterable[Service]]
@@ -176,6 +179,12 @@ class NodeContext:
 
     id_ranges: dict[str, int]
     """First user id by pod uid."""
+
+    pods: Callable[[], Iterable[Pod]] = tuple
+    """Returns the pods that run, with their allocated resources."""
+
+    on_resized: Callable[[], None] = lambda: None
+    """Called when a pod has other resources, which may be less."""
 
     steady_time: SteadyClock = field(init=False)
     """Clock of all deadlines; times in objects and files are wall clock times."""
@@ -223,6 +232,15 @@ class NodeContext:
             self.id_ranges[uid] = allocate_range(pod, set(self.id_ranges.values()))
         return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
 
+    def other_pods(self, uid: str) -> list[Pod]:
+        """Return the pods that run, but for one."""
+        return [pod for pod in self.pods() if pod.metadata.uid != uid]
+
+    @property
+    def memory(self) -> int:
+        """The memory of the node in bytes."""
+        return parse(self.allocatable["memory"]).value()
+
     def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
         """Return the directories of a pod's volumes."""
         return VolumePaths(
@@ -230,6 +248,7 @@ class NodeContext:
             pvc_root=self.settings.data_dir / "volumes",
             host_dirs=self.settings.host_dirs,
             ids=self.allocate_ids(pod),
+            memory=0 if self.isolation is IsolationLevel.PLAIN else self.memory,
         )
 
     def record_event(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:

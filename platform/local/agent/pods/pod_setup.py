@@ -9,11 +9,13 @@ from collections.abc import Callable
 import msgspec
 
 from ....model import times
+from ..devices.manager import DeviceUnavailableError
 from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..state.core_types import Pod
 from ..state.hosts import Peer
+from ..state.resizes import allocation_of
 from ..state.status import Accepted
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
@@ -32,7 +34,8 @@ class _NetworkError(Exception):
 class PodSetup:
     """Sets up one pod, with backoff after failures.
 
-    *pod* returns the current pod; *on_change* is called when a retry may succeed.
+    *pod* returns the current pod; *on_change* is called when a retry may succeed, *on_rejected*
+    with the reason why the node cannot run the pod.
     """
 
     def __init__(
@@ -42,8 +45,10 @@ class PodSetup:
         *,
         pod: Callable[[], Pod],
         on_change: Callable[[], None],
+        on_rejected: Callable[[str], None],
     ) -> None:
         self._node = node
+        self._on_rejected = on_rejected
         self._pod_dir = pod_dir
         self._pod = pod
         self._on_change = on_change
@@ -94,6 +99,9 @@ class PodSetup:
             if node.namespace_of(pod):
                 await self._set_up_network(ip)
             return await self._volume_manager.ensure_mounted(ip)
+        except DeviceUnavailableError as error:
+            self._on_rejected(str(error))
+            return None
         except _NetworkError as error:
             reason, text = "FailedCreatePodSandBox", str(error)
         except VOLUME_ERRORS as error:
@@ -128,6 +136,8 @@ class PodSetup:
                 boot=boot_id(),
                 monotonic=self._node.clock.monotonic() - ago.total_seconds(),
                 ids=ids.base or 0,
+                resources=allocation_of(pod),
+                devices=dict(self._node.devices.assign(pod)),
             )
             pod_dir.write_record(record)
             if self._node.isolation is IsolationLevel.PLAIN:

@@ -20,26 +20,43 @@ from ....model.pod import FINISHED
 from ..images.puller import ImagePullingError
 from ..runtime import cgroups
 from ..runtime.runs import RunDir
-from ..state import pod_actions, status
-from ..state.core_types import Pod
+from ..state import pod_actions, rendering, status
+from ..state.core_types import RESTART_ALL, Pod
 from ..state.environment import ContainerConfigError
 from ..state.hosts import Peer
-from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
+from ..state.resizes import RESIZE_CONDITIONS
+from ..state.status import (
+    Accepted,
+    AllRestarted,
+    Event,
+    Exited,
+    PodState,
+    PodTermination,
+    Prepared,
+    StartFailed,
+)
 from . import recovery, volume_manager
 from .container_worker import PodContext
 from .containers import PodContainers, failure_events
 from .node_context import NodeContext
 from .pod_setup import PodSetup
 from .records import PodDir
+from .resizer import PodResizer
 from .status_manager import PodStatusManager, confirm_deletion
 from .storage_limits import EVICTED, GRACE_PERIOD
 
 log = logging.getLogger(__name__)
 
+REJECTED = "UnexpectedAdmissionError"
+"""The reason of a pod that the node cannot run."""
+
 _PULL_TIMEOUT = 600.0
 """Seconds between checks of a pull."""
 
 _MAX_GRACE_OF_DELETED = 30.0
+_RESIZE_RETRY = 1.0
+"""Seconds after which resources are applied again that could not be."""
+
 _MIN_WAIT = 0.01
 """Minimum wait in seconds, for actions that are due but still in progress."""
 
@@ -48,9 +65,14 @@ class PodWorker:
     """Runs one pod until it is terminated."""
 
     def __init__(self, pod: Pod, node: NodeContext) -> None:
-        self.pod = pod
         self.state = PodState()
         self.pod_dir = PodDir.of(node.settings.data_dir, pod)
+        self._resizer = PodResizer(
+            node, pod, self.pod_dir, state=lambda: self.state, apply=self._apply
+        )
+        self.pod = self._resizer.update(pod)
+        """The pod with the resources that are allocated to it."""
+
         self._node = node
         self._clock = node.clock
         self._time = node.steady_time
@@ -70,7 +92,13 @@ class PodWorker:
             on_exited=self._on_container_exited,
             on_pulled=lambda name: self._setup.retry(name),
         )
-        self._setup = PodSetup(node, self.pod_dir, pod=lambda: self.pod, on_change=self._wake.set)
+        self._setup = PodSetup(
+            node,
+            self.pod_dir,
+            pod=lambda: self.pod,
+            on_change=self._wake.set,
+            on_rejected=self._reject,
+        )
         self._status_manager = PodStatusManager(
             node.client,
             clock=node.clock,
@@ -89,10 +117,14 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Handle an update of the pod."""
-        old, self.pod = self.pod, pod
+        old, self.pod = self.pod, self._resizer.update(pod)
         self._setup.pod_changed(old)
         self._publish_peer()
-        if old.unready_gates != pod.unready_gates and not self._deleted and not self._suspended:
+        changed = old.unready_gates != pod.unready_gates
+        changed |= old.metadata.generation != pod.metadata.generation
+        # A status may have been rendered without one that was already written.
+        changed |= any(each.type in RESIZE_CONDITIONS for each in pod.status.conditions)
+        if changed and not self._deleted and not self._suspended:
             self._status_manager.mark_dirty(promptly=True)
         if pod.metadata.deletion_timestamp is not None:
             self._events.append(
@@ -105,6 +137,14 @@ class PodWorker:
         self._deleted = True
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
+
+    def _reject(self, message: str) -> None:
+        """Fail the pod: no container of it can run here."""
+        message = f"Pod was rejected: {message}"
+        self._context.record_event(REJECTED, message)
+        self._enqueue(
+            PodTermination(at=self._time.now(), grace_period=0.0, reason=REJECTED, message=message)
+        )
 
     def evict(self, message: str) -> None:
         """Terminate the pod, unless it is terminating already: it exceeds a limit."""
@@ -129,6 +169,21 @@ class PodWorker:
         # grace period, and not in the future, because the clocks of the two machines may differ.
         ago = now - (due - timedelta(seconds=pod.grace_period))
         return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
+
+    @property
+    def is_resize_deferred(self) -> bool:
+        """Whether the node lacks resources that the pod asks for."""
+        return self._resizer.is_deferred and self.state.termination is None
+
+    def review_resize(self) -> None:
+        """Allocate the resources that the spec asks for, if the node has them."""
+        if self.state.termination is not None or self._finished or self._suspended:
+            return
+        resized = self._resizer.review()
+        if resized is not None:
+            self.pod = msgspec.structs.replace(resized, status=self.pod.status)
+            self._wake.set()
+            self._node.on_resized()
 
     def suspend(self) -> None:
         """Start no more containers and write no more statuses."""
@@ -218,6 +273,7 @@ class PodWorker:
 
     async def _sync(self) -> datetime | None:
         """Execute the actions that are due; return when to sync again."""
+        await self._resize()
         now = self._time.now()
         decision = pod_actions.compute_pod_actions(
             self.pod, self.state, now=now, back_off=self._back_off
@@ -235,9 +291,20 @@ class PodWorker:
                         self.pod, "DeadlineExceeded", command.termination.message
                     )
                     self._events.append(command.termination)
+                case pod_actions.RestartAll():
+                    await asyncio.to_thread(self._mark_restarts, command.triggers)
+                    self._events.append(AllRestarted())
                 case pod_actions.FinalizePod():
                     await self._finalize()
+        if self.state.resize_error:
+            again = now + timedelta(seconds=_RESIZE_RETRY)
+            return min(again, decision.wake_at or again)
         return decision.wake_at
+
+    async def _resize(self) -> None:
+        self.review_resize()
+        if self.state.termination is None:
+            await self._resizer.actuate(self.pod, self.containers)
 
     # --- actions ------------------------------------------------------------------------------
 
@@ -306,6 +373,15 @@ class PodWorker:
             self._context.record_event("Failed", f"Error: {error.summary}")
             self._events.append(StartFailed(name, error.reason, str(error)))
 
+    def _mark_restarts(self, triggers: tuple[str, ...]) -> None:
+        """Mark the last runs of all containers, those of *triggers* last of all.
+
+        As long as these are not marked, the next agent does the same again.
+        """
+        for name in sorted(self.pod_dir.containers(), key=lambda each: each in triggers):
+            for run in self.pod_dir.runs(name)[-1:]:
+                run.mark_restart(RESTART_ALL)
+
     def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
         for reason, message in failure_events(
             self.pod,
@@ -321,6 +397,8 @@ class PodWorker:
     async def _finalize(self) -> None:
         """No container runs: write the final status, and confirm a deletion."""
         self._terminated = True
+        # Before the API server shows its end: the next pod may be bound then.
+        self._node.devices.release(self.pod.metadata.uid)
         self._node.hosts_files.remove(self.pod.metadata.uid)
         if not self._deleted and (self._terminal_by_us or not self.pod.is_terminal):
             self._status_manager.mark_dirty(promptly=True)
@@ -357,7 +435,7 @@ class PodWorker:
 
     def _render(self) -> tuple[Pod, dict[str, Any]]:
         now = self._clock.now()
-        rendered = status.render(self.pod, self.state, now=now, back_off=self._back_off)
+        rendered = rendering.render(self.pod, self.state, now=now, back_off=self._back_off)
         # Set before the write: the watch may deliver the update before the response arrives.
         self._terminal_by_us |= rendered["phase"] in FINISHED and not self.pod.is_terminal
         return self.pod, rendered

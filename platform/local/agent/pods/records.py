@@ -15,8 +15,10 @@ from pathlib import Path
 import msgspec
 
 from ....kube.private_files import GROUP_OTHER_WRITE, ensure_private_dir
+from ....model.pod_resources import Resources
 from ..runtime import shim
 from ..runtime.image_run import WRITABLE
+from ..runtime.memory_volumes import unmount_volumes
 from ..runtime.removal import remove_tree
 from ..runtime.runs import RunDir
 from ..state.core_types import Pod
@@ -38,6 +40,12 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: int = 0
     """First of the pod's user ids; 0 if it has no range."""
+
+    resources: dict[str, Resources] | None = None
+    """Allocated resources by container; ``None``: an older agent accepted the pod."""
+
+    devices: dict[str, tuple[str, ...]] = {}
+    """Names of the devices of each container that has any."""
 
 
 def create_dirs(data_dir: Path) -> None:
@@ -123,6 +131,7 @@ class PodDir:
 
     def clear(self) -> None:
         """Delete the volumes and root directories of a finished pod; keep logs and records."""
+        unmount_volumes(self.path / "volumes")
         remove_tree(self.path / "volumes")
         for name in self.containers():
             for run in self.runs(name):
@@ -136,6 +145,7 @@ class PodDir:
 
     def remove(self) -> None:
         """Delete the pod's files and logs."""
+        unmount_volumes(self.path / "volumes")
         # The record is deleted last, so that an interrupted removal is found again.
         for path in [*self._removable_entries(), self.logs]:
             remove_tree(path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ....model.quantity import canonical, parse
 from ..runtime.disk_usage import UnmeasurableError, disk_usage
 from ..runtime.image_run import WRITABLE
+from ..runtime.memory_volumes import is_in_memory
 from ..state.core_types import Container, Pod
 from .records import PodDir
 
@@ -84,7 +85,8 @@ def _measure(pod: Pod, pod_dir: PodDir) -> StorageUsage:
         for volume in pod.spec.volumes
         if not volume.host_path and not volume.persistent_volume_claim
     ]
-    volumes = {name: disk_usage(pod_dir.path / "volumes" / name) for name in own}
+    paths = {name: pod_dir.path / "volumes" / name for name in own}
+    volumes = {name: disk_usage(path) for name, path in paths.items() if not is_in_memory(path)}
     containers = {
         name: sum(map(disk_usage, _written_by(pod_dir, name))) for name in pod_dir.containers()
     }

@@ -9,9 +9,16 @@ from pathlib import Path
 from ....kube.errors import ApiError, ConnectionLostError, DecodeError
 from ....machinery.clock import Timer
 from ..retry import retry_delay
+from ..runtime.memory_volumes import is_in_memory
 from ..state.core_types import Pod
 from ..state.environment import PodRuntimeInfo, ResolvedSources
-from ..volumes.volumes import MountedVolume, VolumeError, references_of, set_up_volumes
+from ..volumes.volumes import (
+    MountedVolume,
+    VolumeError,
+    is_memory_backed,
+    references_of,
+    set_up_volumes,
+)
 from .node_context import NodeContext
 
 VOLUME_ERRORS = (VolumeError, ApiError, ConnectionLostError, DecodeError, OSError)
@@ -118,12 +125,23 @@ class PodVolumeManager:
             work = asyncio.to_thread(set_up_volumes, pod, paths=paths, sources=sources, info=info)
             self._writing = asyncio.ensure_future(work)
             volumes = await asyncio.shield(self._writing)
+            if self._mounted is None:
+                self._report_disk_volumes(pod, volumes)
             mounted = PodVolumes(sources=sources, volumes=volumes, pod_dir=self._pod_dir, ip=ip)
             self._mounted = mounted
             refresh_at = node.sources.next_token_refresh(pod.metadata.uid)
             if refresh_at is not None:
                 self._refresh_after(refresh_at - node.clock.monotonic())
             return mounted
+
+    def _report_disk_volumes(self, pod: Pod, volumes: Mapping[str, MountedVolume]) -> None:
+        """Record an event about volumes that were to be in memory, and are not."""
+        for each in filter(is_memory_backed, pod.spec.volumes):
+            if not is_in_memory(volumes[each.name].path):
+                message = (
+                    f"Volume {each.name} is on the disk: only root's agent mounts it in memory"
+                )
+                self._node.record_event(pod, "NotInMemory", message, warning=True)
 
     def _refresh_after(self, seconds: float) -> None:
         if self._refresh_timer is not None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....model.pod_resources import Resources
 from ....model.quantity import parse
 from ..state.core_types import Container
 from . import shim
@@ -138,9 +139,9 @@ def _move_process(group: Path) -> str:
     return f"no process can be moved to {group}" if failed else ""
 
 
-def limits_of(container: Container, *, max_processes: int) -> Mapping[str, str]:
+def limits_of(resources: Resources, *, max_processes: int = 0) -> Mapping[str, str]:
     """Return the control files of a container's group, and what they contain."""
-    limits, requests = container.resources.limits, container.resources.requests
+    limits, requests = resources.limits, resources.requests
     files = {"memory.oom.group": "1"}
     if max_processes:
         files["pids.max"] = str(max_processes)
@@ -187,12 +188,27 @@ def create(
     _enable_controllers(parent)
     group = parent / run
     create_group(group)
-    for directory, content in ((parent, of_pod or {}), (group, files)):
+    set_limits(report, group, files, of_pod=of_pod)
+    return str(group)
+
+
+def set_limits(
+    report: CgroupReport,
+    group: Path,
+    files: Mapping[str, str],
+    *,
+    of_pod: Mapping[str, str] | None = None,
+) -> None:
+    """Write the control files of the group of a run, and with *of_pod* of the pod's group.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for directory, content in ((group.parent, of_pod or {}), (group, files)):
         for name, text in content.items():
             if name.partition(".")[0] in report.controllers:
                 with suppress(FileNotFoundError):  # memory.swap.max: there is no swap
                     _write(directory / name, text)
-    return str(group)
 
 
 def limits_memory(group: str) -> bool:

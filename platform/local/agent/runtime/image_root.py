@@ -74,7 +74,7 @@ def build(
             if target == "/":
                 raise CannotStartError(f"{path!r} is a link to the root directory of the image")
             _create_dirs(root, top, os.path.dirname(target), owner)
-            mounting.bind_mount(top, source, target, sub_path=sub_path, read_only=kind != "rw")
+            mounting.bind_mount(top, source, target, sub_path=sub_path, read_only=kind == "ro")
         for path in image["volumes"]:
             volume = _without_links(top, path)
             _create_dirs(root, top, volume, owner)

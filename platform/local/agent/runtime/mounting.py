@@ -53,8 +53,7 @@ HIDDEN_MODE = "700"
 
 HIDDEN_SIZE = 4096
 _BYTES_PER_INODE, _MIN_INODES = 16384, 1024
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_SPECIAL_DEVICES = ("nvidia", "dri", "kfd", "fuse")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
 READ_ONLY_PROC_PATHS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 """Entries of /proc that change the whole machine."""
 
@@ -397,7 +396,7 @@ def build_root(
         elif kind == "proc":
             mount_proc(root)
         else:
-            bind_mount(top, source, path, sub_path=sub_path, read_only=kind != "rw")
+            bind_mount(top, source, path, sub_path=sub_path, read_only=kind == "ro")
     os.close(top)
 
 
@@ -540,7 +539,7 @@ def mount_devices(root: str, tmpfs_size: int) -> None:
     mount_tmpfs(shared, mode="1777", size=tmpfs_size, owner=None)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in sorted(os.listdir("/dev")):
-        if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
+        if name in _DEVICES:
             path = f"/dev/{name}"
             # Devices in a read-only directory can be written, but no mount point created there.
             bind_mount(top, path, path, read_only=os.path.isdir(path))

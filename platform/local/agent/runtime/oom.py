@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ....model.pod_resources import Resources
 from ....model.quantity import parse
-from ..state.core_types import Container
 from . import shim, tmpfs
 from .runs import RunDir
 
@@ -22,9 +22,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SMAPS_FIELDS = ("Pss_Anon:", "Pss_Shmem:")
 
 
-def limit_of(container: Container) -> int | None:
-    """Return the container's memory limit in bytes, if any."""
-    limit = container.resources.limits.get("memory")
+def limit_of(resources: Resources) -> int | None:
+    """Return the memory limit of a container in bytes, if any."""
+    limit = resources.limits.get("memory")
     return None if limit is None else bytes_of(limit)
 
 

@@ -22,7 +22,8 @@ Step = tuple[str, str, str, str]
 
 The sub-path may contain links, and is resolved when it is mounted. Kinds: ``link``, ``tmpfs``;
 ``show`` for paths of the host, which may be missing; ``hide`` covers a file; ``dev`` and ``proc``;
-then ``ro`` and ``rw`` for the pod's mounts; ``seal`` remounts an earlier tmpfs read-only.
+``device`` for a device file; then ``ro`` and ``rw`` for the pod's mounts; ``seal`` remounts an
+earlier tmpfs read-only.
 """
 
 _EXCLUDED_ROOT_DIRS = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
@@ -93,6 +94,7 @@ def mount_plan(
     tools: Sequence[str] = (),
     visible: Sequence[str] = (),
     read_only_root: bool = False,
+    devices: Iterable[tuple[str, str]] = (),
 ) -> list[Step]:
     """Return the steps that build a container's root, in order.
 
@@ -100,7 +102,7 @@ def mount_plan(
     the homes are *home*, *other_homes* and root's. *host* is the root of the host's file system (a
     different one in tests). *visible* and *tools* are Python environments; every user of the
     container can reach *tools*, even where their parents are inaccessible to others on the host,
-    and both, even where their parents are hidden.
+    and both, even where their parents are hidden. *devices* are device files and their paths.
     """
     tree = _HostTree(host)
     desired = sorted(
@@ -137,6 +139,7 @@ def mount_plan(
     above = {*covered, *(mount.target for mount in desired)}
     sealed = [path for path in sealed if not above.intersection((path, *_parents(path)))]
     steps += [("dev", "", "/dev", ""), ("proc", "", "/proc", "")]
+    steps += [("device", source, path, "") for source, path in devices]
     steps += [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in desired]
     return steps + [("seal", "", path, "") for path in sealed]
 
@@ -366,6 +369,7 @@ _BUBBLEWRAP_FLAGS = {
     "link": "--symlink",
     "show": "--ro-bind-try",
     "hide": "--ro-bind",
+    "device": "--dev-bind-try",
     "ro": "--ro-bind",
     "rw": "--bind",
 }

@@ -15,7 +15,6 @@ Core dumps are disabled.
 
 import asyncio
 import errno
-import grp
 import json
 import os
 import shutil
@@ -33,6 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ....machinery.clock import Clock
+from ....model.pod_resources import Resources
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
 from . import groups, image_run, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
@@ -42,6 +42,7 @@ from .process_id import ProcessId
 RUN_VARIABLE = "BATHOLITH_RUN"
 POD_VARIABLE = "BATHOLITH_POD_UID"
 _INNER_DIR = "/run/batholith"
+_RESOURCES, _RESTART = "resources.json", "restart.json"
 _R = TypeVar("_R", bound=msgspec.Struct)
 _PROGRAM = Path(shim.__file__).with_name("starting.py")
 PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
@@ -85,6 +86,11 @@ class _LaunchedCommand(msgspec.Struct, frozen=True):
     image: RunImage | None = None
     joined: JoinedProcess | None = None
     cgroup: str = ""
+    resources: Resources = Resources()
+
+
+class _RestartMark(msgspec.Struct, frozen=True):
+    reason: str = ""
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
@@ -146,6 +152,9 @@ class LaunchSpec:
     """A process of another container of the pod whose pid namespace the container joins, at the
     level `UNSHARE`, with its own ids."""
 
+    resources: Resources = field(default_factory=Resources)
+    """Requests and limits of the container, for the agent alone."""
+
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
 
@@ -179,6 +188,7 @@ class RunDir:
             "max_processes": spec.max_processes,
             "cgroup": spec.cgroup,
             "network": spec.network,
+            "resources": msgspec.to_builtins(spec.resources),
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,
@@ -249,6 +259,30 @@ class RunDir:
         """Path of the control group of its processes; empty for that of the agent."""
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.cgroup if launch else ""
+
+    @property
+    def resources(self) -> Resources:
+        """Requests and limits with which it runs."""
+        resized = _read(self.path / _RESOURCES, Resources)
+        if resized is not None:
+            return resized
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.resources if launch else Resources()
+
+    def write_resources(self, resources: Resources) -> None:
+        """Record that it runs with other resources than those it was started with."""
+        shim.replace_file(str(self.path / _RESOURCES), msgspec.json.encode(resources).decode())
+
+    @property
+    def restart_reason(self) -> str:
+        """Why its container is started again whatever its policy; empty if it is not."""
+        mark = _read(self.path / _RESTART, _RestartMark)
+        return "" if mark is None else mark.reason
+
+    def mark_restart(self, reason: str) -> None:
+        """Record why its container is started again whatever its policy."""
+        content = msgspec.json.encode(_RestartMark(reason)).decode()
+        shim.replace_file(str(self.path / _RESTART), content)
 
     @property
     def has_joined(self) -> bool:
@@ -523,41 +557,6 @@ def detect_isolation(requested: IsolationLevel | None = None) -> IsolationReport
             ):
                 return IsolationReport(level, tuple(reasons), identity, safe_paths=False)
     return IsolationReport(IsolationLevel.PLAIN, tuple(reasons))
-
-
-def isolation_warning(report: IsolationReport, *, root: bool) -> str:
-    """Return what isolation pods lack; empty if none. *root*: the agent runs as root."""
-    if report.isolation is IsolationLevel.PLAIN:
-        if root:
-            return "no sandbox: pods run as root, with all of root's rights on this machine"
-        return "no sandbox: pods can read and write all files of the agent's user"
-    if root and report.id_mode is IdMode.OWN:
-        return "no separate user ids for pods: they run as root inside their sandbox"
-    if report.id_mode is IdMode.SWITCHED:
-        return "no user namespaces: pods cannot run as root, not even inside their sandbox"
-    if not report.safe_paths:
-        return "no subPath, and no mounts inside other mounts: pods that use them do not start"
-    return ""
-
-
-def groups_warning(report: IsolationReport) -> str:
-    """Return that pods have the supplementary groups of the agent's user; empty if not."""
-    kept = groups.supplementary()
-    if not kept or os.geteuid() == 0:
-        return ""
-    is_sandboxed = report.isolation is not IsolationLevel.PLAIN
-    if is_sandboxed and report.safe_paths and mounting.drops_groups():
-        return ""
-    names = ", ".join(sorted(map(_group_name, kept)))
-    remedy = " (to drop them: install newgidmap, and add your user to /etc/subgid)"
-    return f"pods have the rights of your groups {names}{remedy if is_sandboxed else ''}"
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
 
 
 def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> str:

@@ -11,7 +11,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,12 +30,15 @@ from ....model.service_network import HOST_RANGES
 from ..node_status import NodeConfig, NodeStatusManager
 from ..retry import retry_delay, retry_until_done
 from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
-from ..state import pod_actions, status
+from ..state import pod_actions, rendering, status
 from ..state.core_types import Pod, PodStatus
+from ..state.resizes import RESIZE_CONDITIONS
 from ..state.status import (
+    RESIZE,
     SIGKILL_EXIT_CODE,
     SIGTERM_EXIT_CODE,
     Accepted,
+    AllRestarted,
     Event,
     Exited,
     PodState,
@@ -45,29 +48,13 @@ from ..state.status import (
 )
 from ..state.status_reader import state_from_status, with_steady_times
 from ..status_writes import handle_write_error, status_patch
-from .plan import SimulationPlan, plan_pod, plan_run
+from .plan import plan_pod, plan_run
+from .resizer import SimulatedPod, SimulatedResizer
 
 log = logging.getLogger(__name__)
 
 _MAX_EVENTS_PER_TICK = 200
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.2, 10.0
-
-
-@dataclass(slots=True)
-class SimulatedPod:
-    """One simulated pod."""
-
-    pod: Pod
-    state: PodState
-    plan: SimulationPlan
-    starting: set[str] = field(default_factory=set)
-    stopping: dict[str, datetime] = field(default_factory=dict)
-    queued: bool = False
-    writing: bool = False
-    finished: bool = False
-    failures: int = 0
-    last_status: PodState | None = None
-    """The last written state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +98,12 @@ class Simulator:
         self._timer: tuple[datetime, Timer] | None = None
         self._write_queue: asyncio.Queue[str] = asyncio.Queue()
         self._pods = Informer(client, PODS, Pod)
+        self._resizer = SimulatedResizer(
+            self._records,
+            {config.name: config.capacity for config in self._nodes},
+            handle=self._handle_event,
+            restart=self._restart_for_resize,
+        )
 
     async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
         """Simulate until *stop* is requested."""
@@ -146,16 +139,29 @@ class Simulator:
     def _on_pod_event(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             if old is not None:
-                self._records.pop(old.metadata.uid, None)
+                self._remove(old)
             return
         record = self._records.get(new.metadata.uid)
         if record is not None:
             before = record.pod.metadata.deletion_timestamp
-            record.pod = new
+            self._resizer.update(record, new)
+            if any(each.type in RESIZE_CONDITIONS for each in new.status.conditions):
+                record.last_status = None  # rendered without one that was already written
+                self._enqueue_write(record)
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))
         elif new.spec.node_name in self._node_names and new.needs_work:
             self._add_pod(new)
+
+    def _remove(self, pod: Pod) -> None:
+        """Remove the record of a pod, which frees resources of its node."""
+        if self._records.pop(pod.metadata.uid, None) is not None:
+            self._resizer.review_deferred(pod.spec.node_name)
+
+    def _restart_for_resize(self, record: SimulatedPod, name: str) -> None:
+        now = self._time.now()
+        kill_at = now + timedelta(seconds=record.pod.grace_period)
+        self._stop(record, name, kill_at, now, restart=RESIZE)
 
     def _termination_of(self, pod: Pod) -> PodTermination:
         return PodTermination(at=self._time.now(), grace_period=pod.grace_period)
@@ -167,6 +173,7 @@ class Simulator:
         if pod.status.start_time:
             state = with_steady_times(state_from_status(pod), self._time.from_wall)
         record = self._records[pod.metadata.uid] = SimulatedPod(pod, state, plan, last_status=state)
+        self._resizer.update(record, pod)
         for name, container in state.containers.items():
             if container.running and container.started_at and name in pod.containers:
                 self._plan_exit(record, name, self._time.from_wall(container.started_at))
@@ -220,6 +227,9 @@ class Simulator:
                 self._start(record, action.name, now)
             case pod_actions.StopContainer():
                 self._stop(record, action.name, action.kill_at, now)
+            case pod_actions.RestartAll():
+                record.state = status.apply(record.state, AllRestarted(), self._back_off)
+                return True
             case pod_actions.FinalizePod():
                 record.finished = True
         return False
@@ -232,7 +242,15 @@ class Simulator:
         delay = record.plan.start_delay if first else 0.0
         self._schedule_event(now + timedelta(seconds=delay), record, Started(name, now))
 
-    def _stop(self, record: SimulatedPod, name: str, kill_at: datetime, now: datetime) -> None:
+    def _stop(
+        self,
+        record: SimulatedPod,
+        name: str,
+        kill_at: datetime,
+        now: datetime,
+        *,
+        restart: str = "",
+    ) -> None:
         if record.plan.ignores_term:
             at, code = kill_at, SIGKILL_EXIT_CODE
         else:
@@ -241,7 +259,8 @@ class Simulator:
         if name in record.stopping and record.stopping[name] <= at:
             return
         record.stopping[name] = at
-        self._schedule_event(max(at, now), record, Exited(name, at, code))
+        exited = Exited(name, at, code, restart=restart)
+        self._schedule_event(max(at, now), record, exited)
 
     def _plan_exit(self, record: SimulatedPod, name: str, started: datetime) -> None:
         restarts = record.state.of(name).restarts
@@ -295,7 +314,8 @@ class Simulator:
             record.starting.discard(event.name)
             if record.state.termination is not None or record.state.of(event.name).running:
                 return
-            event = Started(event.name, self._clock.now(), steady_at=now)
+            resources = record.pod.containers[event.name].resources
+            event = Started(event.name, self._clock.now(), steady_at=now, resources=resources)
             self._handle_event(record, event)
             self._plan_exit(record, event.name, now)
             return
@@ -342,7 +362,7 @@ class Simulator:
                 log.info("cannot write pod status", extra={"pod": key, "error": str(error)})
                 record.last_status = record.state
                 if record.finished:
-                    self._records.pop(record.pod.metadata.uid, None)
+                    self._remove(record.pod)
             except BaseException:
                 self._requeue_after_backoff(record)
                 raise
@@ -369,7 +389,7 @@ class Simulator:
         pod, state, finished = record.pod, record.state, record.finished
         meta = pod.metadata
         if record.last_status != state and not pod.is_terminal:
-            rendered = status.render(pod, state, now=self._clock.now(), back_off=self._back_off)
+            rendered = rendering.render(pod, state, now=self._clock.now(), back_off=self._back_off)
             response = await self._client.patch(
                 PODS,
                 meta.name,
@@ -398,7 +418,7 @@ class Simulator:
                 )
             except NotFoundError:
                 log.debug("pod already deleted", extra={"pod": meta.key})
-        self._records.pop(meta.uid, None)
+        self._remove(record.pod)
         current = self._pods.get(meta.key)
         if current is None or current.metadata.uid != meta.uid:
             return

@@ -38,6 +38,15 @@ class ResourceFieldSelector(ApiStruct, frozen=True):
     divisor: str | int | float = "1"
 
 
+class FileKeySelector(ApiStruct, frozen=True):
+    """A variable in a file of a volume."""
+
+    volume_name: str = ""
+    path: str = ""
+    key: str = ""
+    optional: bool = False
+
+
 class EnvVarSource(ApiStruct, frozen=True):
     """Source of a variable's value."""
 
@@ -45,6 +54,7 @@ class EnvVarSource(ApiStruct, frozen=True):
     resource_field_ref: ResourceFieldSelector | None = None
     config_map_key_ref: KeySelector | None = None
     secret_key_ref: KeySelector | None = None
+    file_key_ref: FileKeySelector | None = None
 
 
 class EnvVar(ApiStruct, frozen=True):
@@ -168,8 +178,8 @@ class ExitCodes(ApiStruct, frozen=True):
     values: tuple[int, ...] = ()
 
 
-RESTART = "Restart"
-"""The action of a rule that restarts the container."""
+RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
+"""The actions of a rule: it restarts the container, or all of the pod, init containers first."""
 
 
 class RestartRule(ApiStruct, frozen=True):
@@ -194,6 +204,17 @@ class ContainerPort(ApiStruct, frozen=True):
     protocol: str = "TCP"
 
 
+RESTART_CONTAINER = "RestartContainer"
+"""The policy of a container that must restart to be resized."""
+
+
+class ResizePolicy(ApiStruct, frozen=True):
+    """Whether a container must restart to get another amount of a resource."""
+
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
 class Container(ApiStruct, frozen=True):
     """One container of a pod's spec."""
 
@@ -207,6 +228,7 @@ class Container(ApiStruct, frozen=True):
     env_from: tuple[EnvFromSource, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     resources: Resources = Resources()
+    resize_policy: tuple[ResizePolicy, ...] = ()
     security_context: SecurityContext = SecurityContext()
     ports: tuple[ContainerPort, ...] = ()
     lifecycle: Lifecycle = Lifecycle()
@@ -222,6 +244,11 @@ class Container(ApiStruct, frozen=True):
     tty: bool = False
     target_container_name: str = ""
     """Of an ephemeral container: the container whose processes it sees, if any."""
+
+    @property
+    def can_restart_all(self) -> bool:
+        """Whether its exit may restart all containers of the pod."""
+        return any(each.action == RESTART_ALL for each in self.restart_policy_rules)
 
     @property
     def is_sidecar(self) -> bool:
@@ -363,6 +390,9 @@ class PodSpec(ApiStruct, frozen=True):
     volumes: tuple[Volume, ...] = ()
     image_pull_secrets: tuple[ObjectName, ...] = ()
     readiness_gates: tuple[ReadinessGate, ...] = ()
+    priority: int = 0
+    overhead: dict[str, str | int | float] = {}
+    resources: Resources = Resources()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
@@ -400,6 +430,8 @@ class ContainerStatus(ApiStruct, frozen=True):
     restart_count: int = 0
     state: ContainerStateView = ContainerStateView()
     last_state: ContainerStateView = ContainerStateView()
+    allocated_resources: dict[str, str | int | float] = {}
+    resources: Resources | None = None
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -409,6 +441,7 @@ class PodStatus(ApiStruct, frozen=True):
     reason: str = ""
     message: str = ""
     start_time: str | None = None
+    qos_class: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

@@ -12,6 +12,7 @@ from .core_types import (
     EnvFromSource,
     EnvVar,
     EnvVarSource,
+    FileKeySelector,
     KeySelector,
     ObjectFieldSelector,
     Pod,
@@ -97,8 +98,11 @@ def build_environment(
     sources: ResolvedSources,
     info: PodRuntimeInfo,
     base: Mapping[str, str],
+    read_file: Callable[[FileKeySelector], str | None],
 ) -> dict[str, str]:
     """Return the container's environment; the pod's entries override those of *base*.
+
+    *read_file* returns a variable in a file of a volume, ``None`` for a missing optional one.
 
     Raises:
         ContainerConfigError: a required ConfigMap, Secret, key or field is missing.
@@ -107,7 +111,7 @@ def build_environment(
     for group in container.env_from:
         env.update(_env_from(pod, group, sources))
     for variable in container.env:
-        value = _env_value(pod, container, variable, _Scope(sources, info, env))
+        value = _env_value(pod, container, variable, _Scope(sources, info, env, read_file))
         if value is not None:
             env[variable.name] = value
     return env
@@ -120,6 +124,7 @@ class _Scope:
     sources: ResolvedSources
     info: PodRuntimeInfo
     env: Mapping[str, str]
+    read_file: Callable[[FileKeySelector], str | None]
 
 
 def _env_from(
@@ -160,6 +165,8 @@ def _env_value_from(
         return _select_key(pod, "ConfigMap", source.config_map_key_ref, scope.sources.config_maps)
     if source.secret_key_ref:
         return _select_key(pod, "Secret", source.secret_key_ref, scope.sources.secrets)
+    if source.file_key_ref:
+        return scope.read_file(source.file_key_ref)
     raise ContainerConfigError("unsupported source of an environment variable")
 
 

@@ -9,7 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 from ....model.pod import FINISHED
 from .core_types import Container, Pod
-from .status import BackOff, PodState, PodTermination, is_init_complete, phase_of, should_restart
+from .status import (
+    BackOff,
+    PodState,
+    PodTermination,
+    is_init_complete,
+    phase_of,
+    restart_triggers,
+    should_restart,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +48,20 @@ class SetUpPod:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAll:
+    """No container runs: start all of them again, *triggers* because of their exit."""
+
+    triggers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FinalizePod:
     """No container runs or will run: write the final status and clean up."""
 
 
 _MIN_TIME = datetime.min.replace(tzinfo=UTC)
 
-PodAction = StartContainer | StopContainer | DeadlineExceeded | SetUpPod | FinalizePod
+PodAction = StartContainer | StopContainer | DeadlineExceeded | SetUpPod | RestartAll | FinalizePod
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,10 @@ def compute_pod_actions(
         return PodActions((DeadlineExceeded(termination),))
     if not state.prepared:
         return PodActions((SetUpPod(),), expiry)
+    if triggers := restart_triggers(pod, state):
+        every = (*pod.spec.init_containers, *pod.spec.containers)
+        stops = tuple(StopContainer(c.name, now) for c in every if state.of(c.name).running)
+        return PodActions(stops or (RestartAll(triggers),), expiry)
     actions: list[PodAction] = [
         StopContainer(name, known.kill_at)
         for name, known in state.containers.items()

@@ -1,23 +1,23 @@
-"""State of a pod and its status: pure, without I/O and clock.
+"""State of a pod: pure, without I/O and clock.
 
-`apply` folds events into a `PodState`; `phase_of` and `render` compute the pod's status from it,
+`apply` folds events into a `PodState`; `phase_of` and `rendering` compute the pod's status from it,
 for real and simulated pods alike. `pod_actions` decides from the same state what to do next.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from datetime import datetime, timedelta
 
 from ....model import times
-from ....model.pod import FINISHED, PodPhase
-from .core_types import RESTART, Container, Pod
-
-PLACEHOLDER = "batholith.io/Placeholder"
-"""Condition of a pod in which a container runs a placeholder instead of its image's program."""
+from ....model.pod import PodPhase
+from ....model.pod_resources import Resources
+from .core_types import RESTART, RESTART_ALL, Container, Pod, RestartRule
+from .resizes import Rejection, is_equal
 
 SIGTERM_EXIT_CODE, SIGKILL_EXIT_CODE = 143, 137
+
+RESIZE = "Resize"
+"""Why a container restarts that the agent stopped to give it other resources."""
 
 LOST_CODE = SIGKILL_EXIT_CODE
 LOST_REASON = "ContainerStatusUnknown"
@@ -59,6 +59,8 @@ class ContainerExit:
     reason: str = ""
     message: str = ""
     container_id: str = ""
+    restart: str = ""
+    """Why it is started again whatever its restart policy: `RESIZE`, `RESTART_ALL`, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,9 @@ class ContainerState:
     """Complete name of the image that it runs, if any."""
 
     image_id: str = ""
+    resources: Resources | None = None
+    """Resources with which it runs."""
+
     kill_at: datetime | None = None
     """Set when the container must be stopped: when to kill it. The restart policy still applies."""
 
@@ -148,6 +153,11 @@ class PodState:
     pod_ip: str = ""
     host_ip: str = ""
     termination: PodTermination | None = None
+    resize_rejection: Rejection | None = None
+    """Why other resources that the spec asks for are not allocated."""
+
+    resize_error: str = ""
+    """Why allocated resources are not applied yet."""
 
     def of(self, name: str) -> ContainerState:
         """Return the state of one container."""
@@ -186,6 +196,23 @@ class Started:
     """Complete name of the image that it runs; empty for programs of the machine."""
 
     image_id: str = ""
+    resources: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A running container has other resources."""
+
+    name: str
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeReviewed:
+    """Why resources of the spec are not allocated to the pod, or are not applied, if so."""
+
+    rejection: Rejection | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +242,12 @@ class Exited:
     reason: str = ""
     message: str = ""
     steady_at: datetime | None = None
+    restart: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllRestarted:
+    """No container runs, and all start again, init containers first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +259,8 @@ class StartFailed:
     message: str = ""
 
 
-Event = (
-    Accepted
-    | Prepared
-    | Started
-    | ProbeResult
-    | ProbeFailed
-    | Exited
-    | StartFailed
-    | PodTermination
-)
+ContainerEvent = Started | Resized | ProbeResult | ProbeFailed | Exited | StartFailed
+Event = Accepted | Prepared | PodTermination | ResizeReviewed | AllRestarted | ContainerEvent
 
 
 def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
@@ -248,21 +273,31 @@ def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
             return replace(state, prepared=True, pod_ip=event.pod_ip, host_ip=event.host_ip)
         case PodTermination():
             return replace(state, termination=_earlier_termination(state.termination, event))
+        case ResizeReviewed():
+            return replace(state, resize_rejection=event.rejection, resize_error=event.error)
+        case AllRestarted():
+            known = {name: _reset(each) for name, each in state.containers.items()}
+            return replace(state, containers=known)
+        case _:
+            known = {**state.containers}
+            known[event.name] = _apply_to_container(state.of(event.name), event, back_off)
+            return replace(state, containers=known)
+
+
+def _apply_to_container(
+    old: ContainerState, event: ContainerEvent, back_off: BackOff
+) -> ContainerState:
+    match event:
         case Started():
-            return _with_container(state, event.name, _started(state.of(event.name), event))
+            return _started(old, event)
+        case Resized():
+            return replace(old, resources=event.resources)
         case ProbeResult() | ProbeFailed():
-            return _with_container(state, event.name, _probed(state.of(event.name), event))
+            return _probed(old, event)
         case Exited():
-            return _with_container(
-                state, event.name, _exited(state.of(event.name), event, back_off)
-            )
+            return _exited(old, event, back_off)
         case StartFailed():
-            blocked = replace(state.of(event.name), start_failure=(event.reason, event.message))
-            return _with_container(state, event.name, blocked)
-
-
-def _with_container(state: PodState, name: str, container: ContainerState) -> PodState:
-    return replace(state, containers={**state.containers, name: container})
+            return replace(old, start_failure=(event.reason, event.message))
 
 
 def _earlier_termination(old: PodTermination | None, new: PodTermination) -> PodTermination:
@@ -290,6 +325,7 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         placeholder=event.placeholder,
         image=event.image,
         image_id=event.image_id,
+        resources=event.resources,
     )
 
 
@@ -300,6 +336,12 @@ def _probed(old: ContainerState, event: ProbeResult | ProbeFailed) -> ContainerS
         return replace(old, kill_at=old.kill_at or event.kill_at)
     passed = old.has_started or event.started
     return replace(old, started=event.started, ready=event.ready, has_started=passed)
+
+
+def _reset(old: ContainerState) -> ContainerState:
+    if old.exit is None:
+        return old
+    return replace(old, exit=replace(old.exit, restart=RESTART_ALL), has_started=False)
 
 
 def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerState:
@@ -317,8 +359,11 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
         reason=event.reason or ("Completed" if event.code == 0 else "Error"),
         message=event.message,
         container_id=old.container_id,
+        restart=event.restart,
     )
     consecutive_exits = 1 if duration >= back_off.reset_after else old.consecutive_exits + 1
+    if event.restart == RESIZE:
+        consecutive_exits = 0
     return replace(
         old,
         running=False,
@@ -327,17 +372,48 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
         start_failure=None,
         started=False,
         ready=False,
+        has_started=old.has_started and event.restart != RESTART_ALL,
         kill_at=None,
     )
+
+
+def _matching_rule(container: Container, code: int) -> RestartRule | None:
+    """Return the first restart rule that applies to an exit of *container*."""
+    return next((each for each in container.restart_policy_rules if each.applies_to(code)), None)
+
+
+def restart_triggers(pod: Pod, state: PodState) -> tuple[str, ...]:
+    """Return the containers that exited so that all containers of the pod must be restarted."""
+    return tuple(
+        each.name
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+        if (ended := state.of(each.name).exit) is not None
+        and not ended.restart
+        and (rule := _matching_rule(each, ended.code)) is not None
+        and rule.action == RESTART_ALL
+    )
+
+
+def is_resizing(pod: Pod, state: PodState) -> bool:
+    """Return whether a container runs with other resources than those allocated to it."""
+    for each in (*pod.spec.init_containers, *pod.spec.containers):
+        known = state.of(each.name)
+        if known.running and known.resources is not None:
+            if not is_equal(known.resources, each.resources):
+                return True
+        elif not known.running and known.exit is not None and known.exit.restart == RESIZE:
+            return True
+    return False
 
 
 def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> bool:
     """Return whether the rules or the policy of *container*, or the pod's, restart it."""
     if container in pod.spec.ephemeral_containers:
         return False
-    rules = (each for each in container.restart_policy_rules if each.applies_to(last_exit.code))
-    rule = next(rules, None)
-    if rule is not None and rule.action == RESTART:
+    if last_exit.restart:
+        return True
+    rule = _matching_rule(container, last_exit.code)
+    if rule is not None and rule.action in (RESTART, RESTART_ALL):
         return True
     policy = container.restart_policy or pod.spec.restart_policy
     if container in pod.spec.init_containers and not container.is_sidecar:
@@ -349,7 +425,7 @@ def is_init_complete(container: Container, state: ContainerState) -> bool:
     """Return whether the next container may start."""
     if container.is_sidecar:
         return state.has_started
-    return state.exit is not None and state.exit.code == 0
+    return state.exit is not None and state.exit.code == 0 and not state.exit.restart
 
 
 def is_initialized(pod: Pod, state: PodState) -> bool:
@@ -386,193 +462,6 @@ def _final_phase(pod: Pod, state: PodState) -> PodPhase:
     if any(should_restart(pod, container, ended) for container, ended in ends):
         return PodPhase.RUNNING
     return PodPhase.SUCCEEDED if all(ended.code == 0 for _, ended in ends) else PodPhase.FAILED
-
-
-def format_time(timestamp: datetime) -> str:
-    """Format a timestamp like Kubernetes, to the second."""
-    return _format_second(int(timestamp.timestamp()))
-
-
-@lru_cache(maxsize=4096)
-def _format_second(second: int) -> str:
-    return times.format(datetime.fromtimestamp(second, UTC))
-
-
-def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> dict[str, Any]:
-    """Return the agent's fields of ``status`` for a strategic merge patch.
-
-    Unchanged conditions keep the transition times of *pod*.
-    """
-    phase = phase_of(pod, state)
-    renderer = _ContainerRenderer(pod, state, back_off, is_terminal=phase in FINISHED)
-    status: dict[str, Any] = {
-        "phase": str(phase),
-        "conditions": _conditions(pod, state, phase, now),
-        "containerStatuses": [renderer.container(c) for c in pod.spec.containers],
-    }
-    if pod.spec.init_containers:
-        status["initContainerStatuses"] = [renderer.container(c) for c in pod.spec.init_containers]
-    if ephemeral := pod.spec.ephemeral_containers:
-        status["ephemeralContainerStatuses"] = [renderer.ephemeral_container(c) for c in ephemeral]
-    if state.started_at:
-        status["startTime"] = format_time(state.started_at)
-    if state.host_ip:
-        status |= {"hostIP": state.host_ip, "hostIPs": [{"ip": state.host_ip}]}
-    if state.pod_ip:
-        status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
-    if state.termination and state.termination.reason:
-        status |= {"reason": state.termination.reason, "message": state.termination.message}
-    return status
-
-
-def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> list[dict[str, Any]]:
-    before = {c.type: c for c in pod.status.conditions}
-
-    def condition(kind: str, is_true: bool, reason: str = "", message: str = "") -> dict[str, Any]:
-        value = "True" if is_true else "False"
-        old = before.get(kind)
-        changed_at = old.last_transition_time if old and old.status == value else format_time(now)
-        return (
-            {"type": kind, "status": value, "lastTransitionTime": changed_at}
-            | ({"reason": reason} if reason else {})
-            | ({"message": message} if message else {})
-        )
-
-    waiting = [
-        c.name for c in pod.spec.init_containers if not is_init_complete(c, state.of(c.name))
-    ]
-    unready = [c.name for c in pod.spec.containers if not state.of(c.name).ready]
-    reason = "ContainersNotReady"
-    message = f"containers with unready status: [{' '.join(unready)}]"
-    if phase is PodPhase.SUCCEEDED:
-        reason, message = "PodCompleted", ""
-    elif phase is PodPhase.FAILED:
-        reason, message = "PodFailed", ""
-    ready = not unready and not waiting
-    gates = pod.unready_gates if ready else ()
-    unmet = ("ReadinessGatesNotReady", ", ".join(gates)) if gates else (reason, message)
-    done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
-    incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
-    placeholders = [c for c in pod.containers.values() if state.of(c.name).placeholder]
-    named = ", ".join(f"{c.name} ({c.image})" for c in placeholders)
-    not_run = f"images are not stored, and no program was run for: {named}"
-    return [
-        condition("PodScheduled", True),  # a pod that was created with its node has none
-        *(
-            [condition("DisruptionTarget", True, "TerminationByKubelet", state.termination.message)]
-            if state.termination and state.termination.reason == "Evicted"
-            else ()
-        ),
-        *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
-        condition("PodReadyToStartContainers", state.prepared and not done),
-        condition("Initialized", True, done)
-        if not waiting
-        else condition("Initialized", False, "ContainersNotInitialized", incomplete),
-        condition("ContainersReady", ready, *(() if ready else (reason, message))),
-        condition("Ready", ready and not gates, *(unmet if gates or not ready else ())),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _ContainerRenderer:
-    """Renders the container statuses of one pod."""
-
-    pod: Pod
-    state: PodState
-    back_off: BackOff
-    is_terminal: bool
-
-    def container(self, container: Container) -> dict[str, Any]:
-        """Return one entry of ``containerStatuses``."""
-        state = self.state.of(container.name)
-        now, last = self._states(container, state)
-        finished_init = container in self.pod.spec.init_containers and is_init_complete(
-            container, state
-        )
-        return {
-            "name": container.name,
-            "image": state.image or container.image,
-            "imageID": state.image_id,
-            "containerID": f"batholith://{state.container_id}" if state.container_id else "",
-            "ready": state.ready or (finished_init and not container.is_sidecar),
-            "started": state.started,
-            "restartCount": state.restarts,
-            "state": now,
-            "lastState": last,
-        }
-
-    def ephemeral_container(self, container: Container) -> dict[str, Any]:
-        """Return one entry of ``ephemeralContainerStatuses``: as kubelets, never ready."""
-        found = self.container(container)
-        del found["started"]
-        return {**found, "ready": False}
-
-    def _states(
-        self, container: Container, state: ContainerState
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        last = _terminated(state.last)
-        if state.running:
-            started = {"startedAt": format_time(state.started_at)} if state.started_at else {}
-            return {"running": started}, last
-        if state.exit is None:
-            return self._not_attempted(container, state), last
-        if not self.is_terminal and self._waiting(container, state):
-            return {"waiting": self._crash_loop(container, state)}, _terminated(state.exit)
-        return _terminated(state.exit), last
-
-    def _waiting(self, container: Container, state: ContainerState) -> bool:
-        if (
-            self.state.termination
-            or state.exit is None
-            or self.back_off.delay(state.consecutive_exits) <= 0
-        ):
-            return False
-        return should_restart(self.pod, container, state.exit)
-
-    def _crash_loop(self, container: Container, state: ContainerState) -> dict[str, str]:
-        meta = self.pod.metadata
-        if state.start_failure:
-            return {"reason": state.start_failure[0], "message": state.start_failure[1]}
-        delay = timedelta(seconds=round(self.back_off.delay(state.consecutive_exits)))
-        text = _go_seconds(int(delay.total_seconds()))
-        return {
-            "reason": "CrashLoopBackOff",
-            "message": f"back-off {text} restarting failed container={container.name} "
-            f"pod={meta.name}_{meta.namespace}({meta.uid})",
-        }
-
-    def _not_attempted(self, container: Container, state: ContainerState) -> dict[str, Any]:
-        if self.is_terminal and self.state.termination and is_initialized(self.pod, self.state):
-            lost = {"exitCode": LOST_CODE, "reason": LOST_REASON, "message": LOST_MESSAGE}
-            return {"terminated": lost}
-        if state.start_failure:
-            return {
-                "waiting": {"reason": state.start_failure[0], "message": state.start_failure[1]}
-            }
-        initializes = bool(self.pod.spec.init_containers)
-        return {"waiting": {"reason": "PodInitializing" if initializes else "ContainerCreating"}}
-
-
-def _terminated(ended: ContainerExit | None) -> dict[str, Any]:
-    if ended is None:
-        return {}
-    terminated: dict[str, Any] = {
-        "exitCode": ended.code,
-        "reason": ended.reason,
-        "finishedAt": format_time(ended.at),
-        "startedAt": format_time(ended.started_at or ended.at),
-    }
-    if ended.message:
-        terminated["message"] = ended.message
-    if ended.container_id:
-        terminated["containerID"] = f"batholith://{ended.container_id}"
-    return {"terminated": terminated}
-
-
-def _go_seconds(seconds: int) -> str:
-    """``90`` → ``1m30s``, as Go formats durations."""
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
 def parse_time(text: str | None) -> datetime | None:

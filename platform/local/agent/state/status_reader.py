@@ -39,6 +39,7 @@ def _container_from_status(status: ContainerStatus) -> ContainerState:
         has_started=running is not None or current is not None,
         image=status.image if status.image_id else "",
         image_id=status.image_id,
+        resources=status.resources if running is not None else None,
     )
 
 

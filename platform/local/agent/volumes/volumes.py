@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..runtime import oom
 from ..runtime.ids import Ids, chown, chown_tree
+from ..runtime.memory_volumes import mount_volume
 from ..runtime.mounting import NEXT_SUB_PATH, check_beneath, mkdir_beneath
 from ..runtime.rootfs import Mount
 from ..runtime.users import volume_owner
@@ -19,6 +21,8 @@ from ..state.environment import ContainerConfigError, PodRuntimeInfo, ResolvedSo
 from . import host_dirs
 from .host_dirs import HostDir
 from .projected import atomic_write, collect_files, projections, secret_name
+
+_MEMORY_FRACTION, _MIN_MEMORY_VOLUME = 8, 1 << 20
 
 
 def pvc_dir(base: Path, *, namespace: str, name: str, uid: str) -> Path:
@@ -97,6 +101,9 @@ class VolumePaths:
     ids: Ids = field(default_factory=Ids)
     """Owner of the volumes."""
 
+    memory: int = 0
+    """Memory of the node in bytes; 0: no volume can be in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class MountedVolume:
@@ -138,7 +145,11 @@ class _VolumeBuilder:
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
         directory = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
-            return MountedVolume(self._pod_owned_dir(directory))
+            self._pod_owned_dir(directory)
+            if is_memory_backed(volume) and self.paths.memory:
+                size = memory_volume_size(self.pod, volume, node_memory=self.paths.memory)
+                mount_volume(directory, size=size, owner=self.paths.ids.base)
+            return MountedVolume(directory)
         if not projections(volume) and volume.projected is None:
             raise VolumeError(volume.name, "unsupported volume type")
         try:
@@ -190,6 +201,26 @@ class _VolumeBuilder:
         except OSError as error:
             raise VolumeError(name, f"hostPath {path}: {error.strerror}") from error
         return MountedVolume(Path(directory.path), read_only or directory.read_only, inside)
+
+
+def is_memory_backed(volume: Volume) -> bool:
+    """Return whether *volume* is to be in memory."""
+    return volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
+
+
+def memory_volume_size(pod: Pod, volume: Volume, *, node_memory: int) -> int:
+    """Return the maximum bytes of a volume in memory.
+
+    It is the size limit, at most the memory limit of the pod. A pod without either gets a part of
+    the node's memory, so that it cannot take all.
+    """
+    limits = [oom.limit_of(each.resources) for each in pod.spec.containers]
+    known = [each for each in limits if each is not None]
+    most = min(sum(known), node_memory) if len(known) == len(limits) else None
+    asked = volume.empty_dir.size_limit if volume.empty_dir else None
+    if asked:
+        return max(min(oom.bytes_of(asked), most or node_memory), _MIN_MEMORY_VOLUME)
+    return max(most or node_memory // _MEMORY_FRACTION, _MIN_MEMORY_VOLUME)
 
 
 def create_sub_path(volume: MountedVolume, name: str, *, owner: int | None) -> None:

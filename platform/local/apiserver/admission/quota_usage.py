@@ -143,7 +143,7 @@ def is_checked(key: ResourceKey, obj: Json, old: Json | None) -> bool:
     if old is None:
         return True
     if key == _PODS:
-        return _is_terminating(obj) != _is_terminating(old)
+        return _is_terminating(obj) != _is_terminating(old) or (_resources(obj) != _resources(old))
     return depends_on_content(key)
 
 
@@ -266,6 +266,13 @@ def _is_terminating(pod: Json) -> bool:
     """Return whether a pod has a deadline."""
     seconds = (pod.get("spec") or {}).get("activeDeadlineSeconds")
     return seconds is not None and seconds >= 0
+
+
+def _resources(pod: Json) -> list[Json]:
+    """Return the resources of a pod's containers."""
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    return [each.get("resources") or {} for each in containers]
 
 
 def _uses_other_namespaces(spec: Json) -> bool:

@@ -3,12 +3,14 @@
 from typing import Any
 
 from ....model import validation
+from ....model.pod_resources import SCALABLE
 from ..errors.fields import (
     NOT_NEGATIVE,
     FieldError,
     duplicate,
     forbidden,
     invalid,
+    not_found,
     not_supported,
     required,
     too_many,
@@ -21,6 +23,7 @@ from .volume_validation import validate_mounts
 Json = dict[str, Any]
 
 _RESTART = ("Always", "Never", "OnFailure")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS = ("Default", "Unmasked")
@@ -66,6 +69,7 @@ def validate_container(
         _validate_ports(ports, f"{path}.ports", errors)
     if env := container.get("env"):
         _validate_env(env, f"{path}.env", errors)
+        _validate_env_volumes(env, f"{path}.env", volumes, errors)
     if sources := container.get("envFrom"):
         validate_env_from(sources, f"{path}.envFrom", errors)
     if container.get("volumeMounts"):
@@ -133,6 +137,26 @@ def validate_probes_and_hooks(
     for name in PROBES:
         if name in container:
             _validate_probe(container[name], f"{path}.{name}", errors)
+
+
+def validate_resize_policy(
+    container: Json, path: str, pod_policy: str, errors: list[FieldError]
+) -> None:
+    """Validate what a resize does to a container; *pod_policy* is the pod's restart policy."""
+    seen: set[str] = set()
+    for index, each in enumerate(container.get("resizePolicy") or ()):
+        name, policy = each.get("resourceName", ""), each.get("restartPolicy", "")
+        if name in seen:
+            errors.append(duplicate(f"{path}[{index}]", name))
+        seen.add(name)
+        for value, allowed in ((name, SCALABLE), (policy, _RESIZE_POLICIES)):
+            if not value:
+                errors.append(required(path))
+            elif value not in allowed:
+                errors.append(not_supported(path, value, allowed))
+        if pod_policy == "Never" and policy != "NotRequired":
+            text = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            errors.append(invalid(path, policy, text))
 
 
 def validate_no_probes(container: Json, path: str, errors: list[FieldError]) -> None:
@@ -249,6 +273,23 @@ def _validate_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
         elif len(source) > 1:
             text = "may not have more than one field specified at a time"
             errors.append(invalid(f"{field_path}.valueFrom", "", text))
+
+
+def _validate_env_volumes(
+    env: list[Json], path: str, volumes: dict[str, Json], errors: list[FieldError]
+) -> None:
+    """Check that variables are read from files of volumes that last as long as the pod."""
+    for index, variable in enumerate(env):
+        source = (variable.get("valueFrom") or {}).get("fileKeyRef")
+        if source is None:
+            continue
+        name = source.get("volumeName", "")
+        field_path = f"{path}[{index}].valueFrom.fileKeyRef.volumeName"
+        if name not in volumes:
+            errors.append(not_found(field_path, name))
+        elif "emptyDir" not in volumes[name]:
+            text = "referenced volume must be of type emptyDir"
+            errors.append(invalid(field_path, name, text))
 
 
 def _validate_handler(action: Json, path: str, errors: list[FieldError]) -> None:

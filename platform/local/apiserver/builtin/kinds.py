@@ -20,6 +20,7 @@ from ..kinds.groups import (
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import autoscaler_conversion, event_conversion
+from .pod_resizes import RESIZE
 from .pod_strategy import EPHEMERAL_CONTAINERS
 from .strategies import APPROVAL, AUTOSCALER_V1, AUTOSCALER_V1_STATUS, BuiltInStrategy
 
@@ -145,6 +146,7 @@ _CORE = (
             Subresource("exec", "PodExecOptions", _CONNECT, connects=True),
             Subresource("portforward", "PodPortForwardOptions", _CONNECT, connects=True),
             Subresource("proxy", "PodProxyOptions", _PROXY, connects=True),
+            Subresource("resize", "Pod", ("get", "patch", "update"), strategy=RESIZE),
         ),
         field_labels=_POD_LABELS,
         stored_labels={"spec.host": "spec.nodeName"},

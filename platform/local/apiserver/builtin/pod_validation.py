@@ -22,6 +22,7 @@ from .container_validation import (
     validate_id,
     validate_no_probes,
     validate_probes_and_hooks,
+    validate_resize_policy,
     validate_run_as,
 )
 from .scheduling_validation import validate_scheduling
@@ -68,6 +69,9 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
             field_path = f"{path}.{kind}[{index}]"
             _validate_name(container.get("name"), f"{field_path}.name", seen, errors)
             validate_container(container, field_path, volumes, errors)
+            if "resizePolicy" in container:
+                policy = spec.get("restartPolicy", "")
+                validate_resize_policy(container, f"{field_path}.resizePolicy", policy, errors)
     if "ephemeralContainers" in spec:
         _validate_ephemeral(spec, f"{path}.ephemeralContainers", errors)
     _validate_probes_and_hooks(spec, path, errors)
@@ -126,6 +130,15 @@ def _validate_probes_and_hooks(spec: Json, path: str, errors: list[FieldError]) 
             validate_probes_and_hooks(container, field_path, grace, errors)
         else:
             validate_no_probes(container, field_path, errors)
+            errors += [
+                invalid(
+                    f"{path}.initContainers[{number}].resizePolicy[{index}].restartPolicy",
+                    each["restartPolicy"],
+                    "must not be set to 'RestartContainer' for non-sidecar initContainers",
+                )
+                for number, each in enumerate(container.get("resizePolicy") or ())
+                if each.get("restartPolicy") == "RestartContainer"
+            ]
 
 
 def _validate_host_network(spec: Json, path: str, errors: list[FieldError]) -> None:

@@ -204,7 +204,7 @@ def _secret(obj: Json) -> Found:
         yield "type", "no token is written into it; use kubectl create token"
 
 
-_REVIEWED_SUBRESOURCES = ("", "status", "ephemeralcontainers")
+_REVIEWED_SUBRESOURCES = ("", "status", "ephemeralcontainers", "resize")
 _REVIEWED_CONNECTIONS = ("attach", "exec", "portforward", "proxy")
 
 
@@ -241,7 +241,10 @@ def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
         reviewed += _REVIEWED_CONNECTIONS
     for resource in _list(rule.get("resources")):
         if str(resource).partition("/")[2] not in reviewed:
-            why = "of subresources, only status, ephemeralcontainers and connections are reviewed"
+            why = (
+                "of subresources, only status, ephemeralcontainers, resize and connections are "
+                "reviewed"
+            )
             yield f"{path}.resources[{resource}]", why
 
 

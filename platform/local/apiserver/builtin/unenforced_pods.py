@@ -74,7 +74,9 @@ _POD = (
     ),
     UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField("volumes[*].emptyDir.medium", "the directory is on the disk of the machine"),
+    UnenforcedField(
+        "volumes[*].emptyDir.medium", "the directory is on the disk of the machine", ("Memory",)
+    ),
     UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
@@ -86,11 +88,7 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("resizePolicy", "pods cannot be resized"),
     UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
-    UnenforcedField(
-        "restartPolicyRules[*].action", "containers are restarted one by one", ("Restart",)
-    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",
@@ -101,9 +99,6 @@ _CONTAINER = (
     UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
     UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField(
-        "env[*].valueFrom.fileKeyRef", "the container will not start", even_if_empty=True
-    ),
     UnenforcedField("volumeDevices", "there are no block devices"),
     UnenforcedField(
         "volumeMounts[*].mountPropagation", "mounts stay in their container", ("None",)

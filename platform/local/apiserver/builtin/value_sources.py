@@ -47,6 +47,23 @@ def validate_env_source(source: Json, path: str, errors: list[FieldError]) -> No
     for kind in ("configMapKeyRef", "secretKeyRef"):
         if kind in source:
             _validate_key(source[kind], f"{path}.{kind}", errors)
+    if "fileKeyRef" in source:
+        _validate_file_key(source["fileKeyRef"], f"{path}.fileKeyRef", errors)
+
+
+def _validate_file_key(source: Json, path: str, errors: list[FieldError]) -> None:
+    for name, rule in (
+        ("key", validation.env_name_error),
+        ("volumeName", validation.dns1123_label_error),
+    ):
+        if not (value := source.get(name)):
+            errors.append(required(f"{path}.{name}"))
+        elif problem := rule(value):
+            errors.append(invalid(f"{path}.{name}", value, problem))
+    if not (file := source.get("path")):
+        errors.append(required(f"{path}.path"))
+    elif ".." in file.split("/"):
+        errors.append(invalid(f"{path}.path", file, "must not contain '..'"))
 
 
 def validate_file_source(item: Json, path: str, errors: list[FieldError]) -> None:

@@ -135,12 +135,6 @@ def path_not_found(resource: Resource | None = None, name: str = "") -> StatusEr
     return StatusError(404, "NotFound", text, details=details)
 
 
-def unsupported_subresource(resource: Resource, subresource: str) -> StatusError:
-    """501: a subresource of Kubernetes that this server does not support."""
-    text = f"the embedded cluster does not offer {subresource!r} of {resource.plural}"
-    return StatusError(501, "NotImplemented", text)
-
-
 def method_not_allowed(resource: Resource | None = None) -> StatusError:
     """405: the resource does not support the verb."""
     details = {"group": resource.group, "kind": resource.plural} if resource else None

@@ -14,7 +14,7 @@ from ....model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ....model.names import Resource
 from ....model.node_identity import CSRS
 from ....model.service_network import PodNetwork
-from ..admission import pod_security
+from ..admission import pod_security, resizes
 from ..admission.attributes import AdmissionAttributes
 from ..admission.dynamic import DynamicAdmission
 from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violation
@@ -323,10 +323,26 @@ class Admission:
         if kind.resource == CSRS:
             check_signer(self._authorizer, user, subresource, obj=obj, old=old)
 
+    def check_resources(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        """Check the resources of a pod that is resized against its node, LimitRanges and quotas.
+
+        Raises:
+            StatusError: 403.
+        """
+        self._check_limits(attributes, obj)
+        old, node = attributes.old_object, obj["spec"].get("nodeName")
+        if node and (old is None or old["spec"] != obj["spec"]):
+            why = resizes.denial(obj, self._lookup.get(names.NODES, "", node))
+            if why:
+                raise forbidden(attributes.kind.resource, attributes.name, why)
+        self._check_quotas(attributes, obj)
+
     def _check_limits(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a new pod, or a claim, that LimitRanges of its namespace do not allow."""
         resource, old = attributes.kind.resource, attributes.old_object
-        if old and (resource == names.PODS or old["metadata"].get("deletionTimestamp")):
+        if old and resource == names.PODS and attributes.object_path.subresource != "resize":
+            return
+        if old and old["metadata"].get("deletionTimestamp"):
             return
         limit_ranges = self._lookup.limit_ranges(attributes.namespace)
         if limit_ranges and (why := violation(resource, obj, limit_ranges)):

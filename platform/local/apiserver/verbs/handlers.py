@@ -15,7 +15,6 @@ from ..errors.status import (
     method_not_allowed,
     not_acceptable,
     path_not_found,
-    unsupported_subresource,
 )
 from ..http.auth import Authenticator
 from ..http.bodies import (
@@ -55,11 +54,6 @@ from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
-_UNSUPPORTED_SUBRESOURCES = {
-    "pods": frozenset({"resize"}),
-}
-"""Subresources of Kubernetes that are not supported, by plural."""
-
 _REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
@@ -267,10 +261,6 @@ class Handlers:
     ) -> Response:
         subresource = request_info.object_path.subresource
         if subresource not in kind.subresources:
-            if not kind.custom and subresource in _UNSUPPORTED_SUBRESOURCES.get(
-                kind.resource.plural, ()
-            ):
-                raise unsupported_subresource(kind.resource, subresource)
             raise (
                 path_not_found(kind.resource, request_info.object_path.name)
                 if kind.custom

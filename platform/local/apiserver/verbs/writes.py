@@ -54,6 +54,7 @@ _PREFIX_LENGTH = 58
 _MAX_ATTEMPTS = 5
 TERMINATING = "NamespaceTerminating"
 
+_RESIZE = "resize"
 _BINDING = "binding"
 """Subresource whose writes have no field manager, as on kube-apiserver."""
 
@@ -514,6 +515,8 @@ class Writer:
         self.admission.check_signer(write_request.user, kind, subresource, obj=obj, old=old)
         if reviewed:
             dynamic.validate(attributes, obj)
+        if subresource == _RESIZE:
+            self.admission.check_resources(attributes, obj)
         if strategy is not None and attributes.warnings is not None:
             attributes.warnings.extend(
                 warnings_on_write(kind.resource, obj, old, self.admission.network)

@@ -1,0 +1,1 @@
+"""Devices of the machine: which there are, and which container has which."""
