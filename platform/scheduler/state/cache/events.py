@@ -8,7 +8,9 @@ from ....model.hypernode import HyperNode
 from ....model.podgroup import PodGroup
 from ....model.queue import Queue
 from ..core_types import (
+    CSIDriver,
     CSINode,
+    CSIStorageCapacity,
     Namespace,
     Node,
     PersistentVolume,
@@ -16,6 +18,7 @@ from ..core_types import (
     Pod,
     PriorityClass,
     StorageClass,
+    VolumeAttachment,
 )
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
@@ -58,6 +61,18 @@ class PVEvent(ObjectEvent[PersistentVolume]):
 
 class StorageClassEvent(ObjectEvent[StorageClass]):
     """A storage class was added, updated or deleted."""
+
+
+class CSIDriverEvent(ObjectEvent[CSIDriver]):
+    """A CSI driver was added, updated or deleted."""
+
+
+class CSIStorageCapacityEvent(ObjectEvent[CSIStorageCapacity]):
+    """What is free of a storage class was added, updated or deleted."""
+
+
+class VolumeAttachmentEvent(ObjectEvent[VolumeAttachment]):
+    """A VolumeAttachment was added, updated or deleted."""
 
 
 class CSINodeEvent(ObjectEvent[CSINode]):
@@ -132,6 +147,9 @@ CacheEvent = (
     | PVEvent
     | StorageClassEvent
     | CSINodeEvent
+    | CSIDriverEvent
+    | CSIStorageCapacityEvent
+    | VolumeAttachmentEvent
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent
