@@ -70,6 +70,13 @@ STORAGECLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
 )
 CSINODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
+CSIDRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
+CSISTORAGECAPACITIES = Resource(
+    "storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"
+)
+VOLUMEATTACHMENTS = Resource(
+    "storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", namespaced=False
+)
 EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

@@ -91,6 +91,11 @@ class CycleRunner:
         """Return whether the plugin *name* is configured."""
         return name in self._framework.plugin_names.values()
 
+    @property
+    def volume_bind_timeout(self) -> float:
+        """Seconds within which volumes have to be bound once their pod has a node."""
+        return self._framework.volume_bind_timeout
+
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
         self._cache.pod_fields = framework.pod_fields

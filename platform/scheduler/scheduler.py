@@ -49,7 +49,9 @@ from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
     CacheEvent,
+    CSIDriverEvent,
     CSINodeEvent,
+    CSIStorageCapacityEvent,
     DeclarationsChanged,
     EvictionForgotten,
     HyperNodeEvent,
@@ -67,10 +69,13 @@ from .state.cache.events import (
     Recheck,
     ResourceQuotaEvent,
     StorageClassEvent,
+    VolumeAttachmentEvent,
 )
 from .state.cache.resource_quotas import ResourceQuota
 from .state.core_types import (
+    CSIDriver,
     CSINode,
+    CSIStorageCapacity,
     Namespace,
     Node,
     PersistentVolume,
@@ -78,6 +83,7 @@ from .state.core_types import (
     Pod,
     PriorityClass,
     StorageClass,
+    VolumeAttachment,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
@@ -91,6 +97,7 @@ from .writers.pod_versions import PodVersions
 from .writers.pre_binder import PreBinder
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
+from .writers.volume_binder import VolumeBinder
 
 log = logging.getLogger(__name__)
 
@@ -220,8 +227,11 @@ class Scheduler:
         self._node_informer = Informer(client, names.NODES, Node)
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._native_informers = NativeInformers(client, self._enqueue_event)
+        self._pvc_informer = Informer(client, names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim)
+        self._pv_informer = Informer(client, names.PERSISTENTVOLUMES, PersistentVolume)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
+        self._volume_binder = self._new_volume_binder(client)
         self._binder = self._new_binder(client, recorder)
         self._evictor = self._new_evictor(client, recorder)
         self._nominator = Nominator(
@@ -286,6 +296,18 @@ class Scheduler:
                 clock=self._clock,
                 count_failures=self._metrics.count_plugin_failures,
             ),
+            volume_binder=self._volume_binder,
+        )
+
+    def _new_volume_binder(self, client: Client) -> VolumeBinder:
+        return VolumeBinder(
+            client,
+            clock=self._clock,
+            pvcs=self._pvc_informer.get,
+            volumes=self._pv_informer.get,
+            nodes=self._node_informer.get,
+            pods=self._pod_informer.get,
+            timeout=lambda: self._cycle_runner.volume_bind_timeout,
         )
 
     async def run(
@@ -301,12 +323,17 @@ class Scheduler:
             self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
             self._optional_source(names.STORAGECLASSES, StorageClass, StorageClassEvent),
             self._optional_source(names.CSINODES, CSINode, CSINodeEvent),
-            self._optional_source(names.PERSISTENTVOLUMES, PersistentVolume, PVEvent),
+            self._optional_source(names.CSIDRIVERS, CSIDriver, CSIDriverEvent),
+            self._optional_source(
+                names.CSISTORAGECAPACITIES, CSIStorageCapacity, CSIStorageCapacityEvent
+            ),
+            OptionalSource(
+                self._pv_informer, lambda old, new: self._enqueue_event(PVEvent(old, new))
+            ),
+            self._optional_source(names.VOLUMEATTACHMENTS, VolumeAttachment, VolumeAttachmentEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
             self._source(self._node_informer, NodeEvent),
-            self._source(
-                self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
-            ),
+            self._source(self._pvc_informer, PVCEvent),
             self._optional_source(
                 names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
             ),
@@ -472,6 +499,7 @@ class Scheduler:
     def _handle_event(self, event: CacheEvent) -> None:
         """Apply *event* to the cache, and drop what writers hold about deleted or bound objects."""
         self._scheduler_cache.apply(event)
+        self._volume_binder.observe(event)
         match event:
             case PodEvent(old, new):
                 self._change_rate.observe()

@@ -12,6 +12,7 @@ from batholith.model.names import (
     DIR_PROVISIONER,
     DIR_STORAGE_CLASS,
     EVENTS,
+    NODES,
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
     STORAGECLASSES,
@@ -20,6 +21,7 @@ from batholith.model.names import (
 Json = dict[str, Any]
 CLAIMS = PERSISTENTVOLUMECLAIMS.path("default")
 VOLUMES = PERSISTENTVOLUMES.path()
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 def claim(name: str = "c", size: str = "1Gi", **spec: Any) -> Json:
@@ -113,8 +115,8 @@ async def test_a_claim_that_cannot_be_bound_has_an_event_with_the_reason(
         ({"provisioner": "ex.io/p"}, "ExternalProvisioning", 'provisioner "ex.io/p"'),
         (
             {"provisioner": DIR_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
-            "ProvisioningFailed",
             "WaitForFirstConsumer",
+            "waiting for first consumer",
         ),
         (
             {"provisioner": DIR_PROVISIONER, "parameters": {"a": "b"}},
@@ -131,6 +133,55 @@ async def test_claims_of_an_unsupported_class_stay_pending(
         await server.create(CLAIMS, claim(storageClassName="x"))
         assert message in await wait_event_message(server, "c", reason)
         assert (await server.get(f"{CLAIMS}/c"))["status"] == {"phase": "Pending"}
+
+
+async def test_a_volume_is_provisioned_for_the_node_that_the_scheduler_selects(
+    tmp_path: Path,
+) -> None:
+    late = {"provisioner": DIR_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
+    topology = [{"matchLabelExpressions": [{"key": "zone", "values": ["z"]}]}]
+    node = {"metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "host"}}}
+    async with embedded_server(tmp_path) as server:
+        classes = {"metadata": {"name": "late"}, **late, "allowedTopologies": topology}
+        await server.create(STORAGECLASSES.path(), classes)
+        await server.create(NODES.path(), node)
+        await server.create(VOLUMES, volume("free", storageClassName="late"))
+        await server.create(CLAIMS, claim(storageClassName="late"))
+        await wait_event_message(server, "c", "WaitForFirstConsumer")
+
+        async def select(chosen: str) -> None:
+            patch = {"metadata": {"annotations": {SELECTED_NODE: chosen}}}
+            path = f"{CLAIMS}/c"
+            response = await server.request("PATCH", path, patch, content_type=MERGE)
+            assert response.status == 200, response
+
+        await select("unknown")
+
+        async def is_dropped() -> bool:
+            found = await server.get(f"{CLAIMS}/c")
+            return SELECTED_NODE not in found["metadata"].get("annotations", {})
+
+        await wait_until_true(is_dropped)
+        await select("n")
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        provisioned = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
+        (term,) = provisioned["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host"]}
+        ]
+        assert provisioned["spec"]["storageClassName"] == "late"
+
+
+async def test_a_claim_that_binds_late_gets_the_volume_that_names_it(tmp_path: Path) -> None:
+    late = {"provisioner": "ex.io/none", "volumeBindingMode": "WaitForFirstConsumer"}
+    async with embedded_server(tmp_path) as server:
+        await server.create(STORAGECLASSES.path(), {"metadata": {"name": "late"}, **late})
+        await server.create(CLAIMS, claim(storageClassName="late"))
+        await wait_event_message(server, "c", "WaitForFirstConsumer")
+        about = {"namespace": "default", "name": "c"}
+        await server.create(VOLUMES, volume("v", storageClassName="late", claimRef=about))
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        assert bound["spec"]["volumeName"] == "v"
 
 
 async def test_a_pending_claim_is_bound_when_its_class_is_created(tmp_path: Path) -> None:

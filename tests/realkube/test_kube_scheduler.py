@@ -1,7 +1,9 @@
 """Single pods: kube-scheduler decides where they fit, and ours agrees.
 
-Random pods are decided one after the other, in the same state of the cluster. Where ours chooses a
-node, kube-scheduler must accept that node; where ours finds none, kube-scheduler must find none.
+Random pods, and pods with random claims that wait for their first consumer, are decided one after
+the other, in the same state of the cluster. Where ours chooses a node, kube-scheduler must accept
+that node; where ours finds none, kube-scheduler must find none. The volumes that are bound have the
+same sizes; of equal ones kube-scheduler takes any.
 
 A pod is pinned by an extended resource that one node has only: node affinity or taints would change
 which nodes count for topology spread.
@@ -17,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.polling import wait_until_true
+from support.random_claims import CLASSES, RandomStorage
 from support.random_pods import NAMESPACES, random_node, random_pod
 from support.realkube import RealServer, real_server, require_realkube
 from support.scheduler import SchedulerWorld
@@ -32,6 +35,7 @@ Json = dict[str, Any]
 
 PODS_PER_RUN = 500
 NODE_COUNT = 24
+PODS_WITH_CLAIMS = 40
 _PIN = "pin.example.com"
 
 
@@ -146,3 +150,42 @@ async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
                 await other.delete(deleted)
                 world.remove(msgspec.convert(deleted, Pod))
     assert rejected > PODS_PER_RUN // 10
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
+)
+async def test_ours_places_pods_with_claims_where_kube_scheduler_does(
+    tmp_path: Path, seed: int
+) -> None:
+    require_realkube()
+    world = SchedulerWorld()
+    async with truth(tmp_path) as other:
+        other.server.kube.start_manager(("persistentvolume-binder-controller",))
+        storage = RandomStorage(random.Random(seed), other.server, world)
+        for stored in await other.add_nodes(storage.nodes()):
+            world.upsert(msgspec.convert(stored, Node))
+        await storage.create_objects()
+        decisions = []
+        for index in range(PODS_WITH_CLAIMS if seed == 1 else 4 * PODS_WITH_CLAIMS):
+            pod = await storage.new_pod(f"p{index}")
+            await storage.update()
+            candidate = msgspec.convert(await other.preview(pod), Pod)
+            world.upsert(candidate)
+            placement = next(iter(world.decision().placements), None)
+            node = placement.node if placement is not None else None
+            expected = storage.sizes(placement)
+            world.remove(candidate)
+            async with storage.provisioning():
+                decided = await other.schedule(pinned(pod, node) if node else pod)
+            assert decided["spec"].get("nodeName") == node, (index, node, pod, decided["status"])
+            await storage.update()
+            assert storage.bound_sizes(expected) == expected, (index, pod)
+            decisions.append(node)
+            if node is None:
+                await other.delete(decided)
+            else:
+                world.upsert(msgspec.convert(decided, Pod))
+    assert decisions.count(None) > len(decisions) // 10
+    assert len(decisions) - decisions.count(None) > len(decisions) // 4
+    assert storage.used_classes >= CLASSES.keys()

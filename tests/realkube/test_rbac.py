@@ -89,6 +89,14 @@ SLOW_ELECTION = ("--leader-elect-lease-duration=120s", "--leader-elect-renew-dea
 EVICTIONS = "pods/eviction"
 """Used if preemption is configured; ``test_preemption`` shows that it suffices."""
 
+VOLUME_BINDING = (
+    Permission("", "persistentvolumeclaims", "get"),
+    Permission("", "persistentvolumeclaims", "patch"),
+    Permission("", "persistentvolumes", "patch"),
+)
+"""Used by the scheduler if a claim waits for its first consumer; no storage class of the scenario
+delays binding."""
+
 LOOKUPS = frozenset(Permission(each.group, each.plural, "get") for each in (COMMANDS, JOBS))
 """Used by the REST API for Commands that were deleted unobserved; ``test_rest_rbac`` shows that."""
 
@@ -155,6 +163,7 @@ def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> 
         for right in granted_permissions(found, component)
         if not right.resource.endswith((SERVER_SIDE_PERMISSIONS, GRANTED_ONLY, EVICTIONS))
         and not (component == "api" and right in LOOKUPS)
+        and not (component == "scheduler" and right in VOLUME_BINDING)
         and not any(map(right.covers, did))
     )
 

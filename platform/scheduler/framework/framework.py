@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..plugins.extension_points import (
+    DEFAULT_BIND_TIMEOUT,
     DomainOrderPlugin,
     FieldsPlugin,
     FilterPlugin,
@@ -100,6 +101,11 @@ class Framework:
     def label_tiers(self) -> Sequence[str]:
         """Labels of nodes that are tiers of the network where there are no HyperNodes."""
         return self._declared("label_tiers", ())
+
+    @property
+    def volume_bind_timeout(self) -> float:
+        """Seconds within which volumes have to be bound once their pod has a node."""
+        return self._declared("volume_bind_timeout", DEFAULT_BIND_TIMEOUT)
 
     @property
     def max_eviction_domains(self) -> int:

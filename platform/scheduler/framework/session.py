@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import Rejection
+from ..plugins.extension_points import Allocation, Rejection
 from ..plugins.placement import Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
@@ -517,18 +517,31 @@ class Session(PluginDecisions):
         placements = statement.placements()
         self._reserved.reserve(self._framework, self.calls, placements)
         committed = statement.commit()
-        self.placements += placements
         gang.diagnosis = None
         self.scheduled += 1
         self.count_decision()
         self.cache.scheduling_queue.activate(gang)
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
+        self.placements += self._with_volumes(placements, committed.allocated)
         for task in committed.evicted:
             self.cache.assume_evicted(task)
         self.evicted += committed.evicted
         self._pipelined += committed.pipelined
         self.cache.refresh()
+
+    def _with_volumes(
+        self, placements: Sequence[Placement], allocated: Sequence[Allocation]
+    ) -> Sequence[Placement]:
+        """Return *placements* with what is to be bound to PVCs, which is assumed, too."""
+        tasks = [task for change in allocated for task in change.tasks if task.pvcs]
+        if not tasks:
+            return placements
+        volumes = {task.uid: self.cache.assume_volumes(task) for task in tasks}
+        return [
+            replace(each, volumes=volumes[each.uid]) if volumes.get(each.uid) else each
+            for each in placements
+        ]
 
     @property
     def pipelined(self) -> list[tuple[Task, int]]:

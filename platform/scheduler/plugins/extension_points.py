@@ -380,6 +380,10 @@ class ReservePlugin(Protocol):
 PRE_BIND_TIMEOUT = 30.0
 """Seconds that a call of ``pre_bind`` may take."""
 
+DEFAULT_BIND_TIMEOUT = 600.0
+"""Seconds within which volumes have to be bound once their pod has a node, as in
+kube-scheduler."""
+
 MAX_PRE_BIND_TIMEOUT = 600.0
 """The longest time that a plugin may set: the nodes are kept so long."""
 

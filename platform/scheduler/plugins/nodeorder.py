@@ -12,13 +12,14 @@ import numpy as np
 
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.node_terms import matches_term
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector
 from .arguments import integer
 from .extension_points import NodeAmounts, Scores
 from .node_values import NodeValues
 from .pod_scores import affinity_scores, spread_scores
-from .predicates import IncludedNodes, count_untolerated, matches_term
+from .predicates import IncludedNodes, count_untolerated
 
 _CPU_AND_MEMORY = slice(CPU, MEMORY + 1)
 _MIN_IMAGE_BYTES, _MAX_IMAGE_BYTES = 23 * 2**20, 1000 * 2**20

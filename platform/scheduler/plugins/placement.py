@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
+from ..state.gangs.pvcs import ClaimBinding
 from ..state.nodes.node_matrix import NodeInfo
 from ..state.podinfo.declared_fields import FieldValues
 
@@ -38,6 +39,9 @@ class Placement:
 
     fields: FieldValues = ()
     """What plugins have declared of the pod, see :meth:`.PodFields.of`."""
+
+    volumes: tuple[ClaimBinding, ...] = ()
+    """What is to be bound to PVCs of the pod before it is bound."""
 
     @property
     def group_key(self) -> str:

@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..state.core_types import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
+from ..state.core_types import Taint, Toleration
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.node_terms import matches_any
 from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
-from .arguments import boolean
-from .extension_points import RejectedNodes
+from .arguments import ArgumentError, boolean, number
+from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
@@ -21,6 +22,8 @@ NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 VOLUME_ZONE_MISMATCH = "node(s) had no available volume zone"
 VOLUME_AFFINITY_MISMATCH = "node(s) didn't match PersistentVolume's node affinity"
 VOLUME_LIMIT_REACHED = "node(s) exceed max volume count"
+NO_VOLUME_TO_BIND = "node(s) didn't find available persistent volumes to bind"
+NO_FREE_STORAGE = "node(s) did not have enough free storage"
 CLAIM_IN_USE = (
     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 )
@@ -29,6 +32,8 @@ NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
+
+_BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
 
 _MAX_ENTRIES = 2_000
 """Sets of constraints for which the included nodes are kept."""
@@ -56,6 +61,10 @@ class PredicatesPlugin:
             arguments, "predicate.VolumeBindingEnable", default=True
         )
         self._spread_enabled = boolean(arguments, "predicate.PodTopologySpreadEnable", default=True)
+        self.volume_bind_timeout = number(arguments, _BIND_TIMEOUT, default=DEFAULT_BIND_TIMEOUT)
+        """Seconds within which the volumes of a pod have to be bound once it has a node."""
+        if self.volume_bind_timeout <= 0:
+            raise ArgumentError(_BIND_TIMEOUT, "must be above 0")
         self._included = IncludedNodes()
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
@@ -115,8 +124,12 @@ class PredicatesPlugin:
         if attached.is_claim_in_use(volumes):
             yield RejectedNodes(nodes.alive.copy(), CLAIM_IN_USE)
         if self._volume_limits_enabled and attached.has_limit(volumes):
-            exceeded = attached.exceeded(volumes, nodes.indexes_by_name, nodes.columns)
+            exceeded = attached.exceeded(volumes, nodes.columns)
             yield RejectedNodes(exceeded, VOLUME_LIMIT_REACHED)
+        if self._volume_binding_enabled and volumes.delayed:
+            unsuitable = nodes.available_volumes.unsuitable(volumes.delayed)
+            yield RejectedNodes(unsuitable.no_volume, NO_VOLUME_TO_BIND)
+            yield RejectedNodes(unsuitable.no_space, NO_FREE_STORAGE)
 
 
 class IncludedNodes:
@@ -160,9 +173,7 @@ def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     if any(node.labels.get(key) != value for key, value in eq_class.node_selector.items()):
         return False
     required = eq_class.required
-    return required is None or any(
-        matches_term(term, node) for term in required.node_selector_terms
-    )
+    return required is None or matches_any(required, node)
 
 
 def in_zones(volumes: VolumeRequirements, node: NodeInfo) -> bool:
@@ -180,44 +191,7 @@ def in_zones(volumes: VolumeRequirements, node: NodeInfo) -> bool:
 
 def allowed_by_volumes(volumes: VolumeRequirements, node: NodeInfo) -> bool:
     """Return whether all *volumes* can be used on *node*."""
-    return all(
-        any(matches_term(term, node) for term in selector.node_selector_terms)
-        for selector in volumes.node_selectors
-    )
-
-
-def matches_term(term: NodeSelectorTerm, node: NodeInfo) -> bool:
-    """Return whether *node* meets all requirements of *term*; ``False`` if it has none."""
-    if not term.match_expressions and not term.match_fields:
-        return False
-    fields = {"metadata.name": node.name}
-    return all(_matches(each, node.labels) for each in term.match_expressions) and all(
-        _matches(each, fields) for each in term.match_fields
-    )
-
-
-def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compare(requirement, value)
-    return False
-
-
-def _compare(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    try:
-        actual, bound = int(value or ""), int(requirement.values[0])
-    except (ValueError, IndexError):
-        return False
-    return actual > bound if requirement.operator == "Gt" else actual < bound
+    return all(matches_any(selector, node) for selector in volumes.node_selectors)
 
 
 def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:

@@ -255,6 +255,10 @@ class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     volume_name: str = ""
     storage_class_name: str = ""
     access_modes: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    selector: LabelSelector | None = None
+    volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str = ""
 
 
 class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
@@ -290,6 +294,17 @@ class PersistentVolumeSpec(ApiStruct, frozen=True):
     csi: CSIVolumeSource | None = None
     node_affinity: VolumeNodeAffinity | None = None
     claim_ref: ObjectReference | None = None
+    capacity: Quantities = {}
+    access_modes: tuple[str, ...] = ()
+    storage_class_name: str = ""
+    volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str = ""
+
+
+class PersistentVolumeStatus(ApiStruct, frozen=True):
+    """The status of a PV."""
+
+    phase: str = ""
 
 
 class PersistentVolume(ApiStruct, frozen=True):
@@ -297,6 +312,20 @@ class PersistentVolume(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class TopologyRequirement(ApiStruct, frozen=True):
+    """A node label, and the values of which a node has one."""
+
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class TopologyTerm(ApiStruct, frozen=True):
+    """Requirements that are ANDed; a term without any matches no node."""
+
+    match_label_expressions: tuple[TopologyRequirement, ...] = ()
 
 
 class StorageClass(ApiStruct, frozen=True):
@@ -304,6 +333,53 @@ class StorageClass(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     volume_binding_mode: str = ""
+    provisioner: str = ""
+    allowed_topologies: tuple[TopologyTerm, ...] = ()
+
+
+class CSIDriverSpec(ApiStruct, frozen=True):
+    """The spec of a CSI driver."""
+
+    storage_capacity: bool = False
+    """Whether it publishes how much storage is free."""
+
+
+class CSIDriver(ApiStruct, frozen=True):
+    """A CSI driver."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacity(ApiStruct, frozen=True):
+    """How much storage of a class is free, and for which nodes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    storage_class_name: str = ""
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+    node_topology: LabelSelector | None = None
+
+
+class VolumeAttachmentSource(ApiStruct, frozen=True):
+    """The volume that is attached."""
+
+    persistent_volume_name: str = ""
+
+
+class VolumeAttachmentSpec(ApiStruct, frozen=True):
+    """The spec of a VolumeAttachment."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachment(ApiStruct, frozen=True):
+    """A volume that is attached, or is to be attached, to a node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
 
 
 class CSIVolumeLimit(ApiStruct, frozen=True):

@@ -10,13 +10,13 @@ another node. A pod whose binding is rejected keeps its assumed placement for a 
 placement is forgotten and the pod is scheduled again. While the API server is unavailable the same
 binding is retried: it may have taken effect, and another node would conflict with it.
 
-Plugins may prepare the placements of a gang first (``pre_bind``). No worker waits for them, so a
-slow plugin delays no other gang.
+Plugins may prepare the placements of a gang first (``pre_bind``), and volumes are bound before its
+pods. No worker waits for that, so it delays no other gang.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,6 +36,7 @@ from ..state.core_types import Pod
 from .placement_check import PODGROUP_DELETED, StalePlacement
 from .pod_versions import PodVersions
 from .pre_binder import PreBinder
+from .volume_binder import VolumeBinder
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class _BindRequest:
     sent: bool = False
     """Whether it may have reached the API server."""
     is_in_pre_bind: bool = False
-    """Whether plugins prepare it: until they have returned it is neither sent nor forgotten."""
+    """Whether it is being prepared: until then it is neither sent nor forgotten."""
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class Binder:
         count_stale: Callable[[str, int], object] = _no_count,
         reserved: ReservedPlacements | None = None,
         pre_binder: PreBinder | None = None,
+        volume_binder: VolumeBinder | None = None,
     ) -> None:
         """Keep at most *max_in_flight* bindings in flight.
 
@@ -93,7 +95,8 @@ class Binder:
         again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
         *check* returns why a placement does not hold any more; *count_stale* is then called with
         the reason and the number of placements that are forgotten. *pre_binder* calls plugins
-        before bindings are sent; *reserved* gets the outcome of each.
+        before bindings are sent, and *volume_binder* binds volumes; *reserved* gets the outcome of
+        each.
         """
         self._client = client
         self._recorder = recorder
@@ -103,8 +106,9 @@ class Binder:
         self._clock = clock
         self._reserved = reserved
         self._pre_binder = pre_binder
+        self._volume_binder = volume_binder
         self._pre_binds: dict[str, asyncio.Task[bool]] = {}
-        """The last one of each gang; it returns whether the plugins succeeded."""
+        """The last one of each gang; it returns whether it was prepared."""
         self._count_stale = count_stale
         self._requests: dict[str, _BindRequest] = {}
         self._gang_progress: dict[str, _GangProgress] = {}
@@ -117,21 +121,27 @@ class Binder:
             log_fields=self._log_fields,
         )
 
-    def bind(self, placements: Iterable[Placement]) -> None:
+    def bind(self, placements: Sequence[Placement]) -> None:
         """Bind the pods of *placements*."""
-        pre_binder = self._pre_binder
         by_gang: dict[str, list[_BindRequest]] = {}
+        prepared = {each.group_key for each in placements if self._is_prepared(each)}
         for placement in placements:
             if key := _gang_key(placement):
                 self._gang_progress.setdefault(key, _GangProgress()).uids[placement.uid] = None
             request = self._requests[placement.uid] = _BindRequest(placement)
-            if pre_binder is not None and pre_binder.is_needed(placement):
+            if prepared and placement.group_key in prepared:
                 by_gang.setdefault(placement.group_key, []).append(request)
             else:
                 self.queue.add(placement.uid)
-        if pre_binder is not None:
-            for key, requests in by_gang.items():
-                self._start_pre_bind(pre_binder, key, requests)
+        for key, requests in by_gang.items():
+            self._start_pre_bind(key, requests)
+
+    def _is_prepared(self, placement: Placement) -> bool:
+        """Return whether something is to be done before the pods of its gang are bound."""
+        pre_binder = self._pre_binder
+        return bool(placement.volumes) or (
+            pre_binder is not None and pre_binder.is_needed(placement)
+        )
 
     def forget_backoff(self, uid: str) -> None:
         """Forget the rejections of a pod that is bound or deleted."""
@@ -152,13 +162,11 @@ class Binder:
             if self._pre_binder is not None:
                 self._pre_binder.close()
 
-    def _start_pre_bind(
-        self, pre_binder: PreBinder, key: str, requests: list[_BindRequest]
-    ) -> None:
-        """Let plugins prepare *requests*, of the gang *key*, without waiting for them."""
+    def _start_pre_bind(self, key: str, requests: list[_BindRequest]) -> None:
+        """Let *requests*, of the gang *key*, be prepared, without waiting for that."""
         for each in requests:
             each.is_in_pre_bind = True
-        task = asyncio.create_task(self._pre_bind(pre_binder, requests, self._pre_binds.get(key)))
+        task = asyncio.create_task(self._pre_bind(requests, self._pre_binds.get(key)))
         self._pre_binds[key] = task
 
         def forget(_: object) -> None:
@@ -168,19 +176,16 @@ class Binder:
         task.add_done_callback(forget)
 
     async def _pre_bind(
-        self,
-        pre_binder: PreBinder,
-        requests: list[_BindRequest],
-        before: asyncio.Task[bool] | None,
+        self, requests: list[_BindRequest], before: asyncio.Task[bool] | None
     ) -> bool:
-        """Send the bindings of *requests* after plugins have returned, or forget all of them.
+        """Send the bindings of *requests* after they were prepared, or forget all of them.
 
         The pods of an earlier cycle are first (*before*): they may be the minimum of the gang.
         """
         succeeded = before is None or await before
         problem = ""
         if succeeded:
-            problem = await pre_binder.run([each.placement for each in requests])
+            problem = await self._prepare([each.placement for each in requests])
             succeeded = not problem
         if problem:
             first = requests[0].placement
@@ -198,6 +203,17 @@ class Binder:
                 self._complete(each.placement.uid)
                 self._forget(each.placement.uid)
         return succeeded
+
+    async def _prepare(self, placements: Sequence[Placement]) -> str:
+        """Let plugins prepare *placements*, of one gang, and bind their volumes; returns why that
+        failed, or an empty text."""
+        problem = ""
+        if self._pre_binder is not None and self._pre_binder.is_needed(placements[0]):
+            problem = await self._pre_binder.run(placements)
+        with_volumes = [each for each in placements if each.volumes]
+        if not problem and with_volumes and self._volume_binder is not None:
+            problem = await self._volume_binder.bind(with_volumes)
+        return problem
 
     def _record_pre_bind_failure(self, placement: Placement, message: str) -> None:
         podgroup = placement.gang.podgroup if placement.gang is not None else None

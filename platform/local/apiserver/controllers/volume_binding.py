@@ -8,7 +8,7 @@ import msgspec
 
 from ....model import quantity
 from ....model.meta import LabelSelector
-from ....model.names import DIR_PROVISIONER, DIR_STORAGE_CLASS
+from ....model.names import DIR_PROVISIONER
 from ....model.selectors import from_label_selector
 
 Json = dict[str, Any]
@@ -16,6 +16,9 @@ Json = dict[str, Any]
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+HOSTNAME = "kubernetes.io/hostname"
+WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Provision:
     """Provision a directory volume for the claim."""
 
     reclaim_policy: str = "Delete"
+    node: str = ""
+    """The node on which alone it can be used; empty for all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,13 @@ def decide(
         return _decide_for_named_volume(claim, requested, volumes.get(requested))
     fitting = [each for each in volumes.values() if _mismatch_reason(claim, each) is None]
     kept = [each for each in fitting if is_bound_to(each, claim)]
+    if not kept and _is_delayed(spec, classes):
+        # The scheduler chooses a volume, or the node for which one is provisioned.
+        node = (claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, "")
+        if not node:
+            text = "waiting for first consumer to be created before binding"
+            return Wait(WAIT_FOR_FIRST_CONSUMER, text)
+        return _decide_provisioning(spec, classes, node)
     free = [each for each in fitting if not claim_ref(each) and _matches_selector(spec, each)]
     if found := kept or free:
         return Bind(min(found, key=lambda each: (_size(each), each["metadata"]["name"])))
@@ -85,7 +97,14 @@ def _decide_for_named_volume(claim: Json, requested: str, volume: Json | None) -
     return Bind(volume)
 
 
-def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision | Wait:
+def _is_delayed(spec: Json, classes: Mapping[str, Json]) -> bool:
+    chosen = classes.get(spec.get("storageClassName", "")) or {}
+    return bool(chosen.get("volumeBindingMode") == WAIT_FOR_FIRST_CONSUMER)
+
+
+def _decide_provisioning(
+    spec: Json, classes: Mapping[str, Json], node: str = ""
+) -> Provision | Wait:
     name = spec.get("storageClassName", "")
     if not name:
         text = "no persistent volumes available for this claim and no storage class is set"
@@ -103,19 +122,16 @@ def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision |
     problem = _unsupported_class(chosen) or _unsupported_claim(spec)
     if problem:
         return Wait("ProvisioningFailed", problem)
-    return Provision(chosen.get("reclaimPolicy", "Delete"))
+    return Provision(chosen.get("reclaimPolicy", "Delete"), node)
 
 
 def _unsupported_class(chosen: Json) -> str:
     """Return which parameter of a class a directory volume does not support."""
     name = chosen["metadata"]["name"]
-    if chosen.get("volumeBindingMode") == "WaitForFirstConsumer":
-        return (
-            f'storage class "{name}" delays binding (WaitForFirstConsumer), which is not '
-            f'supported: use "{DIR_STORAGE_CLASS}", or a class that binds at once'
-        )
+    # The topology of a class that binds late is the scheduler's to follow.
+    is_delayed = chosen.get("volumeBindingMode") == WAIT_FOR_FIRST_CONSUMER
     for key in ("parameters", "mountOptions", "allowedTopologies"):
-        if chosen.get(key):
+        if chosen.get(key) and not (is_delayed and key == "allowedTopologies"):
             return f'storage class "{name}" has {key}, which directory volumes do not support'
     return ""
 

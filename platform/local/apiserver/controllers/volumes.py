@@ -22,6 +22,7 @@ from .volume_binding import Bind, Provision, Wait
 Json = dict[str, Any]
 
 _COMPONENT = "persistentvolume-controller"
+_NORMAL_REASONS = ("ExternalProvisioning", volume_binding.WAIT_FOR_FIRST_CONSUMER)
 _NON_SOURCE_FIELDS = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
@@ -43,6 +44,7 @@ class PersistentVolumeController(Controller):
         self._claims = context.resource_store(names.PERSISTENTVOLUMECLAIMS)
         self._volumes = context.resource_store(names.PERSISTENTVOLUMES)
         self._classes = context.resource_store(names.STORAGECLASSES)
+        self._nodes = context.resource_store(names.NODES)
         self._waiting: set[str] = set()
         """Keys of claims that a new volume or class may unblock."""
         self._volumes_by_claim_uid: dict[str, str] = {}
@@ -122,13 +124,38 @@ class PersistentVolumeController(Controller):
             await self._record_event(claim, decision)
 
     async def _provision(self, claim: Json, provision: Provision) -> None:
-        volume = _dir_volume(claim, provision, self._node)
+        """Provision a volume, unless the node for which it is does not exist: then the scheduler is
+        asked for another one."""
+        host = ""
+        if provision.node and self._node and provision.node != self._node:
+            await self._drop_selected_node(claim, provision.node)  # it has no directories
+            return
+        if chosen := provision.node or self._node:
+            node = self._nodes.latest("", chosen)
+            if node is None and provision.node:
+                await self._drop_selected_node(claim, provision.node)
+                return
+            labels = (node.parse()["metadata"].get("labels") or {}) if node else {}
+            host = labels.get(volume_binding.HOSTNAME, chosen)
+        volume = _dir_volume(claim, provision, host)
         name = volume["metadata"]["name"]
         if self._volumes.latest("", name) is None:
             await self.context.create(names.PERSISTENTVOLUMES, "", volume).committed()
         found = self._volumes.latest("", name)
         if found is not None:
             await self._bind(claim, found.parse())
+
+    async def _drop_selected_node(self, claim: Json, node: str) -> None:
+        def without(current: Json) -> Json:
+            annotations = dict(current["metadata"].get("annotations") or {})
+            if annotations.get(volume_binding.SELECTED_NODE) != node:
+                return current
+            del annotations[volume_binding.SELECTED_NODE]
+            return {**current, "metadata": {**current["metadata"], "annotations": annotations}}
+
+        meta = claim["metadata"]
+        where = meta["namespace"], meta["name"]
+        await self.context.update_unchecked(self._claims.kind, where, without).committed()
 
     async def _bind(self, claim: Json, volume: Json) -> None:
         """Write the binding to volume and claim, the claim last."""
@@ -173,7 +200,7 @@ class PersistentVolumeController(Controller):
         event = {
             "metadata": {"name": name},
             "involvedObject": _claim_reference(claim),
-            "type": "Normal" if result.reason == "ExternalProvisioning" else "Warning",
+            "type": "Normal" if result.reason in _NORMAL_REASONS else "Warning",
             "reason": result.reason,
             "message": result.message,
             "firstTimestamp": moment,
@@ -268,7 +295,8 @@ def _claim_reference(claim: Json) -> Json:
     }
 
 
-def _dir_volume(claim: Json, provision: Provision, node: str) -> Json:
+def _dir_volume(claim: Json, provision: Provision, host: str) -> Json:
+    """Return the volume for *claim*, for the node with the label *host* if that is not empty."""
     spec, uid = claim["spec"], claim["metadata"]["uid"]
     spec = {
         "accessModes": spec["accessModes"],
@@ -278,16 +306,16 @@ def _dir_volume(claim: Json, provision: Provision, node: str) -> Json:
         "persistentVolumeReclaimPolicy": provision.reclaim_policy,
         "volumeMode": "Filesystem",
     }
-    if chosen := spec.get("storageClassName"):
+    if chosen := claim["spec"].get("storageClassName"):
         spec["storageClassName"] = chosen
-    if node:
-        spec["nodeAffinity"] = _on_node(node)
+    if host:
+        spec["nodeAffinity"] = _on_node(host)
     annotations = {volume_binding.PROVISIONED_BY: names.DIR_PROVISIONER}
     return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": spec}
 
 
 def _on_node(name: str) -> Json:
-    wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
+    wanted = {"key": volume_binding.HOSTNAME, "operator": "In", "values": [name]}
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}}
 
 

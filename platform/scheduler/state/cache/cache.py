@@ -27,6 +27,7 @@ from ..gangs.gang import (
 )
 from ..gangs.native_gang import native_key, podgroup_key
 from ..gangs.pod_classes import ClassifiedPod, PodClasses
+from ..gangs.pvcs import ClaimBinding
 from ..gangs.role_counts import RoleCounts
 from ..gangs.task_table import TaskTable
 from ..gangs.task_updates import is_stale_update, is_status_update, keep_evicting
@@ -51,7 +52,9 @@ from ..topology.domains import Domains
 from .change_record import ChangeRecord
 from .events import (
     CacheEvent,
+    CSIDriverEvent,
     CSINodeEvent,
+    CSIStorageCapacityEvent,
     DeclarationsChanged,
     EvictionForgotten,
     HyperNodeEvent,
@@ -70,6 +73,7 @@ from .events import (
     Recheck,
     ResourceQuotaEvent,
     StorageClassEvent,
+    VolumeAttachmentEvent,
 )
 from .min_runtimes import MinRuntimes
 from .queues import Queues
@@ -182,7 +186,13 @@ class SchedulerCache:
             case PVEvent(old, new):
                 self.update_volume(old, new)
             case StorageClassEvent(old, new):
-                self.pod_classes.pvcs.update_class(old, new)
+                self._retry_pods(self.pod_classes.update_class(old, new))
+            case CSIDriverEvent(old, new):
+                self._retry_pods(self.pod_classes.update_driver(old, new))
+            case CSIStorageCapacityEvent(old, new):
+                self._retry_pods(self.pod_classes.update_capacity(old, new))
+            case VolumeAttachmentEvent(old, new):
+                self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
             case CSINodeEvent(old, new):
@@ -428,6 +438,13 @@ class SchedulerCache:
         if tasks and tasks[0].eq_class.is_awaited:
             self.scheduling_queue.publish(ANY)
 
+    def assume_volumes(self, task: Task) -> tuple[ClaimBinding, ...]:
+        """Assume what the PVCs of *task*, whose placement is assumed, are to be bound to; returns
+        that, and what was assumed for other pods that mount them."""
+        if task.eq_class.volumes.delayed:
+            self.pod_classes.assume_volumes(task)
+        return self.pod_classes.pvcs.join(task)
+
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
         task.evicting = True
@@ -482,6 +499,8 @@ class SchedulerCache:
         node_index = task.node_index
         self.unplace_tasks(gang, (task,))
         self._remove_from_node(node_index, task.eq_class, releasing=False)
+        if task.pvcs:
+            self._retry_pods(self.pod_classes.release_volumes(uid))
         gang.version += 1
         self._mark_allocation_changed(gang)
         return gang
@@ -707,6 +726,8 @@ class SchedulerCache:
             self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
         gang.remove_task(task)
         self.changes.mark(gang)
+        if task.pvcs:
+            self._retry_pods(self.pod_classes.release_volumes(uid))
 
     def _node_of(self, uid: str) -> str:
         """Return the name of the node on which the pod with *uid* is counted, or an empty one."""

@@ -10,7 +10,9 @@ from ....model.native_podgroup import NativePodGroup
 from ....model.podgroup import PodGroup
 from ....model.queue import Queue
 from ..core_types import (
+    CSIDriver,
     CSINode,
+    CSIStorageCapacity,
     Namespace,
     Node,
     PersistentVolume,
@@ -18,6 +20,7 @@ from ..core_types import (
     Pod,
     PriorityClass,
     StorageClass,
+    VolumeAttachment,
 )
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
@@ -69,6 +72,18 @@ class PVEvent(ObjectEvent[PersistentVolume]):
 
 class StorageClassEvent(ObjectEvent[StorageClass]):
     """A storage class was added, updated or deleted."""
+
+
+class CSIDriverEvent(ObjectEvent[CSIDriver]):
+    """A CSI driver was added, updated or deleted."""
+
+
+class CSIStorageCapacityEvent(ObjectEvent[CSIStorageCapacity]):
+    """What is free of a storage class was added, updated or deleted."""
+
+
+class VolumeAttachmentEvent(ObjectEvent[VolumeAttachment]):
+    """A VolumeAttachment was added, updated or deleted."""
 
 
 class CSINodeEvent(ObjectEvent[CSINode]):
@@ -144,6 +159,9 @@ CacheEvent = (
     | PVEvent
     | StorageClassEvent
     | CSINodeEvent
+    | CSIDriverEvent
+    | CSIStorageCapacityEvent
+    | VolumeAttachmentEvent
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent

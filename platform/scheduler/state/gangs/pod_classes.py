@@ -8,12 +8,22 @@ node are changed with it. Requests are equal in both classes.
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from ..core_types import CSINode, Namespace, PersistentVolume, PersistentVolumeClaim, Pod
+from ..core_types import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    StorageClass,
+)
 from ..nodes.node_matrix import NodeMatrix
 from ..podinfo.equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from ..podinfo.pod_topology import KnownPod, PodTopology
 from ..podinfo.pod_traits import NO_TRAITS, PodTraits
 from ..podinfo.volumes import NO_VOLUMES
+from .gang import Task, TaskStatus
 from .pvcs import PVCTracker
 
 
@@ -42,7 +52,7 @@ class PodClasses:
         """
         self.topology = PodTopology()
         self.eq_classes = EquivalenceCache(self.topology)
-        self.pvcs = PVCTracker()
+        self.pvcs = PVCTracker(node_matrix.available_volumes, node_matrix.attached_volumes)
         self._node_matrix = node_matrix
         self._find = find
         self._on_change = on_change
@@ -57,7 +67,8 @@ class PodClasses:
         """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
         uid, eq_class = pod.metadata.uid, self.eq_classes.unmatched(pod)
         known = known_pod(pod, eq_class.terms)
-        self.pvcs.add_pod(uid, known.namespace, known.pvcs)
+        if known.pvcs:
+            self._reclassify(self.pvcs.add_pod(uid, known.namespace, known.pvcs))
         for selector in self.topology.add_pod(uid, known):
             self._reclassify(self.topology.matching_pods(selector))
         return self._current(eq_class.variant(traits=traits), known)
@@ -101,7 +112,43 @@ class PodClasses:
         self, old: PersistentVolume | None, new: PersistentVolume | None
     ) -> Collection[str]:
         """Add, update or delete a PV; returns the uids of pods that it may concern."""
-        return self._reclassify(self.pvcs.update_volume(old, new))
+        concerned = self._reclassify(self.pvcs.update_volume(old, new))
+        if new is not None and new.spec.claim_ref is None:
+            return {*concerned, *self.pvcs.waiting()}
+        return concerned
+
+    def update_class(self, old: StorageClass | None, new: StorageClass | None) -> Collection[str]:
+        """Add, update or delete a storage class; returns the uids of pods that it may concern."""
+        return self._reclassify(self.pvcs.update_class(old, new))
+
+    def update_driver(self, old: CSIDriver | None, new: CSIDriver | None) -> Collection[str]:
+        """Add, update or delete a CSI driver; returns the uids of pods that it may concern."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return ()
+        self._node_matrix.available_volumes.update_driver(old, new)
+        return self.pvcs.waiting()
+
+    def update_capacity(
+        self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
+    ) -> Collection[str]:
+        """Add, update or delete what is free of a storage class; returns the uids of pods that it
+        may concern."""
+        self._node_matrix.available_volumes.update_capacity(old, new)
+        return self.pvcs.waiting()
+
+    def assume_volumes(self, task: Task) -> None:
+        """Assume what the PVCs of *task* are to be bound to on its node.
+
+        A pod that waits for resources by a statement keeps its class until the PVC changes: the
+        statement is undone with the class that it was made with.
+        """
+        uids = self.pvcs.assume(task)
+        self._reclassify([uid for uid in uids if not self._is_pipelined(uid)])
+
+    def release_volumes(self, uid: str) -> Collection[str]:
+        """Forget what is assumed for the PVCs of a pod; returns the uids of pods that it may
+        concern."""
+        return self._reclassify(self.pvcs.release(uid))
 
     def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> bool:
         """Add, update or delete the limits of CSI drivers on a node; returns whether they have
@@ -112,6 +159,10 @@ class PodClasses:
         return changed
 
     # -- private -------------------------------------------------------------------------------
+
+    def _is_pipelined(self, uid: str) -> bool:
+        pod = self._find(uid)
+        return isinstance(pod, Task) and pod.status is TaskStatus.PIPELINED
 
     def _current(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
         volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
@@ -136,5 +187,7 @@ class PodClasses:
     def _count(self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int) -> None:
         if eq_class.footprint:
             eq_class.footprint.add(self._node_matrix.topology, node_indexes, sign)
-        if eq_class.volumes:
-            self._node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
+        if volumes := eq_class.volumes:
+            self._node_matrix.attached_volumes.add(volumes, node_indexes, sign)
+            if volumes.delayed:
+                self._node_matrix.available_volumes.add(volumes.delayed, node_indexes, sign)

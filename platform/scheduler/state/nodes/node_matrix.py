@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ..core_types import Node, Taint
+from ..podinfo.available_volumes import AvailableVolumes
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.host_ports import HostPort, HostPortMatrix
 from ..podinfo.images import NodeImages
@@ -99,7 +100,6 @@ class NodeMatrix:
         self._total: Amounts | None = None
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.topology = Topology(_INITIAL_COLUMNS)
-        self.attached_volumes = AttachedVolumes()
         self.images = NodeImages()
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes: ChangeLog[int] = ChangeLog()
@@ -107,6 +107,8 @@ class NodeMatrix:
         self.node_changes: ChangeLog[int] = ChangeLog()
         """Columns whose :class:`NodeInfo` changed."""
         self._index_by_name: dict[str, int] = {}
+        self.attached_volumes = AttachedVolumes(self.names, self._index_by_name)
+        self.available_volumes = AvailableVolumes(self)
         self._free_indexes: list[int] = []
         self._tie_breakers: IntVector | None = None
 
@@ -116,6 +118,11 @@ class NodeMatrix:
     def columns(self) -> int:
         """Number of columns of the matrices, used or not."""
         return int(self.allocatable.shape[1])
+
+    @property
+    def node_position(self) -> int:
+        """Grows when a :class:`NodeInfo` changes."""
+        return self.node_changes.position
 
     def __len__(self) -> int:
         """Return the number of nodes."""

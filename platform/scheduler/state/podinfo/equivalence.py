@@ -113,7 +113,7 @@ class EquivalenceClass:
         self.footprint = TermFootprint(NOT_MATCHED, terms)
         self._request_vector: IntVector | None = None
         self.volumes = NO_VOLUMES
-        """What the bound volumes of the pods require."""
+        """What the volumes of the pods require."""
         self._base: EquivalenceClass = self
         self._variants: _Variants | None = None
 
@@ -160,9 +160,9 @@ class EquivalenceClass:
     @property
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes which nodes filters permit for the next such pod."""
-        return bool(self.volumes.exclusive_claims) or not self.matched_by.isdisjoint(
-            self.terms.selectors
-        )
+        return bool(
+            self.volumes.exclusive_claims or self.volumes.delayed
+        ) or not self.matched_by.isdisjoint(self.terms.selectors)
 
     def _copy(
         self, traits: PodTraits, matched_by: MatchedBy, volumes: VolumeRequirements
