@@ -186,7 +186,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_mark_repeated_combinations(items: list[pytest.Item]) -> None:
-    """Mark the variants that add no combination of values which the marker `combinations` demands."""
+    """Mark variants that have no further combination of those that `combinations` demands."""
     variants: dict[object, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("combinations") and hasattr(item, "callspec"):
