@@ -3,6 +3,7 @@
 import functools
 import gc
 import logging
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -18,6 +19,8 @@ from support.api_servers import (
     ServerFactory,
     real_servers,
 )
+from support.combinations import covering
+from support.realkube import RealKube
 
 from batholith.local.apiserver import server as apiserver
 from batholith.local.apiserver.app import COMPONENT_DENIED, App
@@ -36,11 +39,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("soak", _PATIENT, max_examples=1000)
 hypothesis.settings.load_profile("patient")
 
+# Programs in Go, e.g. kube-apiserver, kubectl and helm: fewer garbage collections, a fifth of their
+# processor time.
+os.environ.setdefault("GOGC", "400")
+os.environ.setdefault("GOMEMLIMIT", "800MiB")
+
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     """Factory of real servers."""
     with real_servers(tmp_path_factory.mktemp("real")) as started:
+        RealKube.shared.append(started.kube)
         yield started
 
 
@@ -141,6 +150,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     parameters = {} if callspec is None else callspec.params
     fixtures = getattr(item, "fixturenames", ())
     if "real" in fixtures or parameters.get("servers") == "real":
+        assert _REAL.search(item.nodeid), f"{item.nodeid} must be one of _REAL"
         item.add_marker("process")
     module = getattr(item, "module", None)
     if not _SERVER_FIXTURES.isdisjoint(fixtures) or _imports_server(module):
@@ -171,6 +181,29 @@ def pytest_runtest_makereport(
     return report
 
 
+# Variants that `make soak` runs.
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def pytest_mark_repeated_combinations(items: list[pytest.Item]) -> None:
+    """Mark variants that have no further combination of those that `combinations` demands."""
+    variants: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("combinations") and hasattr(item, "callspec"):
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for same in variants.values():
+        marker = same[0].get_closest_marker("combinations")
+        assert marker is not None
+        chosen = covering([_values(item) for item in same], marker.args[0])
+        for index in set(range(len(same))) - chosen:
+            same[index].add_marker("soak")
+
+
+def _values(item: pytest.Item) -> dict[str, str]:
+    """Return the values of a variant: pytest's indices of them count on from one to the next."""
+    return {name: repr(value) for name, value in vars(item)["callspec"].params.items()}
+
+
 # Distribution over xdist workers (`pytest -n 2`).
 
 _EXCLUSIVE = "realkube/test_chaos_"
@@ -184,6 +217,26 @@ _SLOWEST_FIRST = (
 """Slow tests, slowest first: the tests that start last determine the end of the run."""
 
 
+_REAL = re.compile(
+    r"\[real\b|/realkube/test_(admission|api_types|authorization|batch_writes|crds|field_ownership"
+    r"|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
+    r"|/apiserver/test_(conformance|conformance_of_kinds|every_kind|pod_validation|random_workloads"
+    r"|table_columns)\.py"
+)
+"""Tests on the shared real server and those of their files, which one worker runs, before others.
+
+A server for each worker would cost more processor time than they do.
+"""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the shared real servers when the next test uses none: they cost something when idle."""
+    if _REAL.search(item.nodeid) and not (nextitem and _REAL.search(nextitem.nodeid)):
+        for kube in RealKube.shared:
+            kube.stop()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Start with the slowest tests on xdist workers."""
@@ -192,6 +245,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(test: str) -> int:
+    if _REAL.search(test):
+        return -1
     return next(
         (rank for rank, path in enumerate(_SLOWEST_FIRST) if path in test), len(_SLOWEST_FIRST)
     )
@@ -201,7 +256,7 @@ def _rank(test: str) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Assign whole files to a worker: fixtures of their tests are set up once, in order.
 
-    A file's tests on the embedded server and those on a real one count as two files.
+    All tests on a real server count as one file, and so do those that exclude each other.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -213,6 +268,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def _scope_of(test: str) -> str:
     """Return the scope of tests that run on one worker with this test."""
-    file, _, name = test.partition("::")
-    server = re.search(r"\[(embedded|real)\b", name)
-    return _EXCLUSIVE if _EXCLUSIVE in file else f"{file} {server[1] if server else ''}"
+    if _REAL.search(test):
+        return "real"
+    return _EXCLUSIVE if _EXCLUSIVE in test else test.partition("::")[0]

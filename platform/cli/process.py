@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import uvloop
 
-from ..kube.gc_tuning import raise_gc_thresholds
 from ..local.agent.runtime.process_id import die_with_parent
 from ..local.supervisor.supervisor import PARENT, READY_FD
 
@@ -29,7 +28,6 @@ def run(main: Main) -> None:
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
-    raise_gc_thresholds()
     uvloop.run(_run_until_signal(main))
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from ..kube.gc_tuning import raise_gc_thresholds
 from .command_table import new_program
 
 NONE = "-"
@@ -15,6 +16,7 @@ NONE = "-"
 
 def main(prog_name: str | None = None) -> None:
     """Run the command that the arguments name."""
+    raise_gc_thresholds()  # before the imports, which create most of the objects of a small cluster
     new_program(called(sys.argv, os.environ))(prog_name=prog_name)
 
 

@@ -11,6 +11,15 @@ from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory, add_namespace
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Each value of each parameter is tested by default, e.g. each user and both API servers.
+
+    A module in which more of them matter together has the marker itself.
+    """
+    if item.get_closest_marker("combinations") is None:
+        item.add_marker(pytest.mark.combinations(1))
+
+
 @pytest.fixture(scope="module")
 def agent_options() -> dict[str, Any]:
     """Settings of the agent; a module overrides this fixture to change them."""

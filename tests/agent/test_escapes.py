@@ -28,7 +28,7 @@ from batholith.local.agent.runtime.image_run import RunImage
 from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE
 from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.combinations(2)]
 
 UNPRIVILEGED = 54321
 """A user without files on the machine."""

@@ -30,7 +30,7 @@ from batholith.local.agent.runtime.removal import remove_tree
 from batholith.local.agent.runtime.rootfs import Mount
 from batholith.local.agent.runtime.runs import ExitRecord, IsolationLevel, LaunchSpec, RunDir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.combinations(2)]
 
 UNPRIVILEGED = 54321
 SHIM = Path(shim.__file__).with_name("starting.py")

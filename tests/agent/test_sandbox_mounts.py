@@ -22,7 +22,9 @@ from batholith.local.agent.runtime.runs import (
 
 Json = dict[str, Any]
 
-pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.process, pytest.mark.combinations(2), pytest.mark.asyncio(loop_scope="module"),
+]  # fmt: skip
 
 MIB = 1 << 20
 TEMPORARY = ("/", "/tmp", "/run", "/var/tmp", "/dev/shm", "/root")

@@ -46,6 +46,7 @@ def arguments(name: str, config: Path, directory: Path) -> list[str]:
     }[name]
 
 
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize(
     ("name", "number"),
     [

@@ -16,7 +16,7 @@ from support.polling import wait_until_true
 from batholith.model import crds
 from batholith.model.names import EVENTS, LEASES, NAMESPACES, QUEUES
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.combinations(1)]
 
 Json = dict[str, Any]
 NAMESPACE = "volcano-system"

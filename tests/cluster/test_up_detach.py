@@ -34,6 +34,7 @@ def without_others(output: str, root: Path) -> list[str]:
     return [each for each in output.splitlines() if "is up in" not in each or str(root) in each]
 
 
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("started", ["up.log", "apiserver.sock", "logs/api.log"])
 async def test_a_signal_during_detach_stops_all_that_was_started(

@@ -91,7 +91,7 @@ class RealServerFactory(ServerFactory):
     concurrent = False
 
     def __init__(self, kube: RealKube) -> None:
-        self._kube = kube
+        self.kube = kube
         self._in_use = False
 
     @asynccontextmanager
@@ -106,9 +106,11 @@ class RealServerFactory(ServerFactory):
         """See `Servers.start`."""
         assert not self._in_use, "another test, or a fixture of this one, has the server"
         self._in_use = True
-        touched = self._kube.restore()
+        if not self.kube.is_running:
+            self.kube.start()
+        touched = self.kube.restore()
         try:
-            async with server_view(self._kube) as server, AsyncExitStack() as stack:
+            async with server_view(self.kube) as server, AsyncExitStack() as stack:
                 await _wait_observed(server, touched)
                 if webhooks:
                     await stack.enter_async_context(serve_webhooks(server, webhooks))

@@ -16,6 +16,7 @@ def real_workloads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKub
     """A real API server with kube-controller-manager, in which each test has a namespace."""
     directory = tmp_path_factory.mktemp("workloads")
     with RealKube(directory, RealKubeOptions(controllers=REAL_CONTROLLERS)) as kube:
+        RealKube.shared.append(kube)
         yield kube
 
 
@@ -26,6 +27,8 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             yield embedded
         return
     kube: RealKube = request.getfixturevalue("real_workloads")
+    if not kube.is_running:
+        kube.start()
     namespace = f"test-{tmp_path.name[:40].rstrip('-_').replace('_', '-').lower()}"
     async with server_view(kube) as server:
         if (await server.request("GET", NODES.path("", NODE))).status == 404:

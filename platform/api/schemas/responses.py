@@ -9,7 +9,7 @@ import functools
 import inspect
 import itertools
 import operator
-import textwrap
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from types import UnionType
@@ -123,12 +123,21 @@ def _field_docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
     for class_ in reversed(struct.__mro__):
         if class_ in (msgspec.Struct, object) or not issubclass(class_, msgspec.Struct):
             continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(class_))).body
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        body = _classes_of(class_.__module__)[class_.__qualname__].body
         for field, text in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
     return found
+
+
+@functools.cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes in the source of a module by name.
+
+    `inspect.getsource` of a class would parse the whole module each time, at the start of a server.
+    """
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def _markdown(text: str | None) -> str | None:
