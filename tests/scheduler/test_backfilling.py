@@ -301,6 +301,32 @@ def test_the_shortest_gang_starts_first_if_that_is_configured() -> None:
         assert [each for each in world.run() if each != "a"] == expected
 
 
+def test_the_oldest_gangs_get_the_planned_starts_although_the_shortest_is_tried_first() -> None:
+    world = World(backfilling("conservative", depth=2, order="shortest-first"))
+    world.submit("a", 3)
+    for name, limit in (("oldest", 100.0), ("second", 90.0), ("short", 10.0)):
+        world.submit(name, 4, limit=limit)
+    world.submit("shortest", 3, limit=5)
+    assert world.run() == ["a"]
+    planned = [name for name in ("oldest", "second", "short", "shortest") if world.planned(name)]
+    assert planned == ["oldest", "second"]
+    assert (world.start_of("oldest"), world.start_of("second")) == (100, 200)
+
+
+def test_the_next_oldest_gang_gets_the_planned_start_that_is_left() -> None:
+    world = World(backfilling("conservative", depth=1, order="shortest-first"))
+    world.submit("a", 3)
+    for name, limit in (("oldest", 100.0), ("second", 90.0), ("short", 10.0)):
+        world.submit(name, 4, limit=limit)
+    world.run()
+    world.end("a")
+    assert world.run(10) == ["oldest"]
+    world.submit("shortest", 4, limit=5)
+    world.run(20)
+    assert world.start_of("second") == 110
+    assert world.planned("short") is world.planned("shortest") is None
+
+
 def test_further_pods_of_a_running_gang_do_not_delay_a_planned_start() -> None:
     world = World()
     world.submit("a", 2)

@@ -101,6 +101,8 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             continue
         if name and name not in overused_names and _is_overused(session, planning, queue, heap):
             overused_names.add(name)
+        if planning.order.has_changed(name):
+            _sort(planning, heap)
         _pop_hopeless(session, heap)
         if not heap:
             continue
@@ -130,15 +132,20 @@ def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, He
     if not planning.is_on:
         return pending
     for name, heap in pending.items():
-        queue = session.cache.queues.named(name)
-        if not planning.order.is_shortest_first:
-            planning.reserve_before(queue, heap[0][0])
-            continue
-        first = planning.order.first([each.gang for _, _, each in heap])
-        planning.reserve_before(queue, session.job_order(first))
-        heap[:] = [(planning.order.of(each.gang), key, each) for _, key, each in heap]
-        heapq.heapify(heap)
+        first = heap[0][0]
+        if planning.order.is_shortest_first:
+            first = min(session.job_order(each.gang) for _, _, each in heap)
+        planning.reserve_before(session.cache.queues.named(name), first)
     return pending
+
+
+def _sort(planning: StartPlanning, heap: Heap) -> None:
+    """Put *heap* in order again; of gangs with equal demand another one may be the first."""
+    for _, _, each in heap:
+        if each.is_new:
+            each.candidate = planning.order.first(each.candidate)
+    heap[:] = [(planning.order.of(each.gang), each.gang.key, each) for _, _, each in heap]
+    heapq.heapify(heap)
 
 
 def _pop_hopeless(session: Session, heap: Heap) -> None:
@@ -161,14 +168,14 @@ def _push_next(session: Session, planning: StartPlanning, heap: Heap, tried: Pen
     if not tried.is_new:
         return
     tried.is_new = False
-    following = session.next_candidate(tried.candidate)
+    following = planning.order.following(tried.candidate)
     while following is not None:
         rejection = session.job_valid(following.gang)
         if rejection is None:
             _push(planning, heap, PendingGang(following))
             return
         _reject_invalid(session, following.gang, rejection)
-        following = session.next_candidate(following)
+        following = planning.order.following(following)
 
 
 def _reject_invalid(session: Session, gang: Gang, rejection: Rejection) -> None:

@@ -451,6 +451,12 @@ class Session(PluginDecisions):
                 return Candidate(following, group)
         return None
 
+    def is_group_rejected(self, candidate: Candidate) -> bool:
+        """Return whether *candidate* was rejected in this session, for a reason that holds for all
+        gangs with equal demand."""
+        known = self._rejections.get(candidate.gang.key)
+        return known is not None and not known.is_alone
+
     def sort(self, group: UnschedulableGroup) -> None:
         """Put the gangs of *group* in order."""
         group.sort(self.order_of, self._caches.order_version)
