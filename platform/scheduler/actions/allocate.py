@@ -17,6 +17,7 @@
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from ..framework.backfilling.options import options_of
 from ..framework.candidate import Candidate
@@ -25,15 +26,19 @@ from ..framework.missing_members import MissingMembers, required_tasks
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.queueing_hints import limit_hints
-from ..framework.session import Session
+from ..framework.session import OWN_CHANGES, Session
 from ..framework.start_planning import StartPlanning
 from ..framework.sub_group_units import in_unit_order, units_of
 from ..framework.unfit_tasks import UnfitTasks
+from ..plugins.arguments import duration
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from ..state.gangs.diagnosis import Diagnosis, FitError
 from ..state.gangs.gang import Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
 from .remove_gates import remove_gates
+
+EVICTION_BACKOFF = "eviction-backoff"
+"""For how long a gang that has lost pods to an eviction gets none beyond its minimum."""
 
 _EXTRA_ROUNDS = 32
 """A gang with more pending pods than this gets more than one of them at a time."""
@@ -76,14 +81,16 @@ class Allocate:
             ArgumentError: one has an impossible value.
         """
         self._options = options_of(arguments)
+        backoff = duration(arguments, EVICTION_BACKOFF)
+        self._backoff = backoff.total_seconds() if backoff else 0.0
 
     def __call__(self, session: Session) -> None:
         """Schedule gangs, and further pods of gangs that are ready."""
         planning = StartPlanning(session, self._options)
-        _allocate_gangs(session, planning)
+        _allocate_gangs(session, planning, self._backoff)
 
 
-def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
+def _allocate_gangs(session: Session, planning: StartPlanning, backoff: float) -> None:
     if not session.has_enqueue_action:
         enqueue_without_plugins(session)
     remove_gates(session)
@@ -111,7 +118,10 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             order = session.job_order(pending_gang.gang)
         planning.reserve_before(queue, order)
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
-        if _allocate(session, planning, pending_gang, is_last=is_last):
+        grows_at = pending_gang.gang.evicted_at + backoff
+        if grows_at > session.cache.cycle_time and MissingMembers(pending_gang.gang).satisfied:
+            _reject_evicted(session, pending_gang.gang, grows_at)
+        elif _allocate(session, planning, pending_gang, is_last=is_last):
             _push(planning, heap, pending_gang)
         _push_next(session, planning, heap, pending_gang)
         heapq.heappush(queue_heap, (session.queue_order(queue), name))
@@ -237,6 +247,14 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
         wake_on = rejection.wake_on if rejection else None
         hints = limit_hints(gang, queue.name, events if wake_on is None else wake_on)
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), hints)
+
+
+def _reject_evicted(session: Session, gang: Gang, grows_at: float) -> None:
+    """Reject *gang*, which has its minimum, until it may have further pods again."""
+    at = datetime.fromtimestamp(grows_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    message = f"pods were evicted; pods beyond its minimum are not scheduled before {at}"
+    session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), OWN_CHANGES, retry_at=grows_at)
+    session.confine_rejection(gang)
 
 
 def _push(planning: StartPlanning, heap: Heap, pending_gang: PendingGang) -> None:

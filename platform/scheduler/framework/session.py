@@ -532,6 +532,8 @@ class Session(PluginDecisions):
             self.cache.assume(change.gang, change.tasks)
         for task in committed.evicted:
             self.cache.assume_evicted(task)
+            if task.gang is not None:
+                task.gang.evicted_at = self.cache.cycle_time
         self.evicted += committed.evicted
         self._pipelined += committed.pipelined
         self.cache.refresh()
