@@ -58,7 +58,7 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     assert world.cluster.gangs["ns/large"].estimated_start is None
 
 
-def test_a_gang_starts_when_four_of_five_gangs_with_a_plan_did() -> None:
+def test_a_gang_starts_when_most_gangs_with_a_plan_did() -> None:
     world = World()
     for number in range(LEAST):
         began = number * 1000.0
@@ -67,14 +67,15 @@ def test_a_gang_starts_when_four_of_five_gangs_with_a_plan_did() -> None:
         world.submit(f"large{number}", 4)
         world.run(began)
         world.end(f"running{number}")
-        assert world.run(began + 20 + 4 * number) == [f"large{number}"]
+        wait = 95 if number == LEAST - 1 else 20 + 4 * number
+        assert world.run(began + wait) == [f"large{number}"]
         world.end(f"large{number}")
     world.submit("a", 2)
     world.submit("large", 4)
     world.run(100_000)
     large = world.cluster.gangs["ns/large"].estimated_start
     assert large is not None and large.basis is StartBasis.LIMITS
-    assert (large.earliest, large.latest) == pytest.approx((100_024, 100_052))
+    assert (large.earliest, large.latest) == pytest.approx((100_020, 100_052))
 
 
 def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_much() -> None:
