@@ -93,3 +93,17 @@ def test_the_shortest_gang_is_first_without_planned_starts() -> None:
     world.submit("long", 4, limit=100)
     world.submit("short", 4, limit=50)
     assert world.run() == ["short"]
+
+
+def test_the_shortest_of_equal_gangs_is_first_when_resources_are_freed() -> None:
+    world = World(backfilling("none", order="shortest-first"))
+    world.submit("a", 3)
+    world.submit("b", 1)
+    world.run()
+    for name, limit in (("long", 100.0), ("short", 10.0), ("middle", 50.0)):
+        world.submit(name, 1, limit=limit)
+    assert world.run(1) == []
+    world.end("b")
+    assert world.run(2) == ["short"]
+    world.end("a")
+    assert world.run(3) == ["long", "middle"]

@@ -16,6 +16,13 @@ from batholith.scheduler.state.core_types import (
     PodAffinityTerm,
 )
 
+BACKOFF = """
+configurations:
+- name: allocate
+  arguments:
+    eviction-backoff: 10m
+tiers:"""
+
 
 def test_recorded_scenario_preempt() -> None:
     """Recorded: one of four running pods is evicted, and the high pod gets its node."""
@@ -264,3 +271,40 @@ def test_the_limit_that_evictions_free_is_for_the_gang_while_it_waits() -> None:
     world.remove(world.pod_objects["uid-high-t-0"])
     world.run(time=3.0)
     assert world.node_of("small-t-0") != ""
+
+
+def test_a_gang_that_lost_pods_grows_again_after_the_configured_time() -> None:
+    world = EvictingWorld(conf().replace("tiers:", BACKOFF))
+    world.upsert(node("a", cpu=4))
+    world.gang("low", 4, minimum=1, nodes=("a",))
+    world.gang("high", 1, priority="high")
+    world.run(time=1.0)
+    assert len(world.evicted) == 1
+    world.finish_termination()
+    world.run(time=2.0)
+    assert world.node_of("high-t-0") == "a"
+    world.upsert(node("b", cpu=4), member("low-new", "low"))
+    world.gang("other", 1)
+    world.run(time=600.0)
+    assert (world.node_of("low-new"), world.node_of("other-t-0")) == ("", "b")
+    diagnosis = world.cluster.gangs["ns/low"].diagnosis
+    assert diagnosis is not None and "pods were evicted" in diagnosis.message
+    world.run(time=601.0)
+    assert world.node_of("low-new") == "b"
+
+
+def test_a_gang_that_was_evicted_whole_starts_at_once_with_its_minimum() -> None:
+    world = EvictingWorld(conf(gang=False).replace("tiers:", BACKOFF))
+    world.upsert(node("a", cpu=2))
+    world.gang("low", 2, nodes=("a",))
+    world.gang("high", 1, priority="high")
+    world.run(time=1.0)
+    assert len(world.evicted) == 1
+    world.terminating(next(name for name in ("low-t-0", "low-t-1") if name not in world.evicted))
+    world.finish_termination()
+    world.upsert(node("b", cpu=4), *(member(f"low-new-{number}", "low") for number in range(3)))
+    world.run(time=2.0)
+    placed = [number for number in range(3) if world.node_of(f"low-new-{number}")]
+    assert len(placed) == 2
+    world.run(time=601.0)
+    assert all(world.node_of(f"low-new-{number}") for number in range(3))

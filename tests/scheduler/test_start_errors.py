@@ -21,11 +21,17 @@ def test_of_few_starts_no_interval_follows() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=LEAST, max_size=KEPT))
-def test_eighty_percent_of_the_last_starts_are_in_the_interval(waits: list[int]) -> None:
+def test_most_of_the_last_starts_are_in_the_interval(waits: list[int]) -> None:
     interval = errors(*waits).interval(0, 100)
     assert interval is not None
     inside = sum(interval[0] - 1e-6 <= wait <= interval[1] + 1e-6 for wait in waits)
-    assert inside >= 0.8 * len(waits) - 1
+    assert inside >= 0.82 * len(waits)
+
+
+def test_the_interval_is_the_shortest_that_contains_most_starts() -> None:
+    """Most gangs start after a tenth to a fifth of the planned wait, and some much later."""
+    waits = [10, 20] * 9 + [90, 100]
+    assert errors(*waits).interval(0, 100) == (10, 20)
 
 
 def test_starts_of_long_ago_do_not_count() -> None:

@@ -17,6 +17,7 @@
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from ..framework.backfilling.options import options_of
 from ..framework.candidate import Candidate
@@ -25,15 +26,19 @@ from ..framework.missing_members import MissingMembers, required_tasks
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.queueing_hints import limit_hints
-from ..framework.session import Session
+from ..framework.session import OWN_CHANGES, Session
 from ..framework.start_planning import StartPlanning
 from ..framework.sub_group_units import in_unit_order, units_of
 from ..framework.unfit_tasks import UnfitTasks
+from ..plugins.arguments import duration
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from ..state.gangs.diagnosis import Diagnosis, FitError
 from ..state.gangs.gang import Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
 from .remove_gates import remove_gates
+
+EVICTION_BACKOFF = "eviction-backoff"
+"""For how long a gang that has lost pods to an eviction gets none beyond its minimum."""
 
 _EXTRA_ROUNDS = 32
 """A gang with more pending pods than this gets more than one of them at a time."""
@@ -76,14 +81,16 @@ class Allocate:
             ArgumentError: one has an impossible value.
         """
         self._options = options_of(arguments)
+        backoff = duration(arguments, EVICTION_BACKOFF)
+        self._backoff = backoff.total_seconds() if backoff else 0.0
 
     def __call__(self, session: Session) -> None:
         """Schedule gangs, and further pods of gangs that are ready."""
         planning = StartPlanning(session, self._options)
-        _allocate_gangs(session, planning)
+        _allocate_gangs(session, planning, self._backoff)
 
 
-def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
+def _allocate_gangs(session: Session, planning: StartPlanning, backoff: float) -> None:
     if not session.has_enqueue_action:
         enqueue_without_plugins(session)
     remove_gates(session)
@@ -101,6 +108,8 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             continue
         if name and name not in overused_names and _is_overused(session, planning, queue, heap):
             overused_names.add(name)
+        if planning.order.has_changed(name):
+            _sort(planning, heap)
         _pop_hopeless(session, heap)
         if not heap:
             continue
@@ -109,7 +118,10 @@ def _allocate_gangs(session: Session, planning: StartPlanning) -> None:
             order = session.job_order(pending_gang.gang)
         planning.reserve_before(queue, order)
         is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
-        if _allocate(session, planning, pending_gang, is_last=is_last):
+        grows_at = pending_gang.gang.evicted_at + backoff
+        if grows_at > session.cache.cycle_time and MissingMembers(pending_gang.gang).satisfied:
+            _reject_evicted(session, pending_gang.gang, grows_at)
+        elif _allocate(session, planning, pending_gang, is_last=is_last):
             _push(planning, heap, pending_gang)
         _push_next(session, planning, heap, pending_gang)
         heapq.heappush(queue_heap, (session.queue_order(queue), name))
@@ -130,15 +142,20 @@ def _pending_by_queue(session: Session, planning: StartPlanning) -> dict[str, He
     if not planning.is_on:
         return pending
     for name, heap in pending.items():
-        queue = session.cache.queues.named(name)
-        if not planning.order.is_shortest_first:
-            planning.reserve_before(queue, heap[0][0])
-            continue
-        first = planning.order.first([each.gang for _, _, each in heap])
-        planning.reserve_before(queue, session.job_order(first))
-        heap[:] = [(planning.order.of(each.gang), key, each) for _, key, each in heap]
-        heapq.heapify(heap)
+        first = heap[0][0]
+        if planning.order.is_shortest_first:
+            first = min(session.job_order(each.gang) for _, _, each in heap)
+        planning.reserve_before(session.cache.queues.named(name), first)
     return pending
+
+
+def _sort(planning: StartPlanning, heap: Heap) -> None:
+    """Put *heap* in order again; of gangs with equal demand another one may be the first."""
+    for _, _, each in heap:
+        if each.is_new:
+            each.candidate = planning.order.first(each.candidate)
+    heap[:] = [(planning.order.of(each.gang), each.gang.key, each) for _, _, each in heap]
+    heapq.heapify(heap)
 
 
 def _pop_hopeless(session: Session, heap: Heap) -> None:
@@ -161,14 +178,14 @@ def _push_next(session: Session, planning: StartPlanning, heap: Heap, tried: Pen
     if not tried.is_new:
         return
     tried.is_new = False
-    following = session.next_candidate(tried.candidate)
+    following = planning.order.following(tried.candidate)
     while following is not None:
         rejection = session.job_valid(following.gang)
         if rejection is None:
             _push(planning, heap, PendingGang(following))
             return
         _reject_invalid(session, following.gang, rejection)
-        following = session.next_candidate(following)
+        following = planning.order.following(following)
 
 
 def _reject_invalid(session: Session, gang: Gang, rejection: Rejection) -> None:
@@ -230,6 +247,14 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
         wake_on = rejection.wake_on if rejection else None
         hints = limit_hints(gang, queue.name, events if wake_on is None else wake_on)
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), hints)
+
+
+def _reject_evicted(session: Session, gang: Gang, grows_at: float) -> None:
+    """Reject *gang*, which has its minimum, until it may have further pods again."""
+    at = datetime.fromtimestamp(grows_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    message = f"pods were evicted; pods beyond its minimum are not scheduled before {at}"
+    session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), OWN_CHANGES, retry_at=grows_at)
+    session.confine_rejection(gang)
 
 
 def _push(planning: StartPlanning, heap: Heap, pending_gang: PendingGang) -> None:

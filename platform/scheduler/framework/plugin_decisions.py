@@ -1,5 +1,6 @@
 """What the plugins of a session decide together: orders, and limits of gangs and queues."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,7 +46,9 @@ class PluginDecisions:
         """Return the sort key of *gang* within its queue; the smallest is first."""
         plugins = self._job_order
         try:
-            keys = [order_number(plugin.job_order(gang)) for plugin in plugins]
+            keys = [plugin.job_order(gang) for plugin in plugins]
+            if any(map(math.isnan, keys)):
+                raise ValueError("the order is not a number")
         except Exception:  # the calls are guarded only then, since there may be many
             order = self.calls.order
             keys = [order(p, "job_order", partial(p.job_order, gang)) for p in plugins]

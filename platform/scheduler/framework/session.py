@@ -451,6 +451,12 @@ class Session(PluginDecisions):
                 return Candidate(following, group)
         return None
 
+    def is_group_rejected(self, candidate: Candidate) -> bool:
+        """Return whether *candidate* was rejected in this session, for a reason that holds for all
+        gangs with equal demand."""
+        known = self._rejections.get(candidate.gang.key)
+        return known is not None and not known.is_alone
+
     def sort(self, group: UnschedulableGroup) -> None:
         """Put the gangs of *group* in order."""
         group.sort(self.order_of, self._caches.order_version)
@@ -526,6 +532,8 @@ class Session(PluginDecisions):
         self.placements += self._with_volumes(placements, committed.allocated)
         for task in committed.evicted:
             self.cache.assume_evicted(task)
+            if task.gang is not None:
+                task.gang.evicted_at = self.cache.cycle_time
         self.evicted += committed.evicted
         self._pipelined += committed.pipelined
         self.cache.refresh()

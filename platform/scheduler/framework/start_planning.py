@@ -27,14 +27,14 @@ from ..state.queue.scheduling_queue import (
     QueueingHints,
 )
 from ..state.resources import Amounts, FloatVector, Matrix
-from .backfilling.options import Mode, Options, Order
+from .backfilling.options import Mode, Options
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .domain_capacities import planned_domain
 from .expected_pods import expected_pods
+from .gang_order import GangOrder
 from .missing_members import MissingMembers, required_tasks
 from .plugin_calls import PluginError
-from .plugin_decisions import SortKey
 from .queueing_hints import demand_of
 from .session import Session
 from .spare_capacity import Spare, SpareLimit
@@ -56,34 +56,6 @@ _COUNTED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
 
 _EVERYTHING = nullcontext(Spare())
 _NOTHING = nullcontext()
-
-
-class GangOrder:
-    """The order in which gangs of a queue are tried."""
-
-    def __init__(self, planning: "StartPlanning", session: Session, order: Order) -> None:
-        """Use *order*."""
-        self._planning = planning
-        self._session = session
-        self.is_shortest_first = order is Order.SHORTEST_FIRST
-        """Whether the order differs from that of the plugins."""
-        self._first: set[str] = set()
-
-    def first(self, gangs: Sequence[Gang]) -> Gang:
-        """Return the first of *gangs*, of one queue, in the order of the plugins; it is tried
-        first."""
-        found = min(gangs, key=self._session.job_order)
-        self._first.add(found.key)
-        return found
-
-    def of(self, gang: Gang) -> SortKey:
-        """Return the sort key of *gang* within its queue; the smallest is first."""
-        order = self._session.job_order(gang)
-        duration = self._planning.duration_of(gang)
-        if not self.is_shortest_first:
-            return order
-        is_first = gang.key in self._first or self._planning.precedes(gang)
-        return (0.0 if is_first else 1.0, 0.0 if is_first else duration, *order)
 
 
 class StartPlanning:
@@ -518,9 +490,9 @@ class StartPlanning:
         """Plan the starts of the gangs of *queue* that precede *order* and are not tried now."""
         if not self.is_on or not self._plan.has_estimates:
             return
-        if not len(self._cache.scheduling_queue) or not self._can_reserve(queue.name):
+        if not len(self._cache.scheduling_queue) or not self.can_reserve(queue.name):
             return
-        while self._attempts and self._can_reserve(queue.name):
+        while self._attempts and self.can_reserve(queue.name):
             first = self._peek(queue.name)
             if first is None or first[0] >= order:
                 return
@@ -530,9 +502,14 @@ class StartPlanning:
                 self._attempts -= 1
                 self._reserve(gang)
 
+    def is_due(self, gang: Gang) -> bool:
+        """Return whether *gang* has waited for long enough to get a reservation."""
+        since = self._plan.waiting_since.get(gang.key, self._cache.cycle_time)
+        return self._cache.cycle_time >= since + self._options.reserve_after
+
     def _reserve(self, gang: Gang) -> None:
-        since = self._plan.waiting_since.setdefault(gang.key, self._cache.cycle_time)
-        if self._cache.cycle_time < since + self._options.reserve_after:
+        self._plan.waiting_since.setdefault(gang.key, self._cache.cycle_time)
+        if not self.is_due(gang):
             return
         self._begin()
         waiting = self._waiting_of(gang)
@@ -545,8 +522,10 @@ class StartPlanning:
 
     # -- which gangs ---------------------------------------------------------------------------
 
-    def _can_reserve(self, queue_name: str) -> bool:
+    def can_reserve(self, queue_name: str) -> bool:
         """Return whether another gang of a queue may get a reservation."""
+        if not self.is_on or not self._plan.has_estimates:
+            return False
         is_first = all(each.waiting.queue != queue_name for each in self._plan)
         if self._options.mode is Mode.EASY:
             return is_first
@@ -555,7 +534,7 @@ class StartPlanning:
     def _is_wanted(self, gang: Gang) -> bool:
         """Return whether *gang*, which was rejected, is to get a reservation."""
         name = self._cache.queues.of(gang).name
-        if self._can_reserve(name):
+        if self.can_reserve(name):
             return True
         same = [each for each in self._plan if each.waiting.queue == name]
         return self._options.mode is Mode.EASY and all(

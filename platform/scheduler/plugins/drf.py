@@ -44,5 +44,7 @@ class DrfPlugin:
         return victims
 
     def _share(self, allocated: Amounts) -> float:
+        if not allocated:  # as for most gangs that wait
+            return 0.0
         shares = (allocated.get(name, 0) / units for name, units in self._total.items())
         return max(shares, default=0.0)

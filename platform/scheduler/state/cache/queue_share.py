@@ -6,6 +6,9 @@ from ....model.podgroup import PodGroupPhase
 from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..resources import Amounts
 
+# Module names are looked up faster than those of an enumeration: this is used for each change.
+_INQUEUE, _RUNNING = PodGroupPhase.INQUEUE.value, PodGroupPhase.RUNNING.value
+
 
 @dataclass(slots=True)
 class QueueShare:
@@ -43,7 +46,7 @@ class QueueShare:
         """Return what the queue with *queue_name* contains of *gang* now."""
         allocated = gang.allocated.copy()
         reserved, elastic = _reserved_and_elastic(gang)
-        ungated = gang.ungated_request.copy()
+        ungated = gang.ungated_request.copy() if gang.ungated_request else {}
         requested = gang.requested.copy()
         return cls(queue_name, allocated, requested, reserved, elastic, ungated, allocated)
 
@@ -74,20 +77,17 @@ def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
 
     A gang that is too large for the nodes does not keep anything from others.
     """
-    started = gang.counts.allocated >= gang.min_member
-    is_reserving = gang.phase == PodGroupPhase.INQUEUE or (
-        gang.phase == PodGroupPhase.RUNNING and started
+    least = gang.min_resources
+    gang.min_request = (
+        positive_difference(least, gang.gated_request) if gang.gated_request else least
     )
-    is_reserving &= not (gang.diagnosis and gang.diagnosis.exceeds_nodes)
-    gang.min_request = _min_request(gang)
+    if not least:
+        return {}, {}
+    phase = gang.phase
+    is_reserving = phase == _INQUEUE or (
+        phase == _RUNNING and gang.counts.allocated >= gang.min_member
+    )
+    if gang.diagnosis is not None and gang.diagnosis.exceeds_nodes:
+        is_reserving = False
     reserved = positive_difference(gang.min_request, gang.allocated) if is_reserving else {}
-    elastic = positive_difference(gang.allocated, gang.min_resources) if gang.min_resources else {}
-    return reserved, elastic
-
-
-def _min_request(gang: Gang) -> Amounts:
-    return (
-        positive_difference(gang.min_resources, gang.gated_request)
-        if gang.gated_request
-        else gang.min_resources
-    )
+    return reserved, positive_difference(gang.allocated, least)

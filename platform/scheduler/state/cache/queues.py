@@ -113,7 +113,11 @@ class Queues:
                 continue
             for name in known.get(queue.name) or self.with_ancestors(queue.name):
                 total = sums.get(name)
-                if total is not None:
+                if total is None:
+                    continue
+                if not total:  # mostly a queue without others below it
+                    total.update(allocated)
+                else:
                     for resource, units in allocated.items():
                         total[resource] = total.get(resource, 0) + units
         return sums

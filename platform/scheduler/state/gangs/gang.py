@@ -377,6 +377,8 @@ class Gang:
     """The domain of the network in which its start is planned."""
     rejected_version = -1
     """Version of this gang when it was rejected."""
+    evicted_at = -math.inf
+    """When pods of it were last evicted for another gang, as Unix time."""
 
     def __init__(self, key: str, *, single: bool = False) -> None:
         """Create a gang without tasks; a *single* one is a pod without a PodGroup."""
