@@ -151,7 +151,7 @@ class SchedulerCache:
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912 - a branch per event
+    def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - a branch per event
         """Apply *event*.
 
         Raises:
