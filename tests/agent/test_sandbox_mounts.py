@@ -205,6 +205,17 @@ async def test_container_with_such_a_termination_message_path_does_not_start(
 
 
 @pytest.mark.usefixtures("sandboxed")
+async def test_a_termination_message_may_be_any_file_of_dev(cluster: AgentCluster) -> None:
+    path = "/dev/termination-custom-log"
+    command = ("sh", "-c", f"printf DONE > {path}")
+    own = container(*command, terminationMessagePath=path)
+    await cluster.run(manifest("p", own, restartPolicy="Never"))
+    pod = await cluster.phase("p", "Succeeded")
+    [status] = pod["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["message"] == "DONE"
+
+
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize(("limit", "size"), [("64Mi", 64), ("3Gi", 2048), (None, 256)])
 async def test_size_of_a_tmpfs_is_the_memory_limit_or_an_eighth_of_the_node(
     cluster: AgentCluster, limit: str | None, size: int

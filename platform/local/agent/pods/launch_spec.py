@@ -319,7 +319,7 @@ def termination_message_mount(container: Container, run: RunDir, owner: int | No
 def _message_path(container: Container) -> str:
     # /dev is mounted last; the default path in it is a link to this one.
     path = container.termination_message_path or "/dev/termination-log"
-    return "/run/termination-log" if path.startswith("/dev/") else path
+    return "/run/termination-log" if path == "/dev/termination-log" else path
 
 
 def termination_message(container: Container, run: RunDir, log: Path, *, failed: bool) -> str:
