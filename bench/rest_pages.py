@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -50,15 +51,25 @@ class _Page(msgspec.Struct):
     total: int
 
 
-async def fill(client: Client, number: int) -> None:
-    """Create the jobs, a tenth with each of ten labels."""
+@dataclass(frozen=True)
+class RestApi:
+    """The process of the REST API."""
+
+    url: str
+    metrics: str
+    """URL of its metrics."""
+    pid: int
+
+
+async def fill(client: Client, number: int, *, first: int = 0) -> None:
+    """Create the jobs from *first* on, a tenth with each of ten labels."""
 
     async def create(index: int) -> None:
         body = job(f"job-{index:05}", 2)
         body["metadata"]["labels"] = {"tier": f"t{index % 10}"}
         await client.create(JOBS, body, namespace=NAMESPACE)
 
-    await in_parallel(range(number), create)
+    await in_parallel(range(first, number), create)
 
 
 async def write(kubeconfig: str, number: int) -> None:
@@ -73,14 +84,15 @@ async def write(kubeconfig: str, number: int) -> None:
             await asyncio.sleep(max(0.0, began + count / RATE - time.perf_counter()))
 
 
-def _config(server: Server) -> str:
+def config_of(server: Server) -> str:
+    """Return the kubeconfig of an API server's data directory."""
     arguments = [str(each) for each in server.process.args]  # type: ignore[union-attr]
     return str(DataDir(Path(arguments[arguments.index("--data-dir") + 1])).kubeconfig)
 
 
 @contextlib.contextmanager
-def rest_api(config: str) -> Iterator[tuple[str, str]]:
-    """Run the REST API as a process; yield its URL and that of its metrics."""
+def rest_api(config: str, *switches: str) -> Iterator[RestApi]:
+    """Run the REST API as a process."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         metrics = f"127.0.0.1:{free.getsockname()[1]}"
@@ -96,10 +108,10 @@ def rest_api(config: str) -> Iterator[tuple[str, str]]:
             "--caller-rate": "0",
         }
         arguments = chain.from_iterable(flags.items())
-        command = [sys.executable, "-m", "batholith.cli", "api", *arguments]
+        command = [sys.executable, "-m", "batholith.cli", "api", *switches, *arguments]
         process = subprocess.Popen(command, pass_fds=[listener.fileno()])
     try:
-        yield url, f"http://{metrics}/metrics"
+        yield RestApi(url, f"http://{metrics}/metrics", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -168,20 +180,25 @@ async def main(jobs: int, requests: int) -> None:
     """Fill a cluster and measure."""
     command = (sys.executable, "-m", "batholith.cli", "apiserver")
     async with running_server(*command) as (server, client):
-        served = {each.metadata.name for each in (await client.list(CRDS, view=_Named)).items}
-        for definition in crds.load():
-            if definition["metadata"]["name"] not in served:
-                await client.create(CRDS, definition)
+        await install_crds(client)
         await fill(client, jobs)
-        config = _config(server)
+        config = config_of(server)
         token = load_credentials(config).token
         headers = {"Authorization": f"Bearer {token}"}
-        with rest_api(config) as (base, metrics):
+        with rest_api(config) as api:
             async with aiohttp.ClientSession(headers=headers) as session:
-                await _wait_total(session, base, jobs)
+                await wait_total(session, api.url, jobs)
                 with writer(config, jobs):
                     await asyncio.sleep(2)
-                    await measure(session, base, metrics, requests)
+                    await measure(session, api.url, api.metrics, requests)
+
+
+async def install_crds(client: Client) -> None:
+    """Create the CRDs that the API server does not have."""
+    served = {each.metadata.name for each in (await client.list(CRDS, view=_Named)).items}
+    for definition in crds.load():
+        if definition["metadata"]["name"] not in served:
+            await client.create(CRDS, definition)
 
 
 class _Meta(msgspec.Struct):
@@ -192,7 +209,8 @@ class _Named(msgspec.Struct):
     metadata: _Meta
 
 
-async def _wait_total(session: aiohttp.ClientSession, base: str, jobs: int) -> None:
+async def wait_total(session: aiohttp.ClientSession, base: str, jobs: int) -> None:
+    """Wait until the REST API has this number of jobs."""
     async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(aiohttp.ClientError):
