@@ -210,7 +210,7 @@ class _Named(msgspec.Struct):
 
 
 async def wait_total(session: aiohttp.ClientSession, base: str, jobs: int) -> None:
-    """Wait until the REST API has so many jobs."""
+    """Wait until the REST API has this number of jobs."""
     async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(aiohttp.ClientError):

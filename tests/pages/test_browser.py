@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from selenium.webdriver.common.keys import Keys
 from support.browser import Browser, browser
 
 from batholith.client import Client
@@ -161,6 +162,48 @@ def test_logs_are_followed_and_texts_of_pods_stay_texts(cluster: Cluster) -> Non
     assert page.driver.execute_script("return window.attacked") is None
     assert page.errors() == []
     cluster.client.jobs.get(name).delete()
+
+
+def test_jobs_are_filtered_suspended_and_followed_by_keys_alone(cluster: Cluster) -> None:
+    page = cluster.browser
+    other = cluster.submit("sleep 1000", replicas=1)
+    name = cluster.submit("while :; do echo tick; sleep 1; done", replicas=1)
+    page.open(f"{cluster.url}/jobs")
+    page.wait_text("#live-state", "live")
+    page.tab_to("a.skip")
+    page.press(Keys.ENTER)
+    page.tab_to("#search")
+    page.press(name)
+    page.wait(lambda: not page.all(_row(other)), "the filter")
+    page.wait_text(_row(name), "Running")
+    box, suspend = f"input[value='default/{name}']", "button[value=suspend]"
+    page.tab_to(box)
+    page.press(Keys.SPACE)
+    page.tab_to(suspend, back=True)
+    page.press(Keys.ENTER)
+    page.reject()
+    assert page.has_focus(suspend)
+    page.press(Keys.ENTER)
+    assert page.confirm() == "Suspend 1 job?"
+    page.wait_text(_row(name), "Aborted")  # the list was replaced, with the button
+    page.wait(lambda: page.has_focus(suspend), "the focus of the button")
+    page.tab_to(f"{_row(name)} a")
+    page.press(Keys.ENTER)
+    page.wait_text("#phase", "Aborted")
+    page.tab_to("button[value=resume]")
+    page.press(Keys.ENTER)
+    page.wait_text("#phase", "Running")
+    page.wait(lambda: page.has_focus("button[value=resume]"), "the focus of the button")
+    page.tab_to("#log-form button")
+    page.press(Keys.ENTER)
+    page.wait_text("#log", "tick\n[")  # two lines: more follow
+    page.tab_to("#log")
+    page.tab_to("summary")
+    page.press(Keys.ENTER)
+    page.wait_text("#manifest", name)
+    assert page.errors() == []
+    for each in (name, other):
+        cluster.client.jobs.get(each).delete()
 
 
 def test_the_list_goes_on_after_a_restart_of_the_api_without_double_rows(

@@ -11,12 +11,22 @@ from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 from support.polling import DEFAULT_TIMEOUT
 
 T = TypeVar("T")
+
+MAX_TABS = 100
+SHOWS_FOCUS = """
+const element = document.activeElement, box = element.getBoundingClientRect();
+return element !== document.body && getComputedStyle(element).outlineStyle !== "none"
+    && box.width > 0 && box.right > 0 && box.left < innerWidth;
+"""
+"""Whether the element with the focus is on the page, and has an outline."""
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -52,6 +62,35 @@ class Browser:
             return True
 
         self.wait(click, f"click {selector}")
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other, wherever the focus is."""
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def tab_to(self, selector: str, *, back: bool = False) -> None:
+        """Press the tabulator until an element has the focus, each time at one that shows it."""
+        for _ in range(MAX_TABS):
+            keys = ActionChains(self.driver)
+            if back:
+                keys.key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
+            else:
+                keys.send_keys(Keys.TAB).perform()
+            assert self.driver.execute_script(SHOWS_FOCUS), self.focused()
+            if self.has_focus(selector):
+                return
+        raise AssertionError(f"the tabulator does not reach {selector}")
+
+    def has_focus(self, selector: str) -> bool:
+        script = "return document.activeElement.matches(arguments[0])"
+        return bool(self.driver.execute_script(script, selector))
+
+    def focused(self) -> str:
+        """The element that has the focus, as HTML."""
+        return str(self.driver.execute_script("return document.activeElement.outerHTML"))
+
+    def reject(self) -> None:
+        """Reject the question of the page."""
+        self.wait(lambda: self.driver.switch_to.alert, "question").dismiss()
 
     def confirm(self) -> str:
         """Accept the question of the page, and return it."""

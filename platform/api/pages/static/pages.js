@@ -201,13 +201,32 @@
     if (event.target.matches("#log-form input:not([type=search])")) readLog();
   });
 
-  // -- details that are open stay open over a refresh
+  // -- details that are open stay open over a refresh, and the focus stays where it is
 
   let opened = [];
+  let focused = "";
 
-  document.addEventListener("htmx:beforeSwap", () => {
+  // htmx keeps the focus of elements with an id alone.
+  function selector(element) {
+    const names = ["id", "name", "value", "href", "hx-post", "aria-label"];
+    const given = names.filter((name) => element.hasAttribute(name));
+    const values = given.map((name) => `[${name}=${JSON.stringify(element.getAttribute(name))}]`);
+    return element.localName + values.join("");
+  }
+
+  document.addEventListener("htmx:beforeSwap", (event) => {
     opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
+    const element = document.activeElement;
+    focused = event.detail.target.contains(element) ? selector(element) : "";
   });
+
+  function restoreFocus() {
+    const wanted = focused;
+    focused = "";
+    if (!wanted || document.activeElement !== document.body) return;
+    const element = document.querySelector(wanted) || document.getElementById("main");
+    element.focus({ preventScroll: true });
+  }
 
   function prepare() {
     for (const id of opened) {
@@ -217,6 +236,7 @@
     opened = [];
     connect();
     restoreSelection();
+    restoreFocus();
   }
 
   document.addEventListener("visibilitychange", connect);
