@@ -157,7 +157,7 @@ async def test_a_node_uses_its_certificate_for_itself_alone(
         assert not await ask("renewal", Wanted(node="b"))
         serving = {
             "192.0.2.2": "",
-            "192.0.2.1": "another node",
+            "192.0.2.1": "is the address of node a",
             "127.0.0.1": "not an address of one machine",
         }
         for address, problem in serving.items():
