@@ -269,7 +269,7 @@ def run_supervised(
         _lock_data_dir(data)
         # Deferred until the supervisor stops its components in order, or its parent stops it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        if detach and not _detach(data):
+        if detach and not _detach(data, name):
             return
         logs.configure(level="WARNING")
         kill_orphans(data)
@@ -356,7 +356,7 @@ def _stop_once(work: asyncio.Task[None]) -> None:
         work.cancel()
 
 
-def _detach(data: DataDir) -> bool:
+def _detach(data: DataDir, name: str) -> bool:
     """Fork: the child (True) becomes the supervisor, with its output in ``up.log``.
 
     The parent (False) returns once the cluster is ready, and prints that output.
@@ -373,7 +373,7 @@ def _detach(data: DataDir) -> bool:
         os.close(output)
         data.unlock()  # held by the child
         try:
-            _await_ready(data, child, log_file)
+            _await_ready(data, child, log_file, name=name)
         except DATA_DIR_ERRORS:
             _stop_supervisor(data, child)
             raise
@@ -388,7 +388,7 @@ def _detach(data: DataDir) -> bool:
     return True
 
 
-def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
+def _await_ready(data: DataDir, child: int, log_file: Path, *, name: str) -> None:
     received: list[int] = []
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, _: received.append(number))
@@ -406,7 +406,7 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
     if received:
         text = "stopping"
     elif not (exited and text):
-        text = f"{text}\nbatholith up: not ready; see {data.logs}".lstrip()
+        text = f"{text}\nbatholith {name}: not ready; see {data.logs}".lstrip()
     typer.echo(text, err=True)
     if not exited:
         _stop_supervisor(data, child)

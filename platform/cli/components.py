@@ -271,6 +271,7 @@ def agent(
     """Run pods as processes of this machine, or simulate nodes."""
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
+    from ..local.agent.certificates import CertificateError
     from ..local.agent.service import Agent
     from .health import CannotListenError, serve_endpoints
 
@@ -296,10 +297,11 @@ def agent(
         ):
             recorder = EventRecorder(client, component="kubelet")
             node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
+            await node_flags.ensure_serving(client, settings)
             _stop_at_signal(node_agent, ready, end_pods=end_pods)
             await run_components(recorder, node_agent, ready=ready)
 
-    with exit_on_error(CannotListenError, ConfigError):
+    with exit_on_error(CannotListenError, CertificateError, ConfigError):
         run(main)
 
 

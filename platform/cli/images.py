@@ -63,7 +63,7 @@ def load(
     ] = 64,
     data_dir: _DataDir = None,
 ) -> None:
-    """Store the images of a file, so that pods can run them."""
+    """Store the images of a file on this machine, so that its pods can run them."""
     from ..local.agent.images.archives import load as load_images
     from ..local.agent.images.unpacking import UnpackLimits
 

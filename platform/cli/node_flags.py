@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from ..kube.client.client import Client
     from ..local.agent.settings import AgentSettings
     from ..local.supervisor.apiserver import Network
 
@@ -69,3 +70,16 @@ def joined(settings: "AgentSettings", pki_dir: Path | None) -> "AgentSettings":
     file = pki_dir / SERVING_FILE
     serving = ServingFiles(certificate=file, key=file, client_ca=pki_dir / "ca.crt", renewed=True)
     return replace(settings, serving=serving, joined=True)
+
+
+async def ensure_serving(client: "Client", settings: "AgentSettings") -> None:
+    """Get the serving certificate of a machine that has joined, if it has none.
+
+    Raises:
+        CertificateError: the API server denies it.
+    """
+    from ..local.agent.certificates import NodeCertificates
+    from ..machinery.clock import SystemClock
+
+    if settings.joined:
+        await NodeCertificates.of(client, settings, clock=SystemClock()).ensure_serving()

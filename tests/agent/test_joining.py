@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from support import joining as requests
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.polling import wait_until_true
+from typer.testing import CliRunner
 
+from batholith.cli.main import app
 from batholith.cli.nodes import JoinedNode, NodeOptions
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
@@ -25,6 +28,8 @@ from batholith.local.agent.certificates import (
     NodeCertificates,
     NodeIdentity,
 )
+from batholith.local.agent.state.core_types import PersistentVolume
+from batholith.local.agent.volumes.pvc_dirs import claim_volume
 from batholith.local.apiserver.http.auth import certificate_user
 from batholith.local.supervisor import joining, pki
 from batholith.local.supervisor.apiserver import Network
@@ -33,7 +38,8 @@ from batholith.local.supervisor.membership import JoinError, Membership
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import CertKeyPair, Subject
 from batholith.model.bootstrap_tokens import JoinToken
-from batholith.model.node_identity import SIGNERS
+from batholith.model.names import DIR_PROVISIONER
+from batholith.model.node_identity import CSRS, SIGNERS
 
 
 @dataclass
@@ -183,6 +189,59 @@ async def test_a_client_opens_connections_with_a_renewed_certificate(
         await wait_until_true(is_used)
         write_private(data.pki / CLIENT_FILE, b"malformed")
         assert await _user(client) == "system:node:other", "an invalid file changes nothing"
+
+
+async def test_tokens_are_created_listed_and_deleted_by_commands(first: FirstMachine) -> None:
+    async def run(*arguments: str) -> str:
+        command = ["token", *arguments, "--data-dir", str(first.root)]
+        outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert outcome.exit_code == 0, outcome.output
+        return outcome.output
+
+    created = await run("create", "--ttl", "0", "--description", "for the laptop")
+    command, _, token = created.strip().rpartition(" ")
+    address = f"127.0.0.1:{first.server.running.port}"
+    assert command == "batholith join"
+    assert token.endswith(f".{pki.ca_hash(first.root / 'pki')}@{address}")
+    identity, secret, *_ = token.split(".")
+    accepted = await first.server.request("GET", CSRS.path(), token=f"{identity}.{secret}")
+    assert accepted.status == 200
+    listed = await run("list")
+    assert secret not in listed
+    assert listed.splitlines()[1].split(maxsplit=2) == [identity, "never", "for the laptop"]
+    await run("delete", identity)
+    assert len((await run("list")).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("abc", "the token has not the form"),
+        ("07401b.f395accd246ae52d@192.0.2.1", "the token has not the form"),
+        (f"07401b.f395accd246ae52d.{'0' * 64}@first", "is no IPv4 address"),
+        (f"07401b.f395accd246ae52d.{'0' * 64}@127.0.0.1", "no address at which other machines"),
+        (f"07401b.f395accd246ae52d.{'0' * 64}@192.0.2.1:x", "is no IPv4 address"),
+    ],
+)
+def test_a_malformed_token_is_rejected_and_not_shown(text: str, problem: str) -> None:
+    outcome = CliRunner().invoke(app, ["join", text])
+    assert outcome.exit_code != 0
+    assert problem in outcome.output
+    assert "f395accd246ae52d" not in outcome.output
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1:7443", "::1", "example.com"])
+def test_the_api_server_listens_on_named_addresses_only(address: str) -> None:
+    outcome = CliRunner().invoke(app, ["up", "--listen", address])
+    assert outcome.exit_code != 0
+    assert "address" in outcome.output
+
+
+def test_a_joined_node_has_no_directories_of_claims() -> None:
+    spec = {"csi": {"driver": DIR_PROVISIONER, "volumeHandle": "u"}}
+    volume = msgspec.convert({"metadata": {"name": "v"}, "spec": spec}, PersistentVolume)
+    assert claim_volume("u", volume, has_dirs=True).error == ""
+    assert "machine of the API server" in claim_volume("u", volume, has_dirs=False).error
 
 
 def test_an_expired_certificate_identifies_nobody() -> None:

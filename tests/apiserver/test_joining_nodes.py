@@ -18,6 +18,7 @@ from batholith.local.supervisor import tokens
 from batholith.local.supervisor.apiserver import Network
 from batholith.machinery.x509 import new_key
 from batholith.model.bootstrap_tokens import BootstrapToken
+from batholith.model.names import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES
 from batholith.model.node_identity import CLIENT_SIGNER, SERVING_SIGNER
 
 NODES = "/api/v1/nodes"
@@ -156,7 +157,7 @@ async def test_a_node_uses_its_certificate_for_itself_alone(
         assert not await ask("renewal", Wanted(node="b"))
         serving = {
             "192.0.2.2": "",
-            "192.0.2.1": "another node",
+            "192.0.2.1": "is the address of node a",
             "127.0.0.1": "not an address of one machine",
         }
         for address, problem in serving.items():
@@ -215,3 +216,33 @@ async def test_the_first_token_is_created_once(tmp_path: Path) -> None:
         await server.request("DELETE", f"{TOKENS}/{token.secret_name}")
     async with embedded_server(tmp_path / "data", network=network) as server:
         assert not await is_accepted(server, token)
+
+
+async def test_the_directories_of_claims_are_on_the_first_machine(tmp_path: Path) -> None:
+    claims, volumes = PERSISTENTVOLUMECLAIMS.path("default"), PERSISTENTVOLUMES.path()
+
+    async def nodes_of_volumes(server: EmbeddedServer, count: int) -> list[str]:
+        found: list[str] = []
+
+        async def exist() -> bool:
+            specs = [each["spec"] for each in (await server.get(volumes))["items"]]
+            found[:] = [
+                term["matchExpressions"][0]["values"][0]
+                for spec in specs
+                for term in spec.get("nodeAffinity", {})
+                .get("required", {})
+                .get("nodeSelectorTerms", [{"matchExpressions": [{"values": [""]}]}])
+            ]
+            return len(found) == count and len(set(found)) == 1
+
+        await wait_until_true(exist)
+        return found
+
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    async with embedded_server(tmp_path, node="first") as server:
+        await server.create(claims, {"metadata": {"name": "old"}, "spec": spec})
+        assert await nodes_of_volumes(server, 1) == [""]
+    network = Network(host="127.0.0.1", listener=None)
+    async with embedded_server(tmp_path, node="first", network=network) as server:
+        await server.create(claims, {"metadata": {"name": "new"}, "spec": spec})
+        assert await nodes_of_volumes(server, 2) == ["first", "first"]

@@ -133,6 +133,8 @@ async def test_a_gang_runs_on_two_machines(tmp_path: Path) -> None:
                 down = await machine.batholith("down", "--data-dir", str(other.root))
             assert down.code == 0, down.err
             assert embedded_cluster.processes_of(other.root) == []
+            for component in ("agent", "proxy"):
+                assert "orbidden" not in (other.logs / f"{component}.log").read_text()
 
 
 async def check_second_machine(

@@ -33,6 +33,7 @@ from ...model.node_identity import (
     USAGES,
     USER_PREFIX,
 )
+from .settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _RENEW_AT = 2 / 3
 
 _CHECK_INTERVAL = 3600.0
 _RETRY_INTERVAL = 60.0
+_FIRST_RETRY_INTERVAL = 5.0
 _POLL_INTERVAL = 0.2
 _APPROVAL_TIMEOUT = 60.0
 _MAX_SKEW = timedelta(seconds=30)
@@ -170,15 +172,32 @@ class NodeCertificates:
         self._identity = identity
         self._clock = clock
 
+    @classmethod
+    def of(cls, client: Client, settings: AgentSettings, *, clock: Clock) -> "NodeCertificates":
+        """Return those of an agent, whose serving certificate is next to the client's."""
+        if settings.serving is None:
+            raise ValueError("the agent serves nothing")
+        identity = NodeIdentity(node=settings.node_name, address=settings.node_address)
+        return cls(client, settings.serving.certificate.parent, identity, clock=clock)
+
     async def ensure_serving(self) -> None:
-        """Get a serving certificate, unless there is one for the node's address; retry."""
+        """Get a serving certificate, unless there is one for the node's address.
+
+        It is requested again while the API server cannot be reached.
+
+        Raises:
+            CertificateError: the request is denied.
+        """
         while not is_valid(
             load(self._directory / SERVING_FILE),
             now=self._clock.now(),
             hosts=(self._identity.address,),
         ):
-            if not await self._renew(SERVING_SIGNER):
-                await self._clock.sleep(_RETRY_INTERVAL / 10)
+            try:
+                await self._renew(SERVING_SIGNER)
+            except (ApiError, ConnectionLostError) as error:
+                log.warning("cannot get certificate, retrying", extra={"error": str(error)})
+                await self._clock.sleep(_FIRST_RETRY_INTERVAL)
 
     async def run(self) -> None:
         """Renew the certificates before they expire, until cancelled."""
@@ -191,19 +210,18 @@ class NodeCertificates:
         pair = load(self._path(signer))
         if not is_due(pair, now=self._clock.now(), hosts=hosts):
             return True
-        return await self._renew(signer)
+        try:
+            await self._renew(signer)
+        except (CertificateError, ApiError, ConnectionLostError) as error:
+            log.error("cannot renew certificate", extra={"signer": signer, "error": str(error)})
+            return False
+        return True
 
     def _path(self, signer: str) -> Path:
         return self._directory / (CLIENT_FILE if signer == CLIENT_SIGNER else SERVING_FILE)
 
-    async def _renew(self, signer: str) -> bool:
-        """Request a new certificate; return whether it was received."""
+    async def _renew(self, signer: str) -> None:
         key = new_key()
-        try:
-            certificate = await request_certificate(self._client, self._identity, signer, key)
-        except (CertificateError, ApiError, ConnectionLostError) as error:
-            log.error("cannot renew certificate", extra={"signer": signer, "error": str(error)})
-            return False
+        certificate = await request_certificate(self._client, self._identity, signer, key)
         write_private(self._path(signer), certificate + key_pem(key))
         log.info("renewed certificate", extra={"signer": signer})
-        return True

@@ -20,7 +20,7 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, NODES, PODS, SERVICES
 from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
-from .certificates import NodeCertificates, NodeIdentity
+from .certificates import NodeCertificates
 from .devices.manager import DeviceManager
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
@@ -49,7 +49,7 @@ from .runtime.runs import (
     detect_isolation,
 )
 from .server import AgentServer, LogUnavailableError
-from .settings import AgentSettings, ServingFiles, ShutdownRequest
+from .settings import AgentSettings, ShutdownRequest
 from .state import hosts
 from .state.core_types import MetadataOnly, Pod, Service
 from .state.endpoint_types import EndpointSlice
@@ -189,8 +189,9 @@ class RealNode:
         images = await self._images(report, stack)
         await asyncio.to_thread(self._devices.discover)
         network = await self._start_network(report.isolation)
-        if settings.joined and settings.serving is not None:
-            await self._ensure_certificates(settings.serving)
+        if settings.joined:
+            certificates = NodeCertificates.of(self._client, settings, clock=self._clock)
+            self._supervise("renewal of certificates", certificates.run)
         port = await self._serve(stack)
         config = NodeConfig(
             name=settings.node_name,
@@ -317,16 +318,6 @@ class RealNode:
             metrics=settings.listener_metrics,
         )
         return await stack.enter_async_context(listening)
-
-    async def _ensure_certificates(self, files: ServingFiles) -> None:
-        """Get a serving certificate if there is none, and renew it and the client's in time."""
-        settings = self._settings
-        identity = NodeIdentity(node=settings.node_name, address=settings.node_address)
-        certificates = NodeCertificates(
-            self._client, files.certificate.parent, identity, clock=self._clock
-        )
-        await certificates.ensure_serving()
-        self._supervise("renewal of certificates", certificates.run)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:

@@ -89,11 +89,11 @@ def is_own(request: Mapping[str, Any], node: str) -> bool:
 
 
 def serving_problem(
-    wanted: NodeRequest, *, others: Collection[str], reserved: Collection[str]
+    wanted: NodeRequest, *, others: Mapping[str, str], reserved: Collection[str]
 ) -> str:
     """Return why a serving certificate is not approved automatically; empty if it is.
 
-    *others* are the addresses of other nodes, *reserved* those of the API server.
+    *others* are the names of other nodes by address, *reserved* the addresses of the API server.
     """
     if wanted.dns_names or len(wanted.addresses) != 1:
         return "only one IP address is approved automatically"
@@ -103,5 +103,8 @@ def serving_problem(
     if str(address) in reserved:
         return f"{address} is the address of the API server"
     if str(address) in others:
-        return f"{address} is the address of another node"
+        return (
+            f"{address} is the address of node {others[str(address)]}: if that machine is not "
+            f"used any more, `kubectl delete node {others[str(address)]}`"
+        )
     return ""

@@ -119,7 +119,7 @@ class CertificateController(Controller):
             elif not own and self._is_taken(entry, wanted):
                 problem = f"another machine joins as {wanted.node}: choose another name"
         elif own:
-            others = set(self._addresses_of_others(wanted.node))
+            others = dict(self._addresses_of_others(wanted.node))
             problem = node_certificates.serving_problem(
                 wanted, others=others, reserved=self._reserved
             )
@@ -160,11 +160,12 @@ class CertificateController(Controller):
                 return True
         return False
 
-    def _addresses_of_others(self, node: str) -> Iterator[str]:
+    def _addresses_of_others(self, node: str) -> Iterator[tuple[str, str]]:
+        """Yield each address of another node, with its name."""
         for entry in self._nodes.latest_entries():
             if entry.name != node:
                 for each in (entry.shared().get("status") or {}).get("addresses") or ():
-                    yield each.get("address", "")
+                    yield each.get("address", ""), entry.name
 
     async def _sign(self, entry: StoredObject, request: Json, wanted: NodeRequest) -> None:
         seconds = request["spec"].get("expirationSeconds")
