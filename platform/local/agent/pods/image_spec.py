@@ -10,9 +10,8 @@ from ..runtime import rights, rootfs
 from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.users import User
-from ..state import hosts
 from ..state.core_types import Container
-from ..state.environment import PodRuntimeInfo, build_environment, expand
+from ..state.environment import expand
 from ..volumes.volumes import container_mounts
 from .launch_spec import (
     LaunchSpecBuilder,
@@ -43,22 +42,9 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             self.pod, container, user,
             isolation=IsolationLevel.UNSHARE, id_mode=node.id_mode, agent_uid=os.geteuid(),
         )  # fmt: skip
-        info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=node.allocatable
-        )
         base = image_environment(image, found.home) | self._service_variables()
-        if container.tty:
-            base["TERM"] = "xterm"
-        base |= node.devices.environment(self.pod.metadata.uid, container.name)
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
-        env = build_environment(
-            self.pod,
-            container,
-            sources=self.volumes.sources,
-            info=info,
-            base=base,
-            read_file=self._read_file,
-        )
+        env = self._environment(container, base)
         command = [expand(each, env) for each in container.command]
         args = [expand(each, env) for each in container.args]
         directory = container.working_dir or image.process.working_dir or ""

@@ -144,9 +144,12 @@ class Simulator:
         record = self._records.get(new.metadata.uid)
         if record is not None:
             before = record.pod.metadata.deletion_timestamp
+            is_observed = record.pod.metadata.generation == new.metadata.generation
             self._resizer.update(record, new)
-            if any(each.type in RESIZE_CONDITIONS for each in new.status.conditions):
-                record.last_status = None  # rendered without one that was already written
+            if not is_observed or any(
+                each.type in RESIZE_CONDITIONS for each in new.status.conditions
+            ):
+                record.last_status = None  # rendered for another spec, or before these were written
                 self._enqueue_write(record)
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))
