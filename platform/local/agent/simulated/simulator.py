@@ -32,7 +32,7 @@ from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
 from ..state import pod_actions, rendering, status
 from ..state.core_types import Pod, PodStatus
 from ..state.hosts import HOST_IP
-from ..state.resizes import RESIZE_CONDITIONS
+from ..state.resizes import shows_resize
 from ..state.status import (
     RESIZE,
     SIGKILL_EXIT_CODE,
@@ -146,10 +146,8 @@ class Simulator:
             before = record.pod.metadata.deletion_timestamp
             is_observed = record.pod.metadata.generation == new.metadata.generation
             self._resizer.update(record, new)
-            if not is_observed or any(
-                each.type in RESIZE_CONDITIONS for each in new.status.conditions
-            ):
-                record.last_status = None  # rendered for another spec, or before these were written
+            if not is_observed or shows_resize(new):
+                record.last_status = None
                 self._enqueue_write(record)
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))
