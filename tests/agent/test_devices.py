@@ -12,6 +12,7 @@ from support.polling import wait_until_true
 
 from batholith.local.agent.devices.discovery import Device
 from batholith.local.agent.devices.manager import DeviceManager, DeviceUnavailableError
+from batholith.local.agent.runtime import rootfs
 from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.local.agent.state.core_types import Pod
 from batholith.model.names import NODES
@@ -113,6 +114,24 @@ def test_a_lost_device_is_not_allocatable_and_never_assigned(fake: FakeDevices) 
     fake.set_nvidia()
     later = manager(fake)
     assert (later.capacity(), later.allocatable()) == ({GPU: "0"}, {GPU: "0"})
+
+
+def test_device_files_are_mounted_after_the_directory_that_contains_them(tmp_path: Path) -> None:
+    plan = rootfs.mount_plan(
+        [rootfs.Mount(str(tmp_path), "/dev/own")],
+        hidden=[],
+        home="/home/u",
+        host=str(tmp_path),
+        devices=[("/dev/dri/renderD128", "/dev/dri/renderD128")],
+    )
+    kinds = [step[0] for step in plan]
+    assert kinds.index("dev") < kinds.index("device") < kinds.index("rw")
+    command = rootfs.bubblewrap_arguments(
+        "bwrap", plan, hostname="h", user=(0, 0), tmpfs_size=1 << 20
+    )
+    at = command.index("--dev-bind-try")
+    assert command[at + 1 : at + 3] == ["/dev/dri/renderD128"] * 2
+    assert command.index("--dev") < at < len(command) - 1 - command[::-1].index("--remount-ro")
 
 
 # --- on a node ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent import container, manifest
+from support.agent import container, decode_pod, manifest
 from support.agent_cluster import NODE, AgentCluster, bind_pvc
 from support.polling import DEFAULT_TIMEOUT, wait_for
 
@@ -248,21 +248,26 @@ async def test_logs_can_be_filtered_and_followed(cluster: AgentCluster) -> None:
     assert "previous terminated container" in refused.body["message"]
 
 
-async def test_log_of_the_previous_run_is_kept(cluster: AgentCluster) -> None:
+async def test_only_the_logs_of_the_current_and_the_previous_run_are_kept(
+    cluster: AgentCluster,
+) -> None:
     mounts = [{"name": "data", "mountPath": "/data"}]
     script = (
-        "R=$BATHOLITH_ROOT; echo run; test -f $R/data/x && sleep 60; touch $R/data/x; echo first"
+        "R=$BATHOLITH_ROOT/data; echo run; test -f $R/y && sleep 60; test -f $R/x && touch $R/y; "
+        "touch $R/x; echo before"
     )
     volumes = [{"name": "data", "emptyDir": {}}]
     await cluster.run(manifest("p", shell(script, volumeMounts=mounts), volumes=volumes))
-    await cluster.wait_pod(
+    pod = await cluster.wait_pod(
         "p",
         lambda pod: (
             pod["status"].get("phase") == "Running"
-            and pod["status"]["containerStatuses"][0]["restartCount"] == 1
+            and pod["status"]["containerStatuses"][0]["restartCount"] == 2
         ),
     )
-    assert await cluster.logs("p", "?previous=true") == "run\nfirst\n"
+    assert await cluster.logs("p", "?previous=true") == "run\nbefore\n"
+    logs = PodDir.of(cluster.settings.data_dir, decode_pod(pod)).logs / "c"
+    assert sorted(each.name for each in logs.iterdir()) == ["1.log", "2.log"]
 
 
 async def test_deleted_pod_gets_sigterm_then_sigkill_after_its_grace_period(

@@ -155,3 +155,10 @@ async def test_simulated_pods_are_resized(servers: ServerFactory, tmp_path: Path
         await cluster.wait_pod("first", lambda seen: "PodResizePending" in resize_conditions(seen))
         await cluster.delete("other", grace=0)
         await cluster.wait_pod("first", lambda seen: is_resized(seen, "3"))
+
+
+def test_a_container_of_an_older_agent_is_neither_resized_nor_without_a_limit() -> None:
+    story = PodStatusSimulator(pod("p", "2"), Started("c", START))
+    assert resize_conditions({"status": story.status()}) == {}
+    (status,) = story.status()["containerStatuses"]
+    assert status["resources"] == requests("2")

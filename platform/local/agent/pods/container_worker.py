@@ -118,8 +118,9 @@ class ContainerWorker:
         self._cgroup = self.run.cgroup
         self._is_memory_limited = cgroups.limits_memory(self._cgroup)
         """Whether the kernel enforces the memory limit."""
-        self._resources = self.run.resources
         container = context.pod().containers[self.run.container_name]
+        known = self.run.resources
+        self._resources = container.resources if known is None else known
         self._pre_stop = container.lifecycle.pre_stop
         self._termination = ContainerTermination(
             process,

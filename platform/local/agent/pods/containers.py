@@ -163,6 +163,7 @@ class PodContainers:
         """
         message = ""
         image = await self._image_of(name)
+        await asyncio.to_thread(self._context.pod_dir.remove_old_logs, name)
         if image is not None:
             runs = self._context.pod_dir.runs(name)
             await asyncio.to_thread(image_run.clear, [run.path for run in runs if run.is_finished])

@@ -11,7 +11,7 @@ from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.users import User
 from ..state.core_types import Container
-from ..state.environment import PodRuntimeInfo, build_environment, expand
+from ..state.environment import expand
 from ..volumes.volumes import container_mounts
 from .launch_spec import (
     RESOLVER,
@@ -43,24 +43,9 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             isolation=IsolationLevel.UNSHARE, id_mode=node.id_mode, agent_uid=os.geteuid(),
             own_network=bool(node.namespace_of(self.pod)),
         )  # fmt: skip
-        info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip,
-            host_ip=self.node.host_ip,
-            allocatable=self.node.allocatable,
-        )
         base = image_environment(image, found.home) | self._service_variables()
-        if container.tty:
-            base["TERM"] = "xterm"
-        base |= node.devices.environment(self.pod.metadata.uid, container.name)
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
-        env = build_environment(
-            self.pod,
-            container,
-            sources=self.volumes.sources,
-            info=info,
-            base=base,
-            read_file=self._read_file,
-        )
+        env = self._environment(container, base)
         command = [expand(each, env) for each in container.command]
         args = [expand(each, env) for each in container.args]
         directory = container.working_dir or image.process.working_dir or ""

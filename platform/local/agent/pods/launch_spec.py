@@ -63,11 +63,6 @@ class LaunchSpecBuilder:
         Raises:
             ContainerConfigError: the container's configuration is invalid or unsupported.
         """
-        info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip,
-            host_ip=self.node.host_ip,
-            allocatable=self.node.allocatable,
-        )
         user = users.user_of(self.pod, container)
         node, ids = self.node, self.node.allocate_ids(self.pod)
         rights.check_security_context(
@@ -76,17 +71,7 @@ class LaunchSpecBuilder:
             own_network=bool(node.namespace_of(self.pod)),
         )  # fmt: skip
         base = self._base_environment(run, users.container_user(user, ids))
-        if container.tty:
-            base["TERM"] = "xterm"
-        base |= node.devices.environment(self.pod.metadata.uid, container.name)
-        env = build_environment(
-            self.pod,
-            container,
-            sources=self.volumes.sources,
-            info=info,
-            base=base,
-            read_file=self._read_file,
-        )
+        env = self._environment(container, base)
         mount_error, mounts = forbidden_mount(container), []
         if not mount_error:
             mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
@@ -124,6 +109,23 @@ class LaunchSpecBuilder:
             error=mount_error,
             can_stage=node.safe_paths,
         ), mount_error or error_message
+
+    def _environment(self, container: Container, base: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a container; its own override those of *base*."""
+        node = self.node
+        info = PodRuntimeInfo(
+            pod_ip=self.volumes.ip, host_ip=node.host_ip, allocatable=node.allocatable
+        )
+        terminal = {"TERM": "xterm"} if container.tty else {}
+        devices = node.devices.environment(self.pod.metadata.uid, container.name)
+        return build_environment(
+            self.pod,
+            container,
+            sources=self.volumes.sources,
+            info=info,
+            base={**base, **terminal, **devices},
+            read_file=self._read_file,
+        )
 
     def _read_file(self, ref: FileKeySelector) -> str | None:
         return read_variable(self.volumes.volumes.get(ref.volume_name), ref)

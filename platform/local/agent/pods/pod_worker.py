@@ -24,7 +24,7 @@ from ..state import pod_actions, rendering, status
 from ..state.core_types import RESTART_ALL, Pod
 from ..state.environment import ContainerConfigError
 from ..state.hosts import Peer
-from ..state.resizes import RESIZE_CONDITIONS
+from ..state.resizes import shows_resize
 from ..state.status import (
     Accepted,
     AllRestarted,
@@ -122,8 +122,7 @@ class PodWorker:
         self._publish_peer()
         changed = old.unready_gates != pod.unready_gates
         changed |= old.metadata.generation != pod.metadata.generation
-        # A status may have been rendered without one that was already written.
-        changed |= any(each.type in RESIZE_CONDITIONS for each in pod.status.conditions)
+        changed |= shows_resize(pod)
         if changed and not self._deleted and not self._suspended:
             self._status_manager.mark_dirty(promptly=True)
         if pod.metadata.deletion_timestamp is not None:

@@ -113,6 +113,16 @@ class PodDir:
         """Return the log file of a run."""
         return self.logs / run.container_name / f"{run.path.name}.log"
 
+    def remove_old_logs(self, container: str) -> None:
+        """Delete the logs that cannot be read any more once the container is started again.
+
+        Only the log of the run before can be.
+        """
+        runs = self.runs(container)
+        last = max((at for at, run in enumerate(runs) if run.is_valid), default=0)
+        for run in runs[:last]:
+            self.log_path(run).unlink(missing_ok=True)
+
     def containers(self) -> list[str]:
         """Return the names of the containers that ever had a run."""
         directory = self.path / "containers"

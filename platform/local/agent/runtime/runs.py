@@ -86,7 +86,7 @@ class _LaunchedCommand(msgspec.Struct, frozen=True):
     image: RunImage | None = None
     joined: JoinedProcess | None = None
     cgroup: str = ""
-    resources: Resources = Resources()
+    resources: Resources | None = None
 
 
 class _RestartMark(msgspec.Struct, frozen=True):
@@ -261,13 +261,13 @@ class RunDir:
         return launch.cgroup if launch else ""
 
     @property
-    def resources(self) -> Resources:
-        """Requests and limits with which it runs."""
+    def resources(self) -> Resources | None:
+        """Requests and limits with which it runs; ``None``: an older agent has started it."""
         resized = _read(self.path / _RESOURCES, Resources)
         if resized is not None:
             return resized
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
-        return launch.resources if launch else Resources()
+        return launch.resources if launch else None
 
     def write_resources(self, resources: Resources) -> None:
         """Record that it runs with other resources than those it was started with."""

@@ -32,7 +32,7 @@ from ..retry import retry_delay, retry_until_done
 from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
 from ..state import pod_actions, rendering, status
 from ..state.core_types import Pod, PodStatus
-from ..state.resizes import RESIZE_CONDITIONS
+from ..state.resizes import shows_resize
 from ..state.status import (
     RESIZE,
     SIGKILL_EXIT_CODE,
@@ -144,9 +144,10 @@ class Simulator:
         record = self._records.get(new.metadata.uid)
         if record is not None:
             before = record.pod.metadata.deletion_timestamp
+            is_observed = record.pod.metadata.generation == new.metadata.generation
             self._resizer.update(record, new)
-            if any(each.type in RESIZE_CONDITIONS for each in new.status.conditions):
-                record.last_status = None  # rendered without one that was already written
+            if not is_observed or shows_resize(new):
+                record.last_status = None
                 self._enqueue_write(record)
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))

@@ -133,6 +133,11 @@ def _number(name: str, amount: Quantity) -> int:
     return amount.nanos // (1_000_000 if name == "cpu" else 1_000_000_000)
 
 
+def shows_resize(pod: Pod) -> bool:
+    """Return whether a status shows a resize, which may have ended since it was rendered."""
+    return any(each.type in RESIZE_CONDITIONS for each in pod.status.conditions)
+
+
 def resize_order(pod: Pod) -> tuple[int, bool, str]:
     """Return the order in which pods get what they wait for: priority, QoS class, time."""
     since = [each.last_transition_time for each in pod.status.conditions if each.type == PENDING]
