@@ -71,6 +71,9 @@ class Platform:
     async def change(self, name: str, spec: Json) -> None:
         await merge_patch(self._server, JOBS.path("default", name), {"spec": spec})
 
+    async def add_node(self, name: str) -> None:
+        await add_node(self._server, name, cpu="3")
+
     async def groups(self) -> list[Json]:
         return list((await self._server.get(NATIVE_PODGROUPS.path("default")))["items"])
 
@@ -103,8 +106,8 @@ class Platform:
         return not (await self._server.get(PODGROUPS.path("default")))["items"]
 
 
-def bound(pods: list[Json]) -> bool:
-    return len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods)
+def bound(pods: list[Json], count: int = 2) -> bool:
+    return len(pods) == count and all(pod["spec"].get("nodeName") for pod in pods)
 
 
 async def test_jobs_start_as_gangs_of_kubernetes_itself_and_restart_as_new_ones(
@@ -119,8 +122,8 @@ async def test_jobs_start_as_gangs_of_kubernetes_itself_and_restart_as_new_ones(
         for pod in pods:
             assert pod["spec"]["schedulingGroup"] == {"podGroupName": group["metadata"]["name"]}
             assert pod["spec"]["schedulerName"] == "default-scheduler"
-        await world.create(job("large", 2, minAvailable=2))
-        waiting = await world.wait_pods("large", lambda found: len(found) == 2)
+        await world.create(job("large", 4))
+        waiting = await world.wait_pods("large", lambda found: len(found) == 4)
         await world.wait_job(
             "large", lambda status: "pod" in (status.get("state") or {}).get("message", "")
         )
@@ -154,7 +157,8 @@ async def test_jobs_start_as_gangs_of_kubernetes_itself_and_restart_as_new_ones(
             )
 
         await wait_until_true(is_clean)
-        await world.wait_pods("large", bound)
+        await world.add_node("another")
+        await world.wait_pods("large", lambda found: bound(found, 4))
         assert await world.has_no_podgroup_of_volcano()
 
 
