@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..state.gangs.gang import Gang
+from ..state.queue.scheduling_queue import UnschedulableGroup
 from .backfilling.options import Order
 from .candidate import Candidate
 from .plugin_decisions import SortKey
@@ -54,16 +55,20 @@ class GangOrder:
     def of(self, gang: Gang) -> SortKey:
         """Return the sort key of *gang* within its queue; the smallest is first."""
         order = self._session.job_order(gang)
-        self._planning.duration_of(gang)  # so that the plan knows whether any is known
-        return (*self._rank(gang), *order) if self.is_shortest_first else order
+        duration = self._planning.duration_of(gang)
+        if not self.is_shortest_first:
+            return order
+        is_first = self._is_first(gang, reserving=self._is_reserving(gang))
+        return (0.0, 0.0, *order) if is_first else (1.0, duration, *order)
 
     def first(self, candidate: Candidate) -> Candidate:
         """Return the first gang with the demand of *candidate*."""
-        gangs = candidate.group or ()
-        left = (each for each in gangs if not self._session.is_rejected(each))
-        found = min(left, key=self._rank, default=candidate.gang)
-        is_valid = found is not candidate.gang and self._session.job_valid(found) is None
-        return Candidate(found, candidate.group) if is_valid else candidate
+        group = candidate.group
+        if not group or len(group) == 1:
+            return candidate
+        left = (each for each in self._sorted(group) if not self._session.is_rejected(each))
+        found = next(left, candidate.gang)
+        return candidate if self._session.job_valid(found) else Candidate(found, group)
 
     def following(self, candidate: Candidate) -> Candidate | None:
         """Return the next gang with the demand of *candidate*, if that one was scheduled, or was
@@ -75,18 +80,23 @@ class GangOrder:
             return None
         key = group.demand, self._is_reserving(candidate.gang)
         if key not in self._following:
-            self._following[key] = iter(sorted(group.gangs, key=self._rank))
+            self._following[key] = iter(self._sorted(group))
         for gang in self._following[key]:
             if gang.unschedulable_group is group and not self._session.is_rejected(gang):
                 return Candidate(gang, group)
         return None
 
-    def _rank(self, gang: Gang) -> tuple[float, float]:
-        """Return what decides before the order of the plugins."""
-        may_reserve = self._is_reserving(gang) and self._planning.is_due(gang)
-        if may_reserve or self._planning.precedes(gang):
-            return 0.0, 0.0
-        return 1.0, self._planning.duration_of(gang)
+    def _sorted(self, group: UnschedulableGroup) -> list[Gang]:
+        """Return the gangs of *group*, which are of one queue, in order."""
+        first: list[Gang] = []
+        others: list[Gang] = []
+        reserving = self._is_reserving(group.first()[1])
+        for gang in group:
+            (first if self._is_first(gang, reserving=reserving) else others).append(gang)
+        return first + sorted(others, key=self._planning.duration_of)
+
+    def _is_first(self, gang: Gang, *, reserving: bool) -> bool:
+        return (reserving and self._planning.is_due(gang)) or self._planning.precedes(gang)
 
     def _is_reserving(self, gang: Gang) -> bool:
         return self._reserving.get(self._session.cache.queues.of(gang).name, False)
