@@ -261,7 +261,8 @@ class AvailableVolumes:
                 for _, name in sorted(entries)
                 if name not in self._taken and name not in excluded
             )
-            if (first := next(free, None)) is not None:
+            first: str | None = next(free, None)
+            if first is not None:
                 return first
         provisionable, _ = self._can_provision(claim)
         if provisionable[node_index]:
