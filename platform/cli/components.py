@@ -173,8 +173,7 @@ def apiserver(
         limits = parse_http_limits(http_limits)
         notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
-    bound = listener.getsockname()[0]
-    host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
+    host = _reachable_host(listener)
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
@@ -205,6 +204,11 @@ def apiserver(
 
     with exit_on_error(OSError), listener:
         run(main)
+
+
+def _reachable_host(listener: socket.socket) -> str:
+    bound: str = listener.getsockname()[0]
+    return "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
 
 
 def _admission_rules(

@@ -207,12 +207,7 @@ class Scheduler:
         self._scheduler_cache = _new_cache(self._settings)
         self.kept_entries = kept_entries(self._scheduler_cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
-        self._cycle_runner = CycleRunner(
-            self._scheduler_cache,
-            Framework(loaded.tiers, self._publish_from_thread),
-            loaded.actions,
-            stranded_timeout=self._settings.stranded_gang_timeout,
-        )
+        self._cycle_runner = self._new_cycle_runner(loaded)
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
@@ -248,6 +243,14 @@ class Scheduler:
         )
         self._status_updater = self._new_status_updater(client, recorder)
         self._register_queues()
+
+    def _new_cycle_runner(self, loaded: conf.Conf) -> CycleRunner:
+        return CycleRunner(
+            self._scheduler_cache,
+            Framework(loaded.tiers, self._publish_from_thread),
+            loaded.actions,
+            stranded_timeout=self._settings.stranded_gang_timeout,
+        )
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:

@@ -200,10 +200,8 @@ class _ServerCore:
         )
         quotas = Quotas(self._store, self._catalog)
         self._store.write_observers.append(quotas)
-        admission = Admission(
-            lookup, config.webhooks, self._authorizer, self._dynamic, quotas,
-            network=config.pod_network,
-        )  # fmt: skip
+        rules = lookup, config.webhooks, self._authorizer, self._dynamic, quotas
+        admission = Admission(*rules, network=config.pod_network)
         self._writer = Writer(self._store, self._catalog, admission)
         self._deleter = deleter = Deleter(self._writer)
         tls = _kubelet_client_context(config)
