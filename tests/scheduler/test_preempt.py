@@ -304,7 +304,7 @@ def test_a_gang_that_was_evicted_whole_starts_at_once_with_its_minimum() -> None
     world.finish_termination()
     world.upsert(node("b", cpu=4), *(member(f"low-new-{number}", "low") for number in range(3)))
     world.run(time=2.0)
-    placed = [number for number in range(3) if world.node_of(f"low-new-{number}")]
-    assert len(placed) == 2
+    allocated = [number for number in range(3) if world.node_of(f"low-new-{number}")]
+    assert len(allocated) == 2
     world.run(time=601.0)
     assert all(world.node_of(f"low-new-{number}") for number in range(3))
