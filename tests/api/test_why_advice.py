@@ -146,6 +146,21 @@ def test_larger_than_all_nodes() -> None:
     )
     message = "4 of 4 pods cannot be scheduled: it needs 8 nvidia.com/gpu, and no node has any"
     assert explained("nodes", message)[0] == "it needs 8 nvidia.com/gpu, and no node has any"
+    message = "1 of 1 pods cannot be scheduled: it needs 200 cpu, more than the 128 of all nodes"
+    assert explained("quota", f"{message} together: resource in cluster is overused") == (
+        "it needs 200 cpu, more than the 128 of all nodes together",
+        "ask for fewer or smaller pods: waiting does not help",
+    )
+    together = "all nodes together could not take its pods even if nothing else ran"
+    assert explained("nodes", together, nodes=nodes({"Insufficient cpu": 10}))[0] == together
+
+
+def test_what_excludes_all_nodes_is_the_reason_why_they_could_not_take_the_job_together() -> None:
+    together = "all nodes together could not take its pods even if nothing else ran"
+    selector = "node(s) didn't match Pod's node affinity/selector"
+    cause, step = explained("nodes", together, nodes=nodes({selector: 10}))
+    assert (cause, step) == explained("nodes", nodes=nodes({selector: 10}))
+    assert "10 of 10 nodes" in cause
 
 
 def test_larger_than_any_node() -> None:

@@ -19,11 +19,19 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, SUBMIT_PAGE = ((DOCS / name).read_text() for name in ("command-line.md", "submit.md"))
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", f"{PAGE}\n{SUBMIT_PAGE}", re.DOTALL | re.MULTILINE)
+README = (DOCS.parent / "README.md").read_text().partition("## Your own script")[2]
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCKS = BLOCK.findall(f"{PAGE}\n{SUBMIT_PAGE}")
+OWN_SCRIPT = [
+    line
+    for line in BLOCK.findall(README)[0].splitlines()
+    if not re.match(r"pip |batholith (up|down)", line)  # there is a cluster
+]
 
 
 def test_the_pages_show_each_command() -> None:
     shown = set(re.findall(r"^(?:\w+=\$\()?batholith (\w+)", "\n".join(BLOCKS), re.MULTILINE))
+    assert len(OWN_SCRIPT) == 3
     commands = {row.name for row in TABLE if row.kind in (Kind.JOBS, Kind.PROGRAM)}
     assert commands - {"mcp"} <= shown  # which programs run, and its own tests
 
@@ -47,9 +55,10 @@ async def test_the_commands_of_the_pages_run(
     work.mkdir(mode=0o755)
     async with embedded_cluster(root, "--mount", f"{work}:ro") as cluster:
         await asyncio.to_thread(_submit)
-        script = "\n".join(["set -ex", f"cd {work}", *BLOCKS])
+        script = "\n".join(["set -ex", f"cd {work}", *OWN_SCRIPT, *BLOCKS])
         result = await run("bash", "-c", script)
         assert result.code == 0, result.out + result.err
+        assert "hello from hello.sh\n" in result.out
         assert "hello from worker" in result.out
         assert "jobs/train: Aborted" in result.out
         assert "jobs/hello: Completed" in result.out

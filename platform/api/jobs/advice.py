@@ -131,7 +131,8 @@ def _of_quota(found: Explanation, summary: str) -> Advice:
         )
         return Advice(text, f"wait until then, or {_OTHER_QUEUE}")
     if impossible := _impossible(summary):
-        return Advice(impossible, f"ask for less, or {_OTHER_QUEUE}")
+        of_queue = "of queue" in impossible
+        return Advice(impossible, f"ask for less, or {_OTHER_QUEUE}" if of_queue else _SMALLER)
     name = found.queue.name
     for resource, limit in found.limits.items():
         amounts = f"{limit.requested} {resource} requested, {limit.used} of {limit.limit} used"
@@ -211,14 +212,19 @@ _NODE_REASONS: tuple[tuple[str, str, str], ...] = (
 counts."""
 
 
+_SMALLER = "ask for fewer or smaller pods: waiting does not help"
+
+
 def _of_nodes(found: Explanation, summary: str) -> Advice:
-    if impossible := _impossible(summary):
-        return Advice(impossible, "ask for fewer or smaller pods: waiting does not help")
-    nodes = found.nodes
+    impossible, nodes = _impossible(summary), found.nodes
     if nodes is None or not nodes.excluded:
+        if impossible:
+            return Advice(impossible, _SMALLER)
         return Advice(summary, "add nodes" if nodes is not None and not nodes.total else "")
     # Resources become free by themselves: what else excludes more nodes counts more.
     reason, count = max(nodes.excluded.items(), key=lambda each: each[1])
+    if impossible and (impossible != _TOGETHER or reason.startswith("Insufficient ")):
+        return Advice(impossible, _SMALLER)
     where = f"{count} of {nodes.total} nodes"
     for text, cause, step in _NODE_REASONS:
         if text in reason:
@@ -240,10 +246,9 @@ def _wait_for_others(found: Explanation) -> str:
     return "wait until other jobs have ended, or ask for less"
 
 
-_IMPOSSIBLE = re.compile(
-    r"(it needs [^,;]+, (?:more than the|and no node has)[^;]*"
-    r"|all nodes together could not take its pods even if nothing else ran)"
-)
+_TOGETHER = "all nodes together could not take its pods even if nothing else ran"
+"""It may be due to resources, or to what else excludes nodes."""
+_IMPOSSIBLE = re.compile(rf"(it needs [^,;]+, (?:more than the|and no node has)[^;:]*|{_TOGETHER})")
 
 
 def _impossible(summary: str) -> str:
