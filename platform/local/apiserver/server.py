@@ -50,6 +50,7 @@ from .http.auth import Authenticator, User
 from .http.connections import Connections, RequestHandler
 from .http.requests import Json
 from .metrics import ServerMetrics
+from .service_accounts.issuer import IssuerDiscovery
 from .service_accounts.tokens import ServiceAccountTokens
 from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
@@ -204,6 +205,7 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
             clock=config.clock,
+            issuer=IssuerDiscovery(tokens, config.address),
         )
 
     def _handlers(
