@@ -508,7 +508,7 @@ async def selectable_fields(send: RecordedConversation) -> None:
     definition = _shirts(("v1", []), ("v2", [".spec.color", ".spec.size", ".spec.sold"]))
     await send.server.create(crds, definition)
     await send.wait_status(200, "GET", f"{two}?fieldSelector=spec.color%3Dred")
-    specs = ({"color": "red", "size": 5}, {"color": "blue", "sold": True}, {})
+    specs: tuple[Json, ...] = ({"color": "red", "size": 5}, {"color": "blue", "sold": True}, {})
     for index, spec in enumerate(specs):
         body = {"apiVersion": "sel.io/v1", "kind": "Shirt", "metadata": {"name": f"s{index}"}}
         await send("POST", one, {**body, "spec": spec})
