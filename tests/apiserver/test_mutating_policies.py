@@ -10,6 +10,9 @@ from support.embedded_apiserver import MAPS, MERGE, Server, embedded_server
 from support.polling import wait_until_equal
 from support.review_server import API, MUTATING, labelling, path_of, review_server
 
+from batholith.local.apiserver.builtin.unenforced import warnings_on_write
+from batholith.model.names import Resource
+
 Json = dict[str, Any]
 POLICIES = f"{API}/mutatingadmissionpolicies"
 BINDINGS = f"{API}/mutatingadmissionpolicybindings"
@@ -250,3 +253,12 @@ async def test_invalid_policies_are_rejected(server: Server) -> None:
             why,
             response.body["message"],
         )
+
+
+def test_rules_that_no_policy_reviews_cause_a_warning() -> None:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"]}
+    constraints = {"resourceRules": [{**rule, "operations": ["CONNECT"]}]}
+    body = {"kind": "MutatingAdmissionPolicy", **policy("p", matchConstraints=constraints)}
+    resource = Resource("admissionregistration.k8s.io", "v1", "", body["kind"])
+    found = warnings_on_write(resource, body, None)
+    assert ["operations[CONNECT]" in each for each in found] == [True, False]

@@ -45,6 +45,7 @@ REFUSED = (
     Refused("DELETE", f"{MAPS}/a?gracePeriodSeconds=abc", 400),
     Refused("GET", f"{MAPS}?timeoutSeconds=abc", 400),
     Refused("GET", f"{MAPS}?timeout=abc", 400),
+    Refused("GET", "/version?timeout=abc", 400),
     Refused("GET", f"{MAPS}/a?timeout=abc", 400),
     Refused("POST", f"{MAPS}?timeout=abc", 400),
     Refused("DELETE", f"{MAPS}/a?timeout=5", 400),

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jwt
 import msgspec
 import pytest
 from support.api_servers import ServerFactory
@@ -274,3 +275,27 @@ def test_token_of_another_cluster_is_not_accepted() -> None:
     assert theirs.authenticate(token, [AUDIENCE])
     for each in (token, "", "a.b.c", "\udcff.x.y", token.replace(".", "")):
         assert ours.authenticate(each, [AUDIENCE]) is None
+
+
+async def test_a_program_can_verify_a_token_by_the_documents_of_its_issuer(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path) as server:
+        await create_account(server)
+        token = (await request_token(server, audiences=["shop"]))["status"]["token"]
+        path = "/.well-known/openid-configuration"
+        account = (await request_token(server))["status"]["token"]
+        found = (await server.request("GET", path, token=account)).body
+        keys = await server.request("GET", "/openid/v1/jwks", token=account)
+        assert found == {
+            "issuer": "https://kubernetes.default.svc",
+            "jwks_uri": f"{server.url}/openid/v1/jwks",
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["ES256"],
+        }
+        assert keys.headers["Cache-Control"] == "public, max-age=3600"
+        (key,) = jwt.PyJWKSet.from_dict(keys.body).keys
+        assert jwt.get_unverified_header(token)["kid"] == key.key_id
+        claims = jwt.decode(token, key, ["ES256"], audience="shop", issuer=found["issuer"])
+        assert claims["sub"] == "system:serviceaccount:default:robot"

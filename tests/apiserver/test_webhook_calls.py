@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from support.api_servers import ServerFactory, add_namespace, merge_patch
@@ -186,6 +187,26 @@ async def test_a_webhook_is_called_again_after_a_later_one_changed_the_object(
     created = await create(server, "a")
     assert [path for path, _ in reviews.reviews] == ["again", "once", "idle", "again"]
     assert sorted(created.body["metadata"]["labels"]) == ["a", "b", "reviewed"]
+
+
+async def test_a_request_ends_at_the_timeout_that_the_client_allows(
+    server: Server, reviews: ReviewServer
+) -> None:
+    ended = asyncio.Event()
+
+    async def wait(request: Json) -> Json:
+        await ended.wait()
+        return {"allowed": True}
+
+    await reviews.install(server, VALIDATING, reviews.hook("slow", wait))
+    response = await server.request("POST", f"{MAPS}?timeout=300ms", config_map("a", reviewed="x"))
+    ended.set()
+    status = response.body  # kube-apiserver does not label it as JSON
+    status = msgspec.json.decode(status) if isinstance(status, str) else status
+    assert (response.status, status["reason"]) == (504, "Timeout")
+    assert status["message"].startswith("Timeout: request did not complete within")
+    assert (await server.request("GET", f"{MAPS}/a")).status == 404
+    assert (await create(server, "b")).status == 201
 
 
 async def test_selectors_decide_which_writes_are_reviewed(

@@ -4,8 +4,9 @@ Every request is authenticated, authorized and passed to the handler of its path
 becomes a ``Status`` here and only here.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,6 +26,7 @@ from .errors.status import (
     internal,
     method_not_allowed,
     path_not_found,
+    timed_out,
     too_large,
     unauthorized,
 )
@@ -47,8 +49,10 @@ from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
 from .media_types import JSON, TEXT
 from .metrics import CONTENT_TYPE, ServerMetrics
+from .service_accounts.issuer import IssuerDiscovery
 from .storage.stored_objects import new_uid
 from .verbs.handlers import Handlers
+from .verbs.options import request_timeout
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +89,9 @@ _HEALTH_CHECKS = ("healthz", "livez", "readyz")
 COMPONENT_DENIED = "component lacks a right"
 """Log message of a denied request of a component of the cluster."""
 
+_LONG_RUNNING = frozenset(("attach", "exec", "log", "portforward", "proxy"))
+"""Subresources whose requests have no time limit, as watches."""
+
 _NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
 
 
@@ -104,6 +111,7 @@ class App:
     """Whether the store accepts writes."""
 
     clock: Clock
+    issuer: IssuerDiscovery
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
@@ -137,6 +145,7 @@ class App:
         user = self._authenticate(http_request)
         query = parse_query(http_request.query)
         request_info = parse_path(path)
+        timeout = None if _is_long_running(request_info, query) else request_timeout(query)
         impersonating = impersonates(headers)
         if impersonating or MASTERS_GROUP not in user.groups:
             attributes = request_attributes(http_request.method, path, query, request_info)
@@ -163,7 +172,13 @@ class App:
             if self._is_built_in(request_info):
                 raise path_not_found()
             return _NOT_FOUND
-        return await self.handlers.handle(request, kind, request_info)
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                return await self.handlers.handle(request, kind, request_info)
+        except TimeoutError:
+            if deadline.expired():
+                raise timed_out() from None
+            raise
 
     def _is_built_in(self, request_info: RequestInfo) -> bool:
         """Whether the path is in a group and version of Kubernetes that is served."""
@@ -198,6 +213,8 @@ class App:
             return Response(body=msgspec.json.encode(VERSION) + b"\n")
         if path.split("/")[1] in _HEALTH_CHECKS:
             return self._health(request, path)
+        if found := self.issuer.document(path):
+            return found
         if path == "/metrics":
             return Response(body=self.metrics.render(), content_type=CONTENT_TYPE)
         if path.startswith(("/api", "/openapi/v")):
@@ -242,6 +259,13 @@ def _reported_if_own(user: User) -> Iterator[None]:
         raise
 
 
+def _is_long_running(request_info: RequestInfo | None, query: Mapping[str, str]) -> bool:
+    if request_info is None:
+        return False
+    watches = request_info.watch or query.get("watch", "false").lower() not in ("false", "0")
+    return watches or request_info.object_path.subresource in _LONG_RUNNING
+
+
 def _error_response(error: StatusError) -> Response:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if error.retry_after is not None:
@@ -250,7 +274,9 @@ def _error_response(error: StatusError) -> Response:
 
 
 def _to_http_response(response: Response, warnings: list[str]) -> HttpResponse:
-    lines = b"cache-control: no-cache, private\r\naudit-id: %b\r\n" % new_uid().encode()
+    lines = b"audit-id: %b\r\n" % new_uid().encode()
+    if not any(name == b"cache-control" for name, _ in response.headers):
+        lines += b"cache-control: no-cache, private\r\n"
     for name, value in response.headers:
         lines += b"%b: %b\r\n" % (name, value)
     for text in _truncate_warnings(warnings):

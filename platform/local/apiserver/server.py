@@ -61,6 +61,7 @@ from .http.connections import Connections, RequestHandler
 from .http.requests import Json
 from .metrics import ServerMetrics
 from .service_accounts.bootstrap_tokens import BootstrapTokens
+from .service_accounts.issuer import IssuerDiscovery
 from .service_accounts.tokens import ServiceAccountTokens
 from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
@@ -244,6 +245,7 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
             clock=config.clock,
+            issuer=IssuerDiscovery(tokens, config.address),
         )
 
     def _handlers(

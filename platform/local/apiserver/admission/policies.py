@@ -98,6 +98,7 @@ class Policy:
     """A policy; its expressions are compiled when a write first matches."""
 
     mutates = False
+    """Whether its expressions may construct objects."""
 
     def __init__(self, obj: Json) -> None:
         self.spec: Json = obj.get("spec") or {}
@@ -227,6 +228,7 @@ class PolicySet(Generic[P]):
     def matching_kind(
         self, match: Match, attributes: AdmissionAttributes, obj: Json | None
     ) -> KindInfo | None:
+        """Return the kind in which a policy or binding reviews a write; ``None``: it does not."""
         return match.resource_for(
             attributes,
             obj,

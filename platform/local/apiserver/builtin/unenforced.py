@@ -222,7 +222,8 @@ def _admission_policy(obj: Json) -> Found:
     rules = _list(_dict(spec.get("matchConstraints")).get("resourceRules"))
     for index, rule in enumerate(rules):
         path = f"spec.matchConstraints.resourceRules[{index}]"
-        yield from _admission_rule(_dict(rule), path, mutating=False)
+        mutating = obj.get("kind") == "MutatingAdmissionPolicy"
+        yield from _admission_rule(_dict(rule), path, mutating=mutating)
     if spec.get("auditAnnotations"):
         yield "spec.auditAnnotations", "there is no audit log"
 
@@ -236,7 +237,10 @@ def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
     connects = "CONNECT" in _list(rule.get("operations"))
     reviewed: tuple[str, ...] = _REVIEWED_SUBRESOURCES
     if connects and mutating:
-        yield f"{path}.operations[CONNECT]", "only validating webhooks review connections"
+        yield (
+            f"{path}.operations[CONNECT]",
+            "only validating webhooks and policies review connections",
+        )
     elif connects:
         reviewed += _REVIEWED_CONNECTIONS
     for resource in _list(rule.get("resources")):
@@ -261,6 +265,7 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "ReplicationController"): _workload,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
+    (ADMISSION, "MutatingAdmissionPolicy"): _admission_policy,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,
     (ADMISSION, "ValidatingAdmissionPolicy"): _admission_policy,
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,

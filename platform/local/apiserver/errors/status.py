@@ -84,6 +84,12 @@ def forbidden(
     return StatusError(403, "Forbidden", text, details=details)
 
 
+def timed_out() -> StatusError:
+    """504: the time that the client allows is over; the request may still be executed."""
+    text = "Timeout: request did not complete within the allotted timeout"
+    return StatusError(504, "Timeout", text)
+
+
 def denied(
     user: str,
     *,

@@ -5,6 +5,7 @@ Nothing of a token is stored. It names the account and the bound object by name 
 request with it looks both up.
 """
 
+import base64
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +35,7 @@ they are used to. The file itself is renewed much earlier."""
 POD_SECONDS = 3607
 """Lifetime that a pod's own volume asks for: the number is how such a request is recognized."""
 
-_ALGORITHM = "ES256"
+ALGORITHM = "ES256"
 _CACHE_SIZE = 4_096
 """Tokens whose signature is known to be valid."""
 
@@ -52,6 +53,18 @@ _COMPARED_AT_EACH_USE: Options = {
 
 Lookup = Callable[[Resource, str, str], StoredObject | None]
 """Returns an object by resource, namespace and name."""
+
+
+class JsonWebKey(msgspec.Struct, frozen=True):
+    """A public key on the curve P-256 (RFC 7517)."""
+
+    use: str
+    kty: str
+    kid: str
+    crv: str
+    alg: str
+    x: str
+    y: str
 
 
 class ObjectRef(msgspec.Struct, frozen=True):
@@ -109,6 +122,20 @@ class ServiceAccountTokens:
         self._verified: OrderedDict[bytes, Claims] = OrderedDict()
         """Claims by the digest of their token, the one that was used last at the end."""
 
+    @property
+    def public_key(self) -> JsonWebKey:
+        """The key that verifies the tokens."""
+        numbers = self._public_key.public_numbers()
+        return JsonWebKey(
+            use="sig",
+            kty="EC",
+            kid=self._key_id,
+            crv="P-256",
+            alg=ALGORITHM,
+            x=_coordinate(numbers.x),
+            y=_coordinate(numbers.y),
+        )
+
     def issue(
         self, account: StoredObject, *, audiences: Sequence[str], seconds: int, bound: BoundClaims
     ) -> IssuedToken:
@@ -130,7 +157,7 @@ class ServiceAccountTokens:
             sub=f"{USER_PREFIX}{account.namespace}:{account.name}",
         )
         token = jwt.encode(
-            msgspec.to_builtins(claims), self._key, _ALGORITHM, headers={"kid": self._key_id}
+            msgspec.to_builtins(claims), self._key, ALGORITHM, headers={"kid": self._key_id}
         )
         return IssuedToken(token, datetime.fromtimestamp(now + seconds, UTC))
 
@@ -156,7 +183,7 @@ class ServiceAccountTokens:
             decoded = jwt.decode(
                 token,
                 self._public_key,
-                algorithms=[_ALGORITHM],
+                algorithms=[ALGORITHM],
                 issuer=ISSUER,
                 options=_COMPARED_AT_EACH_USE,
             )
@@ -187,6 +214,10 @@ class ServiceAccountTokens:
         # It may take longer than its grace period; its token does not.
         deleted = times.parse(found.shared()["metadata"]["deletionTimestamp"])
         return self._clock() < deleted.timestamp() + _DELETION_LEEWAY
+
+
+def _coordinate(number: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(32)).decode().rstrip("=")
 
 
 def _extra_of(bound: BoundClaims, token_id: str) -> Mapping[str, tuple[str, ...]]:

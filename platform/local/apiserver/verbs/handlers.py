@@ -37,7 +37,7 @@ from .computed import ComputedReader
 from .connections import review_connection
 from .deletes import Deleter
 from .http_proxy import PROXY, HttpProxy
-from .options import check_timeout, delete_options, read_options, write_options
+from .options import delete_options, read_options, write_options
 from .patch_bodies import (
     check_content_type,
     mentions_managed_fields,
@@ -78,9 +78,6 @@ class Handlers:
             StatusError: it is rejected.
         """
         target = request_info.object_path
-        streaming = request.bool_param("watch") or target.subresource in ("log", PROXY)
-        if not (request_info.watch or streaming):
-            check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise path_not_found()
         if kind.computed:

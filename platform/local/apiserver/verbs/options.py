@@ -273,17 +273,18 @@ def _check_manager(name: str) -> list[FieldError]:
     return errors
 
 
-def check_timeout(query: Mapping[str, str]) -> None:
-    """Validate the ``timeout`` parameter, which has no effect: responses are faster.
+def request_timeout(query: Mapping[str, str]) -> float | None:
+    """Return the seconds after which the client wants no response; ``None``: there is no limit.
 
     Raises:
         StatusError: 400.
     """
     text = query.get("timeout")
     if not text:
-        return
+        return None
     try:
-        durations.parse(text)
+        seconds = durations.parse(text).total_seconds()
+        return seconds if seconds > 0 else None
     except durations.DurationError as error:
         problem = f"invalid timeout specified in the request URL - {error}"
         raise bad_request(problem) from error
