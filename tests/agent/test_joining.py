@@ -131,6 +131,13 @@ async def test_a_join_that_was_killed_continues_with_its_key(
     key = (data.pki / joining.KEY_FILE).read_text()
     await join(data, token)
     assert key in (data.pki / CLIENT_FILE).read_text()
+    found = await first.server.get(CSRS.path())
+    assert len(found["items"]) == 1
+    # It was killed again, and gets another name.
+    write_private(data.pki / joining.KEY_FILE, key.encode())
+    await join(data, token, "third")
+    names = _load(data.pki / CLIENT_FILE).certificate.subject.rfc4514_string()
+    assert "system:node:third" in names
     assert not (data.pki / joining.KEY_FILE).exists()
 
 

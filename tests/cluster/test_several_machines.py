@@ -99,7 +99,7 @@ async def check_agents_refuse_nodes(cluster: EmbeddedCluster, first: str, other:
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     received = b""
     try:
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         received = await reader.read()
     except ConnectionError:
         pass  # a reset

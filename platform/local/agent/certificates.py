@@ -70,7 +70,7 @@ async def request_certificate(
 ) -> bytes:
     """Return a certificate of *key* in PEM.
 
-    The request is named by its key: it is the same one after a restart with that key.
+    The request is named by its content: it is the same one after a restart with that key.
 
     Raises:
         CertificateError: the request is denied, or not approved in time.
@@ -80,7 +80,8 @@ async def request_certificate(
     public = key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    digest = hashlib.sha256(b"\0".join((public, signer.encode(), *map(str.encode, addresses))))
+    content = (public, *map(str.encode, (signer, identity.node, *addresses)))
+    digest = hashlib.sha256(b"\0".join(content))
     name = f"node-csr-{digest.hexdigest()[:40]}"
     request = new_request(
         key,

@@ -54,7 +54,10 @@ def read(request: Mapping[str, Any]) -> NodeRequest | str:
     _, purpose = USAGES[signer]
     if {purpose, "digital signature"} - set(usages) or set(usages) - {purpose, *_KEY_USAGES}:
         return f"usages did not match {purpose}, digital signature, key encipherment"
-    found = _alternative_names(parsed)
+    try:
+        found = _alternative_names(parsed)
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        return f"the extensions cannot be read: {error}"
     dns = tuple(found.get_values_for_type(x509.DNSName))
     addresses = tuple(
         each
