@@ -180,6 +180,20 @@ class Builder:
         )
 
     def _job_controller(self) -> LeaderElectionRunnable:
+        from ..machinery.served import ServedVersion
+        from ..model.names import NATIVE_PODGROUPS, NATIVE_PODGROUPS_BETA
+
+        if self.flags.gang_provider == "volcano":
+            return self._job_controller_with(None)
+        return ServedVersion(
+            self._job_controller_with,
+            (NATIVE_PODGROUPS_BETA, NATIVE_PODGROUPS),
+            client=self.client,
+            clock=self._clock,
+        )
+
+    def _job_controller_with(self, native: "Resource | None") -> LeaderElectionRunnable:
+        """Return the job controller, with PodGroups of Volcano or of a version of Kubernetes."""
         from ..job_ctrl.controller import JobController
         from ..job_ctrl.settings import JobSettings
         from ..model.described_podgroup import PodGroupsOf
@@ -190,6 +204,7 @@ class Builder:
             place_at_creation=self.flags.place_at_creation,
             podgroups=PodGroupsOf(self.flags.podgroups),
             scheduler_names=tuple(self.flags.scheduler_name),
+            native_podgroups=native,
             max_pods_per_job=self.flags.max_pods_per_job,
             max_writes_in_flight=max(
                 MIN_WRITES_IN_FLIGHT, JobSettings().max_writes_in_flight // self._owned.count

@@ -100,6 +100,13 @@ class ControllerFlags:
             "pod of any other job describes its PodGroup to Batholith's scheduler."
         ),
     ] = "all"
+    gang_provider: Annotated[
+        Literal["volcano", "native"],
+        typer.Option(
+            help="PodGroups of Volcano's jobs: volcano, or native for those of Kubernetes itself "
+            "(scheduling.k8s.io), by which kube-scheduler starts the pods of a job together."
+        ),
+    ] = "volcano"
     place_at_creation: Annotated[
         bool,
         typer.Option(

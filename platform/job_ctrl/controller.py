@@ -50,6 +50,7 @@ from .effects import DeleteCommand, Effect
 from .executor import JobExecutor
 from .job_info import JobInfo, JobSync, MissingJob
 from .metrics import JobMetrics
+from .native_podgroups import JobPodGroup
 from .plugins.registry import Registry
 from .settings import JobSettings
 from .status.job_view import JobView
@@ -109,7 +110,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         self._events = Events(recorder, names.JOBS)
         self._notices = Notices(self._events)
         self._described = DescribedPodGroups(
-            enabled=settings.podgroups is PodGroupsOf.GANGS,
+            enabled=settings.podgroups is PodGroupsOf.GANGS and not settings.native_podgroups,
             scheduler_names=settings.scheduler_names,
             clock=clock,
         )
@@ -157,12 +158,16 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         namespace = self._settings.namespace
         jobs = factory.informer(names.JOBS, DefaultedJob, owner_key=_own_key, namespace=namespace)
         self._jobs = WriteThroughCache(client, names.JOBS, DefaultedJob, jobs, clock=self.clock)
+        native = self._settings.native_podgroups
+        resource, view = names.PODGROUPS, PodGroup
+        if native is not None:
+            resource, view, podgroup_informer = native, JobPodGroup, None
         if podgroup_informer is None:
             podgroup_informer = factory.informer(
-                names.PODGROUPS, PodGroup, owner_key=_job_of_child, namespace=namespace
+                resource, view, owner_key=_job_of_child, namespace=namespace
             )
         self._podgroups = WriteThroughCache(
-            client, names.PODGROUPS, PodGroup, podgroup_informer, clock=self.clock
+            client, resource, view, podgroup_informer, clock=self.clock
         )
         commands = factory.informer(
             names.COMMANDS,
@@ -212,7 +217,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         self, client: Client, factory: InformerFactory
     ) -> tuple[Sequence[Source], PlannedCreation]:
         """Return what decides on the nodes of new pods, and the cluster's rules that it needs."""
-        enabled, rules = self._settings.place_at_creation, None
+        enabled, rules = self._settings.plans_creation, None
         if enabled:
             rules = PodRules(client, factory, clock=self.clock, namespace=self._settings.namespace)
         planned = PlannedCreation(
@@ -292,7 +297,7 @@ class JobController(Controller[JobSync | MissingJob, Effect]):
         self._trackers.of(key).remove(pod.uid, now=self._event_time(pod))
         info = self._infos.get(key)
         if info is not None:
-            if self._settings.place_at_creation:
+            if self._settings.plans_creation:
                 info.plan_use.observe_created(pod.task, pod.index)
             # The next pod of this name may need an object whose deletion no informer reports.
             info.plugin_object_deletions += any(

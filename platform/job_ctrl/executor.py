@@ -6,9 +6,9 @@ informers: the own writes in the caches, the job's pod tracker, its
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -40,11 +40,11 @@ from ..model import names
 from ..model.job import JobPhase, TaskSpec
 from ..model.job_defaults import DefaultedJob
 from ..model.job_reasons import Reason
-from ..model.meta import ObjectMeta
+from ..model.meta import HasMeta, ObjectMeta
 from ..model.placement import REQUEST_SECONDS
-from ..model.podgroup import PodGroup
+from ..model.podgroup import PodGroup, PodGroupSpec
 from . import effects as fx
-from . import podgroups, pods
+from . import native_podgroups, podgroups, pods
 from .creation.placement import Unplaced
 from .creation.planned_creation import PlannedCreation
 from .creation.plugin_objects import PluginObjects
@@ -205,9 +205,13 @@ class JobExecutor:
 
     async def _create_podgroup(self, sync: Sync, seen: JobSync, effect: fx.CreatePodGroup) -> None:
         plugins, use = seen.desired_state.plugins, seen.info.plan_use
-        members = self.planned.description_of(seen.job, plugins, use)
-        body = podgroups.build(seen.job, effect.spec, members=members)
+        body: HasMeta
         try:
+            if self.settings.native_podgroups is not None:
+                body = self._native_podgroup(seen, effect.spec)
+            else:
+                members = self.planned.description_of(seen.job, plugins, use)
+                body = podgroups.build(seen.job, effect.spec, members=members)
             # If it exists, it is this job's: the name contains the job's uid.
             created = await self.podgroups.create_or_get(body)
         except ApiError as error:
@@ -222,9 +226,33 @@ class JobExecutor:
         is_idle = is_waiting and not len(seen.tracker) and not seen.info.last_errors
         sync.again = sync.again or not is_idle
 
+    def _native_podgroup(self, seen: JobSync, spec: PodGroupSpec) -> HasMeta:
+        """Return the PodGroup of Kubernetes itself to create, and warn of what it cannot express.
+
+        Raises:
+            InvalidError: the job may not run without that.
+        """
+        if problem := native_podgroups.impossible(seen.job):
+            text = f"not supported by the gang provider native: {problem}"
+            raise InvalidError(text, status=422, reason="Invalid")
+        if lost := native_podgroups.without_effect(seen.job, spec):
+            text = f"without effect with the gang provider native: {'; '.join(lost)}"
+            self._record_event(seen, Event(Reason.GANG_LIMITS, text, warning=True))
+        return native_podgroups.build(seen.job, spec)
+
     async def _update_podgroup(self, sync: Sync, seen: JobSync, effect: fx.UpdatePodGroup) -> None:
+        body: Mapping[str, Any] = {"spec": effect.spec}
+        native, current = (
+            self.settings.native_podgroups,
+            self.podgroups.get(podgroups.key_of(seen.job)),
+        )
+        if native is not None and current is not None:
+            desired = seen.desired_state.podgroup_spec
+            body = native_podgroups.patch(current, desired, native)
+            if limits := native_podgroups.unchangeable(current, desired, native):
+                self._record_event(seen, Event(Reason.GANG_LIMITS, limits, warning=True))
         try:
-            await self.podgroups.patch(effect.observed, {"spec": effect.spec})
+            await self.podgroups.patch(effect.observed, body)
         except ApiError as error:
             self._record_error(seen, Reason.PODGROUP_ERROR, error)
             raise
@@ -314,13 +342,17 @@ class JobExecutor:
         body = pods.build(seen.job, *pod)
         seen.desired_state.plugins.mutate_pod(body, seen.job)
         pods.set_description(body, description)
+        if self.settings.native_podgroups is not None:
+            native_podgroups.set_group(body, seen.job, tuple(self.settings.scheduler_names))
         expectations.expect(sync.key, (name,))
         try:
             created = await self._post_pod(seen, body, *pod)
+            if self.settings.native_podgroups is not None and not created.spec.scheduling_group:
+                await self._reject_ungrouped(seen, created)
             self.metrics.pod_created(seen.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             created = await self._adopt_pod(seen, name, error)
-        if self.settings.place_at_creation:
+        if self.settings.plans_creation:
             seen.info.plan_use.observe_created(pod[0].name, pod[1])
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
         if expectations.set_created(sync.key, name, created.metadata.uid):
@@ -354,6 +386,18 @@ class JobExecutor:
         return await self.client.create(
             names.PODS, body, namespace=seen.job.metadata.namespace, view=Pod
         )
+
+    async def _reject_ungrouped(self, seen: JobSync, pod: Pod) -> None:
+        """Delete a pod that would start without its gang.
+
+        Raises:
+            InvalidError: it does not exist any more.
+        """
+        meta = pod.metadata
+        await self.client.delete(
+            names.PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+        )
+        raise InvalidError(native_podgroups.GATE_OFF, status=422, reason="Invalid")
 
     async def _adopt_pod(self, seen: JobSync, name: str, error: AlreadyExistsError) -> Pod:
         """Return the existing pod of this name if it is the one that was to be created."""

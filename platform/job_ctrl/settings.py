@@ -9,7 +9,7 @@ from ..machinery.change_rate import ChangeRate
 from ..machinery.reconcile.controller import ControllerSettings
 from ..model.described_podgroup import PodGroupsOf
 from ..model.job_size import MAX_PODS
-from ..model.names import SCHEDULER_NAME
+from ..model.names import SCHEDULER_NAME, Resource
 from .metrics import JobMetrics
 
 
@@ -56,6 +56,10 @@ class JobSettings(ControllerSettings):
     place_at_creation: bool = False
     """Whether pods of gangs that fit are created with their node."""
 
+    native_podgroups: Resource | None = None
+    """The version of Kubernetes' own PodGroups that jobs get instead of those of Volcano, if any;
+    then all have one, and no pod is created with its node."""
+
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
 
@@ -64,3 +68,8 @@ class JobSettings(ControllerSettings):
 
     metrics: JobMetrics | None = None
     """Metrics that several controllers share; then *registry* is not used."""
+
+    @property
+    def plans_creation(self) -> bool:
+        """Whether pods may be created with their node."""
+        return self.place_at_creation and self.native_podgroups is None

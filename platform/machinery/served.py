@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ..kube.client.client import Client
@@ -115,8 +116,68 @@ class Controller(Protocol):
         ...
 
 
-class ServedController:
-    """Runs a controller while the API server has *resources*, for CRDs that may be installed later.
+class ServedVersion:
+    """Runs a controller of the first of several versions that the API server has, since CRDs may be
+    installed later, and the server may be upgraded.
+
+    *create* returns a new controller for a version each time.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[Resource], Controller],
+        versions: Sequence[Resource],
+        *,
+        client: Client,
+        clock: Clock,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._choices = [(each,) for each in versions]
+        self._create = lambda choice: create(choice[0])
+        self._start(client, clock, interval)
+
+    _choices: Sequence[tuple[Resource, ...]]
+    """What has to be served; the first one counts that is."""
+    _create: Callable[[tuple[Resource, ...]], Controller]
+
+    def _start(self, client: Client, clock: Clock, interval: float) -> None:
+        wanted = [each for choice in self._choices for each in choice]
+        self._clock = clock
+        self._served = ServedResources(client, wanted, clock=clock, interval=interval)
+
+    async def run(
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
+    ) -> None:
+        """Run until cancelled; ready without the resources, too."""
+        clock = self._clock
+        timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
+        wanted = {each for choice in self._choices for each in choice}
+        kinds = ", ".join(sorted({f"{each.plural}.{each.group}" for each in wanted}))
+        log_fields = {"resource": kinds}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(supervise("check of kinds", self._served.run, timing=timing))
+            await self._served.wait_until(lambda: self._served.known)
+            while True:
+                if self._choice() is None:
+                    log.info("kind not served", extra=log_fields)
+                    if ready is not None:
+                        ready.set()
+                    await self._served.wait_until(lambda: self._choice() is not None)
+                if (chosen := self._choice()) is not None:
+                    await run_while(
+                        self._create(chosen).run(ready=ready, elected=elected),
+                        self._served.wait_until(partial(self._has_changed, chosen)),
+                    )
+
+    def _choice(self) -> tuple[Resource, ...] | None:
+        return next((each for each in self._choices if self._served.has(*each)), None)
+
+    def _has_changed(self, chosen: tuple[Resource, ...]) -> bool:
+        return self._choice() != chosen
+
+
+class ServedController(ServedVersion):
+    """Runs a controller while the API server has *resources*.
 
     *create* returns a new controller for each time.
     """
@@ -130,35 +191,9 @@ class ServedController:
         clock: Clock,
         interval: float = INTERVAL,
     ) -> None:
-        self._create = create
-        self._resources = tuple(resources)
-        self._clock = clock
-        self._served = ServedResources(client, resources, clock=clock, interval=interval)
-
-    async def run(
-        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
-    ) -> None:
-        """Run until cancelled; ready without the resources, too."""
-        clock = self._clock
-        timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
-        kinds = ", ".join(f"{each.plural}.{each.group}" for each in self._resources)
-        log_fields = {"resource": kinds}
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(supervise("check of kinds", self._served.run, timing=timing))
-            await self._served.wait_until(lambda: self._served.known)
-            while True:
-                if not self._is_served():
-                    log.info("kind not served", extra=log_fields)
-                    if ready is not None:
-                        ready.set()
-                    await self._served.wait_until(self._is_served)
-                await run_while(
-                    self._create().run(ready=ready, elected=elected),
-                    self._served.wait_until(lambda: not self._is_served()),
-                )
-
-    def _is_served(self) -> bool:
-        return self._served.has(*self._resources)
+        self._choices = (tuple(resources),)
+        self._create = lambda choice: create()
+        self._start(client, clock, interval)
 
 
 async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     PODGROUP_PENDING = "PodGroupPending"
     PODGROUP_ERROR = "PodGroupError"
     PODGROUP_NEEDED = "PodGroupNeeded"
+    GANG_LIMITS = "GangProviderLimits"
     GANG_UNSATISFIABLE = "NotEnoughPods"
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"

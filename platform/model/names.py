@@ -203,6 +203,8 @@ OPERATION = "batholith.io/operation"
 MEMBERS = "batholith.io/members"
 """Annotation of a PodGroup: its members before they exist, as JSON; written by the job controller
 when it creates the PodGroup."""
+PODGROUP_SPEC = "batholith.io/podgroup-spec"
+"""Annotation of a PodGroup of Kubernetes itself: the spec that one of Volcano would have."""
 PLAN = "batholith.io/plan"
 """Annotation of a PodGroup: the nodes of its members, as JSON; written by the scheduler."""
 PLACE_AT_CREATION = "batholith.io/place-at-creation"

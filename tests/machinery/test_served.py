@@ -5,10 +5,10 @@ import asyncio
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
-from batholith.machinery.served import ServedController, ServedResources
+from batholith.machinery.served import ServedController, ServedResources, ServedVersion
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds
-from batholith.model.names import COMMANDS, CRDS, CRONJOBS, PODGROUPS, PODS
+from batholith.model.names import COMMANDS, CRDS, CRONJOBS, JOBS, PODGROUPS, PODS, Resource
 from batholith.testing import RequestMatcher
 
 
@@ -70,6 +70,31 @@ async def test_a_controller_runs_while_its_kind_is_served() -> None:
             await wait_for(lambda: clock.timer_count)
             await clock.advance(10)
         assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_of_several_versions_the_first_one_that_is_served_has_a_controller() -> None:
+    (definition,) = (each for each in crds.load() if each["spec"]["names"]["kind"] == "CronJob")
+    running: list[Recorded] = []
+    created: list[Resource] = []
+
+    def create(version: Resource) -> Recorded:
+        created.append(version)
+        return Recorded(running)
+
+    async with ControllerApi(JOBS) as api, api.client() as client:
+        clock, ready = FakeClock(), asyncio.Event()
+        served = ServedVersion(create, (CRONJOBS, JOBS), client=client, clock=clock)
+        task = asyncio.create_task(served.run(ready=ready))
+        await ready.wait()
+        assert created == [JOBS]
+        await api.create(CRDS, definition)
+        while created == [JOBS] or not running:
+            await wait_for(lambda: clock.timer_count)
+            await clock.advance(10)
+        assert created == [JOBS, CRONJOBS]
+        assert len(running) == 1
         task.cancel()
         await asyncio.wait([task])
 

@@ -40,6 +40,7 @@ SAME_AS = {
     "training-jobs": ("controllers.trainingJobs=true",),
     "groupers": ("controllers.groupers={jobset,leaderworkerset,ray,spark,mpijob,argo}",),
     "suspension": ("controllers.suspension={job,jobset}",),
+    "native-gangs": ("controllers.gangProvider=native",),
     "podgroups-of-gangs": ("controllers.podGroups=gangs",),
     "sharded-controllers": ("controllers.shards=12",),
     "monitoring": ("monitoring.enabled=true",),

@@ -55,6 +55,7 @@ from batholith.model.names import (
     JOBTEMPLATES,
     LEASES,
     NAMESPACES,
+    NATIVE_PODGROUPS,
     NETWORKPOLICIES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
@@ -111,6 +112,7 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
             await life.run_failing_jobs()
             await life.run_flow()
             await life.run_hypernodes()
+            await life.run_native_gang()
             await life.run_queues()
             await life.run_workloads()
             await life.run_simulation()
@@ -322,6 +324,15 @@ class RbacScenario:
             await self._wait_until(HYPERNODES.path(), _has_message(path.rpartition("/")[2]))
         await self._configure_discovery(is_enabled=False)
         await self._wait_until(HYPERNODES.path(), lambda it: len(it["items"]) == 1)
+
+    async def run_native_gang(self) -> None:
+        """A pod of a PodGroup of Kubernetes itself."""
+        spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+        await self._create(NATIVE_PODGROUPS, "native", spec)
+        pod = _pod_spec("exit 0") | {"schedulingGroup": {"podGroupName": "native"}}
+        await self._create(PODS, "native", pod | {"restartPolicy": "Never"})
+        at = NATIVE_PODGROUPS.path(TEST_NAMESPACE, "native")
+        await self._wait_until(at, lambda it: it.get("status", {}).get("conditions"))
 
     async def _configure_discovery(self, *, is_enabled: bool) -> None:
         labels = {"net": [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}

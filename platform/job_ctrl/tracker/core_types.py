@@ -2,6 +2,7 @@
 
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
+from ...model.native_podgroup import PodSchedulingGroup
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -53,6 +54,7 @@ class PodSpec(ApiStruct, frozen=True):
     """``spec`` of a Pod."""
 
     termination_grace_period_seconds: int = 30
+    scheduling_group: PodSchedulingGroup | None = None
 
 
 class Pod(ApiStruct, frozen=True):
