@@ -77,7 +77,7 @@ def build(job: Job, spec: PodGroupSpec) -> NewPodGroup:
 
 def patch(current: PodGroup, desired: PodGroupSpec, resource: Resource) -> dict[str, Any]:
     """Return the merge patch by which *current*, in the version of *resource*, becomes *desired* as
-    far as possible; :func:`unchangeable` says what is not."""
+    far as possible; :func:`unchangeable` returns what is not."""
     body: dict[str, Any] = {"metadata": {"annotations": _annotations(desired)}}
     has_other = _min_count(current) not in (None, desired.min_member)
     if has_other and not unchangeable(current, desired, resource):

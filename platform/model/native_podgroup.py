@@ -28,7 +28,7 @@ class PodSchedulingGroup(ApiStruct, frozen=True):
 
 
 class GangPolicy(ApiStruct, frozen=True):
-    """At least so many pods start together."""
+    """At least *min_count* pods start together."""
 
     min_count: int = 1
 
@@ -81,7 +81,7 @@ class NativePodGroupSpec(ApiStruct, frozen=True):
         return self.disruption_mode in _ALL
 
     def unsupported(self) -> str:
-        """Return which field is not implemented, so that the pods may not be placed; or nothing."""
+        """Return which field is not implemented, so that the pods may not start; or nothing."""
         if self.resource_claims:
             return "spec.resourceClaims: dynamic resource allocation is not supported"
         if self.parent_composite_pod_group_name:

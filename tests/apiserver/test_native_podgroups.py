@@ -211,15 +211,15 @@ async def test_a_deleted_podgroup_exists_while_a_pod_that_has_not_ended_names_it
     await server.create(NATIVE_PODGROUPS.path("default"), other)
     await server.request("DELETE", NATIVE_PODGROUPS.path("default", "other"))
 
-    def is_gone(name: str) -> Callable[[], Awaitable[bool]]:
+    def is_deleted(name: str) -> Callable[[], Awaitable[bool]]:
         async def check() -> bool:
             found = await server.request("GET", NATIVE_PODGROUPS.path("default", name))
             return found.status == 404
 
         return check
 
-    await wait_until_true(is_gone("other"))
-    assert not await is_gone("g")()
+    await wait_until_true(is_deleted("other"))
+    assert not await is_deleted("g")()
     ended = {"status": {"phase": "Succeeded"}}
     await server.request("PATCH", PODS.path("default", "p", "status"), ended, content_type=MERGE)
-    await wait_until_true(is_gone("g"))
+    await wait_until_true(is_deleted("g"))

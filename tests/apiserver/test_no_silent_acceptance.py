@@ -171,7 +171,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "scheduling.k8s.io/v1alpha2/workloads": data(
         {"spec": {"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}}]}},
-        "controllers make PodGroups of it; no scheduler reads it",
+        "controllers create PodGroups of it; no scheduler reads it",
     ),
     "coordination.k8s.io/v1/leases": data({"spec": {}}),
     "flowcontrol.apiserver.k8s.io/v1/flowschemas": warned(

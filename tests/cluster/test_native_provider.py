@@ -1,4 +1,4 @@
-"""Volcano jobs as gangs of Kubernetes itself: kube-scheduler places them, or ours in its place."""
+"""Volcano jobs as gangs of Kubernetes itself: kube-scheduler starts them, or ours does."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -14,8 +14,8 @@ from batholith.scheduler.framework.completeness import SCHEDULED
 KEY = "ns/native:g"
 
 
-def placed(world: SchedulerWorld) -> dict[str, str]:
-    """What two cycles place: the first one admits."""
+def allocated(world: SchedulerWorld) -> dict[str, str]:
+    """What two cycles allocate: the first one admits."""
     return world.schedule() | world.schedule()
 
 
@@ -24,20 +24,20 @@ def test_a_gang_starts_once_its_minimum_fits_and_not_before() -> None:
     world.upsert(node("a", cpu=2))
     put(world, native("g", 3))
     world.upsert(*(grouped(f"p{index}", "g") for index in range(3)))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     world.upsert(node("b", cpu=2))
-    assert set(placed(world)) == {"p0", "p1", "p2"}
+    assert set(allocated(world)) == {"p0", "p1", "p2"}
 
 
 def test_nothing_is_placed_before_the_podgroup_and_enough_pods_exist() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), grouped("p0", "g"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     put(world, native("g", 2))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     assert world.fit_message("native:g") == "1 of the 2 pods that the group needs exist"
     world.upsert(grouped("p1", "g"))
-    assert set(placed(world)) == {"p0", "p1"}
+    assert set(allocated(world)) == {"p0", "p1"}
 
 
 def test_pods_of_the_basic_policy_and_those_above_the_minimum_start_alone() -> None:
@@ -47,7 +47,7 @@ def test_pods_of_the_basic_policy_and_those_above_the_minimum_start_alone() -> N
     put(world, native("h", 1))
     world.upsert(grouped("basic", "g"), grouped("large", "g", cpu=9))
     world.upsert(grouped("first", "h"), grouped("larger", "h", cpu=9))
-    assert set(placed(world)) == {"basic", "first"}
+    assert set(allocated(world)) == {"basic", "first"}
 
 
 def test_pods_of_default_scheduler_are_gangs_too_and_pods_of_others_are_no_members() -> None:
@@ -56,9 +56,9 @@ def test_pods_of_default_scheduler_are_gangs_too_and_pods_of_others_are_no_membe
     put(world, native("g", 2))
     world.upsert(grouped("p0", "g", scheduler="default-scheduler"))
     world.upsert(grouped("p1", "g", scheduler="other"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     world.upsert(grouped("p2", "g", scheduler="default-scheduler"))
-    assert set(placed(world)) == {"p0", "p2"}
+    assert set(allocated(world)) == {"p0", "p2"}
 
 
 def test_a_podgroup_without_pods_of_this_scheduler_is_not_admitted_or_reported() -> None:
@@ -74,18 +74,18 @@ def test_podgroups_of_both_kinds_may_have_one_name() -> None:
     world.upsert(node("a"), podgroup("g", 2), pod("volcano", "g"))
     put(world, native("g", 1))
     world.upsert(grouped("native", "g"))
-    assert set(placed(world)) == {"native"}
+    assert set(allocated(world)) == {"native"}
     world.upsert(pod("volcano-1", "g"))
-    assert set(placed(world)) == {"volcano", "volcano-1"}
+    assert set(allocated(world)) == {"volcano", "volcano-1"}
 
 
 def test_members_with_gates_or_that_terminate_do_not_count() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"))
     put(world, native("g", 2))
-    world.upsert(grouped("p0", "g"), grouped("gone", "g", terminating=True))
+    world.upsert(grouped("p0", "g"), grouped("terminating", "g", terminating=True))
     world.upsert(grouped("gated", "g", gates=("example.com/gate",)))
-    assert placed(world) == {}
+    assert allocated(world) == {}
 
 
 def test_the_minimum_is_read_again() -> None:
@@ -94,9 +94,9 @@ def test_the_minimum_is_read_again() -> None:
     before = native("g", 3)
     put(world, before, resource=NATIVE_PODGROUPS_BETA)
     world.upsert(grouped("p0", "g"), grouped("p1", "g"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     put(world, native("g", 2), before, resource=NATIVE_PODGROUPS_BETA)
-    assert set(placed(world)) == {"p0", "p1"}
+    assert set(allocated(world)) == {"p0", "p1"}
 
 
 def test_a_podgroup_that_was_created_again_begins_anew() -> None:
@@ -108,11 +108,11 @@ def test_a_podgroup_that_was_created_again_begins_anew() -> None:
     world.report("native:g")
     put(world, None, before)
     world.upsert(grouped("p1", "g"), node("b"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     put(world, native("g", 3, uid="other"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     world.upsert(grouped("p2", "g"))
-    assert set(placed(world)) == {"p1", "p2"}
+    assert set(allocated(world)) == {"p1", "p2"}
 
 
 def test_of_two_versions_of_one_podgroup_the_later_one_is_read() -> None:
@@ -121,10 +121,10 @@ def test_of_two_versions_of_one_podgroup_the_later_one_is_read() -> None:
     put(world, native("g", 2), resource=NATIVE_PODGROUPS_BETA)
     put(world, native("g", 1), resource=NATIVE_PODGROUPS)
     world.upsert(grouped("p0", "g"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     put(world, None, native("g", 1), resource=NATIVE_PODGROUPS)
     world.upsert(grouped("p1", "g"))
-    assert set(placed(world)) == {"p0", "p1"}
+    assert set(allocated(world)) == {"p0", "p1"}
 
 
 def test_a_gang_waits_in_the_queue_that_its_annotation_names_else_in_the_default_one() -> None:
@@ -133,7 +133,7 @@ def test_a_gang_waits_in_the_queue_that_its_annotation_names_else_in_the_default
     put(world, native("g", 1, annotations={"scheduling.volcano.sh/queue-name": "shut"}))
     put(world, native("h", 1))
     world.upsert(grouped("p0", "g"), grouped("p1", "h"))
-    assert set(placed(world)) == {"p1"}
+    assert set(allocated(world)) == {"p1"}
 
 
 def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
@@ -142,7 +142,7 @@ def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
     put(world, native("g", 1, priority=7))
     put(world, native("h", 1))
     world.upsert(grouped("low", "h", priority=5), grouped("high", "g", priority=1))
-    assert placed(world) == {"high": "a"}
+    assert allocated(world) == {"high": "a"}
     assert world.cluster.gangs["ns/native:h"].priority == 5
 
 
@@ -163,7 +163,7 @@ def test_what_is_not_implemented_holds_the_group_and_is_named(
     world.upsert(node("a"))
     put(world, native("g", 1, **fields))
     world.upsert(grouped("p0", "g"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     report = world.report("native:g", now=10.0)
     assert message in report.pod_conditions[0].message
     assert report.pod_conditions[0].reason == "Unschedulable"
@@ -176,9 +176,9 @@ def test_all_pods_go_to_nodes_with_one_value_of_the_topology_key() -> None:
     world.upsert(node("unlabelled", cpu=64))
     put(world, native("g", 4, schedulingConstraints={"topology": [{"key": "rack"}]}))
     world.upsert(*(grouped(f"p{index}", "g") for index in range(4)))
-    assert set(placed(world).values()) == {"b", "c"}
+    assert set(allocated(world).values()) == {"b", "c"}
     world.upsert(grouped("late", "g", cpu=3))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     assert "value of the node label rack" in world.fit_message("native:g")
 
 
@@ -191,7 +191,7 @@ def test_members_in_two_domains_or_without_one_keep_the_others_out() -> None:
         world.upsert(grouped("p0", "g", node_name="a", phase="Running"))
         world.upsert(grouped("p1", "g", node_name=other, phase="Running"))
         world.upsert(grouped("p2", "g"))
-        assert placed(world) == {}
+        assert allocated(world) == {}
         assert "there is no value of the node label rack with all pods" in world.fit_message(
             "native:g"
         )
@@ -202,9 +202,9 @@ def test_a_label_that_no_node_has_keeps_the_gang_out() -> None:
     world.upsert(node("a"))
     put(world, native("g", 1, schedulingConstraints={"topology": [{"key": "rack"}]}))
     world.upsert(grouped("p0", "g"))
-    assert placed(world) == {}
+    assert allocated(world) == {}
     world.upsert(node("b", labels={"rack": "1"}))
-    assert placed(world) == {"p0": "b"}
+    assert allocated(world) == {"p0": "b"}
 
 
 def test_a_gang_that_was_scheduled_once_is_so_after_a_restart() -> None:

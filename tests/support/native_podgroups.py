@@ -43,11 +43,11 @@ def native(
 
 def grouped(name: str, group: str, **fields: Any) -> Pod:
     """A pod that names the PodGroup *group*."""
-    made = pod(name, **fields)
+    created = pod(name, **fields)
     named = msgspec.structs.replace(
-        made.spec, scheduling_group=PodSchedulingGroup(pod_group_name=group)
+        created.spec, scheduling_group=PodSchedulingGroup(pod_group_name=group)
     )
-    return msgspec.structs.replace(made, spec=named)
+    return msgspec.structs.replace(created, spec=named)
 
 
 def put(

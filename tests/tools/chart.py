@@ -19,6 +19,7 @@ SOURCES = (
     *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
     "components/batch-jobs/batch-jobs.yaml",
     "components/groupers/groupers.yaml",
+    "components/native-gangs/native-gangs.yaml",
     "components/suspension/suspension.yaml",
     "components/training-jobs/training-jobs.yaml",
     "components/sharded-controllers/sharded-controllers.yaml",

@@ -114,8 +114,8 @@ def newest(podgroups: Iterable[PodGroup]) -> PodGroup | None:
 
 
 def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
-    """Return the PodGroup that the newest of *pods* describes instead of having one, or stands for
-    the one of Kubernetes itself that it names.
+    """Return the PodGroup that the newest of *pods* describes instead of having one, or what is
+    known of the one of Kubernetes itself that it names.
 
     Its condition and its explanation are those of the pod while that waits for a node.
     """

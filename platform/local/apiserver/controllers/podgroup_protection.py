@@ -1,6 +1,6 @@
 """Keeps a deleted PodGroup of Kubernetes itself while pods that have not ended name it.
 
-Admission adds the finalizer; this controller removes it. It looks at pods only while a PodGroup
+Admission adds the finalizer; this controller removes it. It reads pods only while a PodGroup
 waits for its deletion.
 """
 

@@ -30,7 +30,7 @@ class NativeSpec(PodGroupSpec, frozen=True):
     is_evicted_whole: bool = False
     never_preempts: bool = False
     unsupported: str = ""
-    """The field for which no pod may be placed, and why."""
+    """The field for which no pod may start, and why."""
 
 
 class TranslatedPodGroup(PodGroup, frozen=True):
