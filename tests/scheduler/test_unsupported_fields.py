@@ -32,11 +32,6 @@ REJECTED: tuple[tuple[str, Json, str], ...] = (
         {"schedulingGroup": {"podGroupName": "g"}},
         "spec.schedulingGroup.podGroupName",
     ),
-    (
-        "tolerations[*].operator",
-        {"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]},
-        "spec.tolerations[0].operator",
-    ),
     *(
         ("volumes[*]", {"volumes": [{"name": "v", name: {}}]}, f"spec.volumes[0].{name}")
         for name in ("awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd")
@@ -203,7 +198,7 @@ POD_FIELDS: Mapping[str, str] = {
     "schedulingGroup": REJECTED_FIELD,
     "tolerations[*].effect": IMPLEMENTED,
     "tolerations[*].key": IMPLEMENTED,
-    "tolerations[*].operator": REJECTED_FIELD,  # other than Equal and Exists
+    "tolerations[*].operator": IMPLEMENTED,
     "tolerations[*].tolerationSeconds": UNRELATED,
     "tolerations[*].value": IMPLEMENTED,
     "topologySpreadConstraints": IMPLEMENTED,

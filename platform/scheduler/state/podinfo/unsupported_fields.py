@@ -40,12 +40,6 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
     return tuple(found)
 
 
-def _tolerations(spec: PodSpec) -> Iterator[str]:
-    for index, toleration in enumerate(spec.tolerations):
-        if toleration.operator not in ("", "Equal", "Exists"):
-            yield f"tolerations[{index}].operator"
-
-
 def _resource_claims(spec: PodSpec) -> Iterator[str]:
     if spec.resource_claims:
         yield "resourceClaims[0]"
@@ -70,7 +64,6 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "tolerations[*].operator": ("only Equal and Exists are supported", _tolerations),
     "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
     "schedulingGroup": (
         "PodGroups of scheduling.k8s.io are not supported; use one of Volcano",
