@@ -84,7 +84,11 @@ FLAGS = frozenset(
 _TOP_LEVEL = ("actions", "tiers", "configurations", "metrics")
 _METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
 PROMETHEUS, METRICS_SERVER = "prometheus", "metrics.k8s.io"
-_UNIMPLEMENTED_SOURCES = ("prometheus_adaptor", "elasticsearch")
+PROMETHEUS_ADAPTER = "prometheus_adaptor"
+"""The custom metrics API, in Volcano's spelling."""
+
+_SOURCES = (PROMETHEUS, PROMETHEUS_ADAPTER, METRICS_SERVER)
+_UNIMPLEMENTED_SOURCES = ("elasticsearch",)
 
 
 class ConfError(ValueError):
@@ -96,7 +100,7 @@ class MetricsSource:
     """Where the utilization of nodes is read."""
 
     kind: str = METRICS_SERVER
-    """``prometheus``, or ``metrics.k8s.io``."""
+    """One of :data:`_SOURCES`."""
 
     address: str = ""
     """URL of Prometheus."""
@@ -374,10 +378,11 @@ def _metrics(raw: object) -> MetricsSource:
         raise ConfError(f"metrics.{error}") from error
     if kind in _UNIMPLEMENTED_SOURCES:
         raise ConfError(f"metrics.type: {kind!r} is not implemented")
-    if kind not in (PROMETHEUS, METRICS_SERVER):
-        raise ConfError(f"metrics.type: must be {PROMETHEUS} or {METRICS_SERVER}, not {kind!r}")
+    if kind not in _SOURCES:
+        known = " or ".join((", ".join(_SOURCES[:-1]), _SOURCES[-1]))
+        raise ConfError(f"metrics.type: must be {known}, not {kind!r}")
     if (kind == PROMETHEUS) != address.startswith(("http://", "https://")):
-        raise ConfError(f"metrics.address: {PROMETHEUS} requires a URL, {METRICS_SERVER} none")
+        raise ConfError(f"metrics.address: {PROMETHEUS} requires a URL, other types none")
     return MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
 
 

@@ -1,5 +1,5 @@
-"""Measurements of the utilization of nodes for the ``usage`` plugin: from the metrics API of
-Kubernetes, or from Prometheus with node-exporter.
+"""Measurements of the utilization of nodes for the ``usage`` plugin: from the metrics API or the
+custom metrics API of Kubernetes, or from Prometheus with node-exporter.
 
 They are read outside of cycles. While the source does not respond, the last measurements stay, and
 the plugin ignores them once they are too old.
@@ -18,7 +18,8 @@ from ..machinery.clock import Clock
 from ..model import times
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
-from .conf import METRICS_SERVER, MetricsSource
+from ..model.quantity import QuantityError, parse
+from .conf import METRICS_SERVER, PROMETHEUS_ADAPTER, MetricsSource
 from .state.cache.events import NodesMeasured
 from .state.nodes.node_usage import NodeUsage, UsedAmounts
 from .state.resources import amount
@@ -26,6 +27,10 @@ from .state.resources import amount
 log = logging.getLogger(__name__)
 
 NODE_METRICS_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
+CUSTOM_METRICS_PATH = "/apis/custom.metrics.k8s.io/v1beta2/nodes/*/"
+CPU_METRIC, MEMORY_METRIC = "node_cpu_usage_avg", "node_memory_usage_avg"
+"""Metrics of nodes, as fractions, that Volcano has users configure in prometheus-adapter."""
+
 WINDOW = "10m"
 """What Prometheus averages over."""
 
@@ -51,6 +56,26 @@ class NodeMetricsList(ApiStruct, frozen=True):
     """The usage of all nodes."""
 
     items: tuple[NodeMetrics, ...] = ()
+
+
+class DescribedObject(ApiStruct, frozen=True):
+    """The object that a custom metric is about."""
+
+    name: str = ""
+
+
+class CustomMetric(ApiStruct, frozen=True):
+    """The value of a custom metric."""
+
+    described_object: DescribedObject = DescribedObject()
+    timestamp: str = ""
+    value: str | int | float = 0
+
+
+class CustomMetricList(ApiStruct, frozen=True):
+    """The values of a custom metric for all nodes."""
+
+    items: tuple[CustomMetric, ...] = ()
 
 
 class QuerySample(ApiStruct, frozen=True):
@@ -138,19 +163,43 @@ class NodeMetricsReader:
         if source.kind == METRICS_SERVER:
             found = await self._client.get_path(NODE_METRICS_PATH, view=NodeMetricsList)
             return NodesMeasured(amounts=dict(_used_amounts(found.items)))
+        if source.kind == PROMETHEUS_ADAPTER:
+            cpu = await _custom_metric(self._client, CPU_METRIC)
+            return _percentages(cpu, await _custom_metric(self._client, MEMORY_METRIC))
         credentials = Credentials(server=source.address, insecure=not source.verify_tls)
         async with Client(
             credentials, user_agent="batholith-scheduler", timeout=_TIMEOUT
         ) as client:
             cpu = await _query(client, CPU_QUERY)
-            memory = await _query(client, MEMORY_QUERY)
-        return NodesMeasured(
-            by_node={
-                name: NodeUsage(percent, memory[name][0], min(at, memory[name][1]))
-                for name, (percent, at) in cpu.items()
-                if name in memory
-            }
-        )
+            return _percentages(cpu, await _query(client, MEMORY_QUERY))
+
+
+def _percentages(
+    cpu: Mapping[str, tuple[float, float]], memory: Mapping[str, tuple[float, float]]
+) -> NodesMeasured:
+    """Return the measurement of nodes of which both values are known."""
+    return NodesMeasured(
+        by_node={
+            name: NodeUsage(percent, memory[name][0], min(at, memory[name][1]))
+            for name, (percent, at) in cpu.items()
+            if name in memory
+        }
+    )
+
+
+async def _custom_metric(client: Client, name: str) -> dict[str, tuple[float, float]]:
+    """Return value in percent and time by node."""
+    found = await client.get_path(CUSTOM_METRICS_PATH + name, view=CustomMetricList)
+    values: dict[str, tuple[float, float]] = {}
+    for item in found.items:
+        at = _unix_time(item.timestamp)
+        try:
+            percent = parse(item.value).nanos / 1e7
+        except QuantityError:
+            continue
+        if at is not None:
+            values[item.described_object.name] = (percent, at)
+    return values
 
 
 def _used_amounts(items: Iterable[NodeMetrics]) -> Iterable[tuple[str, UsedAmounts]]:
@@ -161,7 +210,7 @@ def _used_amounts(items: Iterable[NodeMetrics]) -> Iterable[tuple[str, UsedAmoun
             yield item.metadata.name, UsedAmounts(cpu, memory, at)
 
 
-async def _query(client: Client, query: str) -> Mapping[str, tuple[float, float]]:
+async def _query(client: Client, query: str) -> dict[str, tuple[float, float]]:
     """Return value and time by node."""
     found = await client.get_path(f"/api/v1/query?query={quote(query)}", view=QueryResponse)
     if found.status != "success":

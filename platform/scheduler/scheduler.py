@@ -49,9 +49,6 @@ from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
     CacheEvent,
-    CSIDriverEvent,
-    CSINodeEvent,
-    CSIStorageCapacityEvent,
     DeclarationsChanged,
     EvictionForgotten,
     HyperNodeEvent,
@@ -63,30 +60,20 @@ from .state.cache.events import (
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
-    PVCEvent,
-    PVEvent,
     QueueEvent,
     Recheck,
     ResourceQuotaEvent,
-    StorageClassEvent,
-    VolumeAttachmentEvent,
 )
 from .state.cache.resource_quotas import ResourceQuota
 from .state.core_types import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
     Namespace,
     Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
     Pod,
     PriorityClass,
-    StorageClass,
-    VolumeAttachment,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
+from .storage_sources import StorageSources
 from .writers.binder import Binder
 from .writers.evictor import Evictor
 from .writers.kept_entries import kept_entries
@@ -217,13 +204,12 @@ class Scheduler:
         self._node_metrics = self._node_metrics_reader(loaded)
         self._set_disabled_plugins(loaded)
         self._reloader = self._conf_reloader()
-        self._delayed_rechecks = DelayHeap(self._clock, lambda k: self._enqueue_event(Recheck(k)))
+        self._delayed_rechecks = DelayHeap(self._clock, self._recheck)
         self._pod_informer = Informer(client, names.PODS, Pod)
         self._node_informer = Informer(client, names.NODES, Node)
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
+        self._storage = StorageSources(client, self._enqueue_event)
         self._native_informers = NativeInformers(client, self._enqueue_event)
-        self._pvc_informer = Informer(client, names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim)
-        self._pv_informer = Informer(client, names.PERSISTENTVOLUMES, PersistentVolume)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
@@ -306,8 +292,8 @@ class Scheduler:
         return VolumeBinder(
             client,
             clock=self._clock,
-            pvcs=self._pvc_informer.get,
-            volumes=self._pv_informer.get,
+            pvcs=self._storage.pvcs.get,
+            volumes=self._storage.volumes.get,
             nodes=self._node_informer.get,
             pods=self._pod_informer.get,
             timeout=lambda: self._cycle_runner.volume_bind_timeout,
@@ -320,23 +306,13 @@ class Scheduler:
 
         *ready* is set once all informers are synced.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop, api = asyncio.get_running_loop(), self._client
         sources: tuple[Source, ...] = (
-            self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
+            self._source(Informer(api, names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
-            self._optional_source(names.STORAGECLASSES, StorageClass, StorageClassEvent),
-            self._optional_source(names.CSINODES, CSINode, CSINodeEvent),
-            self._optional_source(names.CSIDRIVERS, CSIDriver, CSIDriverEvent),
-            self._optional_source(
-                names.CSISTORAGECAPACITIES, CSIStorageCapacity, CSIStorageCapacityEvent
-            ),
-            OptionalSource(
-                self._pv_informer, lambda old, new: self._enqueue_event(PVEvent(old, new))
-            ),
-            self._optional_source(names.VOLUMEATTACHMENTS, VolumeAttachment, VolumeAttachmentEvent),
-            self._source(self._informer(names.QUEUES, Queue), QueueEvent),
+            *self._storage,
+            self._source(Informer(api, names.QUEUES, Queue), QueueEvent),
             self._source(self._node_informer, NodeEvent),
-            self._source(self._pvc_informer, PVCEvent),
             self._optional_source(
                 names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
             ),
@@ -448,9 +424,6 @@ class Scheduler:
 
     # -- events --------------------------------------------------------------------------------
 
-    def _informer(self, resource: Resource, view: type[T]) -> Informer[T]:
-        return Informer(self._client, resource, view)
-
     def _source(
         self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
     ) -> KindSource[T]:
@@ -463,7 +436,7 @@ class Scheduler:
         event: Callable[[T | None, T | None], CacheEvent],
     ) -> OptionalSource[T]:
         """Return the source of a kind without which the scheduler works, too."""
-        informer = self._informer(resource, view)
+        informer = Informer(self._client, resource, view)
         return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
     def _forget_eviction(self, uid: str) -> None:
@@ -479,6 +452,9 @@ class Scheduler:
     def _publish(self, event: ClusterEvent) -> None:
         self._published.add(event)
         self._wake.set()
+
+    def _recheck(self, key: str) -> None:
+        self._enqueue_event(Recheck(key))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)

@@ -12,6 +12,7 @@ from support.review_server import API, MUTATING, labelling, path_of, review_serv
 
 from batholith.local.apiserver.builtin.unenforced import warnings_on_write
 from batholith.model.names import Resource
+from batholith.model.service_network import PodNetwork
 
 Json = dict[str, Any]
 POLICIES = f"{API}/mutatingadmissionpolicies"
@@ -260,5 +261,5 @@ def test_rules_that_no_policy_reviews_cause_a_warning() -> None:
     constraints = {"resourceRules": [{**rule, "operations": ["CONNECT"]}]}
     body = {"kind": "MutatingAdmissionPolicy", **policy("p", matchConstraints=constraints)}
     resource = Resource("admissionregistration.k8s.io", "v1", "", body["kind"])
-    found = warnings_on_write(resource, body, None)
+    found = warnings_on_write(resource, body, None, PodNetwork.HOST)
     assert ["operations[CONNECT]" in each for each in found] == [True, False]

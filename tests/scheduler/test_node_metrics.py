@@ -15,8 +15,15 @@ from support.scheduler import node
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.conf import METRICS_SERVER, PROMETHEUS, MetricsSource
-from batholith.scheduler.node_metrics import CPU_QUERY, NODE_METRICS_PATH, NodeMetricsReader
+from batholith.scheduler.conf import METRICS_SERVER, PROMETHEUS, PROMETHEUS_ADAPTER, MetricsSource
+from batholith.scheduler.node_metrics import (
+    CPU_METRIC,
+    CPU_QUERY,
+    CUSTOM_METRICS_PATH,
+    MEMORY_METRIC,
+    NODE_METRICS_PATH,
+    NodeMetricsReader,
+)
 from batholith.scheduler.state.cache.events import NodesMeasured
 from batholith.scheduler.state.nodes.node_matrix import NodeMatrix
 from batholith.scheduler.state.nodes.node_usage import NodeUsage, NodeUsages, UsedAmounts
@@ -95,6 +102,24 @@ async def test_percentages_of_prometheus_are_read(sources: Sources, client: Clie
     await reader.measure(MetricsSource(PROMETHEUS, sources.url))
     (measured,) = sources.measured
     assert measured.by_node == {"a": NodeUsage(12.5, 25, UNIX), "b": NodeUsage(50, 75, UNIX)}
+
+
+async def test_fractions_of_the_custom_metrics_api_are_read(
+    sources: Sources, client: Client
+) -> None:
+    def items(**values: str) -> dict[str, Any]:
+        return {
+            "items": [
+                {"describedObject": {"name": name}, "timestamp": TIME, "value": value}
+                for name, value in values.items()
+            ]
+        }
+
+    sources.responses[f"{CUSTOM_METRICS_PATH}{CPU_METRIC}"] = items(a="125m", b="x", c="1")
+    sources.responses[f"{CUSTOM_METRICS_PATH}{MEMORY_METRIC}"] = items(a="500m", b="1")
+    await sources.reader(client).measure(MetricsSource(PROMETHEUS_ADAPTER))
+    (measured,) = sources.measured
+    assert measured.by_node == {"a": NodeUsage(12.5, 50, UNIX)}
 
 
 @pytest.mark.parametrize("response", [None, "no JSON", {"status": "error"}])

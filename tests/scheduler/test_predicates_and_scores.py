@@ -93,6 +93,29 @@ def test_taints_and_tolerations(toleration: Toleration, tolerated: bool) -> None
         assert "1 node(s) had untolerated taint {k: v}" in world.fit_message("g")
 
 
+@pytest.mark.parametrize(
+    ("operator", "bound", "value", "tolerated"),
+    [
+        ("Gt", "5", "6", True),
+        ("Gt", "5", "5", False),
+        ("Lt", "-5", "-6", True),
+        ("Lt", "5", "6", False),
+        ("Gt", "05", "6", False),
+        ("Gt", "5", "six", False),
+        ("Lt", "9223372036854775808", "5", False),
+    ],
+)
+def test_tolerations_compare_numbers(
+    operator: str, bound: str, value: str, tolerated: bool
+) -> None:
+    world = SchedulerWorld()
+    taint = Taint(key="k", value=value, effect="NoSchedule")
+    world.upsert(node("a", taints=(taint,)), podgroup("g", 1))
+    toleration = Toleration(key="k", operator=operator, value=bound)
+    world.upsert(pod("p", "g", tolerations=(toleration,)))
+    assert bool(world.schedule()) is tolerated
+
+
 def test_cordoned_node_is_feasible_for_pods_that_tolerate_it() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("p", "g"))

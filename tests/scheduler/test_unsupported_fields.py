@@ -27,11 +27,6 @@ _SPREADS = [
 
 REJECTED: tuple[tuple[str, Json, str], ...] = (
     ("resourceClaims", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims[0]"),
-    (
-        "tolerations[*].operator",
-        {"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]},
-        "spec.tolerations[0].operator",
-    ),
     *(
         ("volumes[*]", {"volumes": [{"name": "v", name: {}}]}, f"spec.volumes[0].{name}")
         for name in ("awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd")
@@ -198,7 +193,7 @@ POD_FIELDS: Mapping[str, str] = {
     "schedulingGroup": IMPLEMENTED,
     "tolerations[*].effect": IMPLEMENTED,
     "tolerations[*].key": IMPLEMENTED,
-    "tolerations[*].operator": REJECTED_FIELD,  # other than Equal and Exists
+    "tolerations[*].operator": IMPLEMENTED,
     "tolerations[*].tolerationSeconds": UNRELATED,
     "tolerations[*].value": IMPLEMENTED,
     "topologySpreadConstraints": IMPLEMENTED,

@@ -12,13 +12,14 @@ from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import Allocation, Rejection
+from ..plugins.extension_points import Rejection
 from ..plugins.placement import Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task
 from ..state.planning.reservations import Purpose, Reservation
 from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.volumes import NO_VOLUMES
 from ..state.queue.admission_rounds import AdmissionRounds
 from ..state.queue.scheduling_queue import (
     ANY,
@@ -527,9 +528,14 @@ class Session(PluginDecisions):
         self.scheduled += 1
         self.count_decision()
         self.cache.scheduling_queue.activate(gang)
+        with_volumes: list[Task] = []
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
-        self.placements += self._with_volumes(placements, committed.allocated)
+            if change.eq_class.volumes is not NO_VOLUMES:
+                with_volumes += change.tasks
+        if with_volumes:
+            placements = self._with_volumes(placements, with_volumes)
+        self.placements += placements
         for task in committed.evicted:
             self.cache.assume_evicted(task)
             if task.gang is not None:
@@ -539,12 +545,9 @@ class Session(PluginDecisions):
         self.cache.refresh()
 
     def _with_volumes(
-        self, placements: Sequence[Placement], allocated: Sequence[Allocation]
-    ) -> Sequence[Placement]:
-        """Return *placements* with what is to be bound to PVCs, which is assumed, too."""
-        tasks = [task for change in allocated for task in change.tasks if task.pvcs]
-        if not tasks:
-            return placements
+        self, placements: Sequence[Placement], tasks: Sequence[Task]
+    ) -> list[Placement]:
+        """Return *placements* with what is to be bound to PVCs of *tasks*, and assume it."""
         volumes = {task.uid: self.cache.assume_volumes(task) for task in tasks}
         return [
             replace(each, volumes=volumes[each.uid]) if volumes.get(each.uid) else each

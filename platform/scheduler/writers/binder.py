@@ -124,7 +124,12 @@ class Binder:
     def bind(self, placements: Sequence[Placement]) -> None:
         """Bind the pods of *placements*."""
         by_gang: dict[str, list[_BindRequest]] = {}
-        prepared = {each.group_key for each in placements if self._is_prepared(each)}
+        pre_binder = self._pre_binder
+        prepared = {
+            each.group_key
+            for each in placements
+            if each.volumes or (pre_binder is not None and pre_binder.is_needed(each))
+        }
         for placement in placements:
             if key := _gang_key(placement):
                 self._gang_progress.setdefault(key, _GangProgress()).uids[placement.uid] = None
@@ -135,13 +140,6 @@ class Binder:
                 self.queue.add(placement.uid)
         for key, requests in by_gang.items():
             self._start_pre_bind(key, requests)
-
-    def _is_prepared(self, placement: Placement) -> bool:
-        """Return whether something is to be done before the pods of its gang are bound."""
-        pre_binder = self._pre_binder
-        return bool(placement.volumes) or (
-            pre_binder is not None and pre_binder.is_needed(placement)
-        )
 
     def forget_backoff(self, uid: str) -> None:
         """Forget the rejections of a pod that is bound or deleted."""

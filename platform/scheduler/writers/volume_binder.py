@@ -84,7 +84,9 @@ class VolumeBinder:
             case PVCEvent(old, new):
                 keys = [each.metadata.key for each in (old, new) if each is not None]
                 if old and new and _selected(old) and not _selected(new):
-                    self._given_up.update(keys)
+                    self._given_up.update(self._waiting.keys() & set(keys))
+                else:
+                    self._given_up.difference_update(keys)
             case PVEvent(_, new):
                 claim = new.spec.claim_ref if new is not None else None
                 keys = [f"{claim.namespace}/{claim.name}"] if claim is not None else []

@@ -255,7 +255,7 @@ class AvailableVolumes:
                 return claim.volume
         else:
             matches = self._matches_of(claim)
-            entries = [*matches.by_node.get(node_index, ()), *matches.everywhere]
+            entries: list[_Entry] = [*matches.by_node.get(node_index, ()), *matches.everywhere]
             free = (
                 name
                 for _, name in sorted(entries)

@@ -40,12 +40,6 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
     return tuple(found)
 
 
-def _tolerations(spec: PodSpec) -> Iterator[str]:
-    for index, toleration in enumerate(spec.tolerations):
-        if toleration.operator not in ("", "Equal", "Exists"):
-            yield f"tolerations[{index}].operator"
-
-
 def _resource_claims(spec: PodSpec) -> Iterator[str]:
     if spec.resource_claims:
         yield "resourceClaims[0]"
@@ -65,7 +59,6 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "tolerations[*].operator": ("only Equal and Exists are supported", _tolerations),
     "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
     "volumes[*]": (
         "the disk must not be used twice on a node, which is not checked; use a claim",
