@@ -22,7 +22,7 @@ from support.kubectl import CommandResult, Kubectl, needs_kubectl
 from support.official_client import official_core
 from support.polling import wait_for, wait_until_true
 from support.terminals import read_until, terminal
-from support.websockets import CLOSE, STDIN, ChannelSocket, open_channels
+from support.websockets import CLOSE, ERROR, STDIN, STDOUT, ChannelSocket, open_channels
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
 
@@ -222,6 +222,17 @@ async def test_version_5_ends_the_input(cluster: AgentCluster) -> None:
 # The client leaves its socket to the garbage collector, which runs in the test for this.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_version_1_has_a_message_of_failures_and_no_status(cluster: AgentCluster) -> None:
+    await run_shell(cluster)
+    for script, error in (("echo out", b""), ("echo out; exit 3", b"exit code 3")):
+        async with channels(cluster, "sh", "-c", script, protocol="channel.k8s.io") as socket_:
+            while await socket_.receive():
+                continue
+        assert socket_.received[STDOUT] == b"out\n"
+        assert (ERROR in socket_.received) == bool(error)
+        assert error in socket_.received.get(ERROR, b"")
+
+
 async def test_official_client_runs_commands(cluster: AgentCluster) -> None:
     await run_shell(cluster)
 

@@ -132,6 +132,10 @@ async def test_containers_and_policies_of_a_resize_are_fixed(server: Server) -> 
     created["spec"]["containers"].append({**created["spec"]["containers"][0], **more})
     response = await server.request("PUT", path, created)
     assert "containers may not be added or removed on resize" in response.body["message"]
+    bare = {key: value for key, value in created.items() if key != "spec"}
+    response = await server.request("PUT", path, bare)
+    assert response.status == 422, response.body
+    assert "spec.containers" in response.body["message"]
     del created["spec"]["containers"][1]
     created["spec"]["containers"][0]["name"] = "renamed"
     response = await server.request("PUT", path, created)

@@ -1,4 +1,4 @@
-"""A directory that stands for the devices of another machine, with its own ``nvidia-smi``."""
+"""A directory with the devices of another machine, and an ``nvidia-smi`` that reports them."""
 
 from pathlib import Path
 

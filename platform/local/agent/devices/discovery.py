@@ -44,7 +44,7 @@ class Device:
     index: int
     attributes: Mapping[str, str] = field(default_factory=dict)
     memory: int = 0
-    """Bytes of its own memory; 0 if unknown."""
+    """Bytes of the memory on the device; 0 if unknown."""
 
     files: tuple[str, ...] = ()
     """Its files below ``/dev``, which a container needs to use it."""

@@ -54,11 +54,6 @@ class PodResizer:
         return resizes.with_allocation(desired, self._allocation)
 
     @property
-    def allocation(self) -> Allocation:
-        """The allocated resources by container."""
-        return self._allocation
-
-    @property
     def is_deferred(self) -> bool:
         """Whether the node lacks resources that the pod asks for."""
         rejection = self._state().resize_rejection

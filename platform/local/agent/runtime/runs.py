@@ -275,12 +275,12 @@ class RunDir:
 
     @property
     def restart_reason(self) -> str:
-        """Why its container is started again whatever its policy; empty if it is not."""
+        """Why its container is started again under any restart policy; empty if it is not."""
         mark = _read(self.path / _RESTART, _RestartMark)
         return "" if mark is None else mark.reason
 
     def mark_restart(self, reason: str) -> None:
-        """Record why its container is started again whatever its policy."""
+        """Record why its container is started again under any restart policy."""
         content = msgspec.json.encode(_RestartMark(reason)).decode()
         shim.replace_file(str(self.path / _RESTART), content)
 

@@ -60,7 +60,7 @@ class ContainerExit:
     message: str = ""
     container_id: str = ""
     restart: str = ""
-    """Why it is started again whatever its restart policy: `RESIZE`, `RESTART_ALL`, or empty."""
+    """Why it is started again under any restart policy: `RESIZE`, `RESTART_ALL`, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from .websocket import WebSocket, choose_protocol, handshake_response, is_websoc
 
 STDOUT, STDERR = 1, 2
 _STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255
-_V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
-"""Version 5 only adds that a client can end its stdin, on WebSockets."""
+_V1, _V4, _V5 = "channel.k8s.io", "v4.channel.k8s.io", "v5.channel.k8s.io"
+"""Version 5 only adds that a client can end its stdin, on WebSockets. In version 1, only there, a
+failed command has a message instead of a status, and others have nothing."""
 
 _MAX_SIZE_MESSAGE = 1024
 CREATION_TIMEOUT = 30.0
@@ -137,11 +138,13 @@ async def serve_command(
         raise StreamsRejectedError(400, "you must specify at least 1 of stdin, stdout, stderr")
     opening: Any
     if is_websocket(request):
-        protocol = choose_protocol(request, (_V5, _V4))
+        supported = (_V5, _V4, _V1)
+        protocol = choose_protocol(request, supported)
         if protocol is None:
-            raise StreamsRejectedError(400, f"the WebSocket offers neither {_V5} nor {_V4}")
+            names = ", ".join(supported)
+            raise StreamsRejectedError(400, f"the WebSocket offers none of {names}")
         connection.write(handshake_response(request, protocol))
-        opening = _open_channels(connection, options)
+        opening = _open_channels(connection, options, has_status=protocol != _V1)
     else:
         connection.write(spdy_response(request, (_V4,)))
         opening = _open_streams(connection, options)
@@ -212,9 +215,10 @@ async def _wait_first(tasks: "Sequence[asyncio.Future[None]]") -> None:
 
 
 class _Channels(CommandStreams):
-    def __init__(self, options: StreamOptions, websocket: WebSocket) -> None:
+    def __init__(self, options: StreamOptions, websocket: WebSocket, *, has_status: bool) -> None:
         super().__init__(options)
         self._websocket = websocket
+        self._has_status = has_status
 
     async def receive(self) -> None:
         """Receive until the client closes the WebSocket."""
@@ -230,16 +234,19 @@ class _Channels(CommandStreams):
         await self._websocket.send(stream, data)
 
     async def finish(self, status: Status) -> None:
-        await self.write(_ERROR, json.dumps(status).encode())
+        if self._has_status:
+            await self.write(_ERROR, json.dumps(status).encode())
+        elif status["status"] != "Success":
+            await self.write(_ERROR, str(status.get("message", "")).encode())
         await self._websocket.close()
 
 
 @asynccontextmanager
 async def _open_channels(
-    connection: UpgradedConnection, options: StreamOptions
+    connection: UpgradedConnection, options: StreamOptions, *, has_status: bool
 ) -> "AsyncIterator[tuple[CommandStreams, asyncio.Future[None]]]":
     websocket = WebSocket(connection)
-    channels = _Channels(options, websocket)
+    channels = _Channels(options, websocket, has_status=has_status)
     # As the kubelet: the channels are usable once the client has an empty message.
     first = STDOUT if options.stdout else STDERR if options.stderr else _ERROR
     async with receiving(channels.receive(), websocket.ping) as disconnected:

@@ -25,7 +25,7 @@ def _keep_all_but_resources(pod: Json, old: Json) -> None:
     """Restore all but the resources, unless containers differ, which the validation rejects."""
     spec, before = pod.get("spec") or {}, old["spec"]
     if not any(_reordered(spec, before)):
-        lists = [name for name in _CONTAINER_LISTS if name in before]
+        lists = [name for name in _CONTAINER_LISTS if before.get(name)]
         pod["spec"] = before | {name: _merged(spec[name], before[name]) for name in lists}
 
 
@@ -42,7 +42,7 @@ def _changed(container: Json) -> Json:
 
 
 def _validate(pod: Json, old: Json) -> list[FieldError]:
-    spec, before = pod["spec"], old["spec"]
+    spec, before = pod.get("spec") or {}, old["spec"]
     errors = validate_pod_spec(spec, "spec")
     if qos_class(spec) != qos_class(before):
         quality = pod.get("status", {}).get("qosClass", "")
