@@ -31,11 +31,13 @@ test: venv
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
 # The tests that start no process and no API server, and few examples of property tests: for every
-# change (a minute). They do not wait, so there are as many processes as cores.
+# change (a minute). They do not wait, so there are as many processes as cores. WITHOUT_FAST has
+# the directories without such tests, whose import would cost seconds.
 FAST_PROCESSES ?= 2
+WITHOUT_FAST = $(addprefix --ignore=tests/,cluster manifests realkube testing)
 test-fast: venv
 	@echo "==> pytest -m 'not process and not cluster and not soak'"
-	@$(PY) -m pytest --numprocesses=$(FAST_PROCESSES) --hypothesis-profile=fast -m 'not process and not cluster and not soak'
+	@$(PY) -m pytest --numprocesses=$(FAST_PROCESSES) --hypothesis-profile=fast $(WITHOUT_FAST) -m 'not process and not cluster and not soak'
 
 # Long-running tests: attacks and sustained load. Run it before closing an issue about what they cover.
 soak: venv

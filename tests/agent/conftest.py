@@ -14,7 +14,7 @@ from support.api_servers import ServerFactory, add_namespace
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Each value of each parameter is tested by default, e.g. each user and both API servers.
 
-    A module in which more of them matter together has the marker itself.
+    A module whose parameters depend on each other has the marker itself.
     """
     if item.get_closest_marker("combinations") is None:
         item.add_marker(pytest.mark.combinations(1))

@@ -28,7 +28,8 @@ from batholith.local.agent.runtime.image_run import RunImage
 from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE
 from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
-pytestmark = [pytest.mark.process, pytest.mark.combinations(2)]
+# All combinations, as some are skipped: a pair of values may be tested in one of them only.
+pytestmark = [pytest.mark.process, pytest.mark.combinations(4)]
 
 UNPRIVILEGED = 54321
 """A user without files on the machine."""

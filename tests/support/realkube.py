@@ -375,7 +375,7 @@ class RealKube:
         """Store the definitions that another server has served already.
 
         A server that finds them at its start uses less than half of the processor time of one that
-        gets them one after the other, and builds its OpenAPI document anew for each.
+        gets them one after the other, and builds its OpenAPI document again for each.
         """
         for definition in self.options.crds:
             if content := _established.get(msgspec.json.encode(definition)):
