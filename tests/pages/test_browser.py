@@ -31,6 +31,13 @@ axe.run({resultTypes: ["violations"]}).then(found => done(found.violations
     .filter(each => ["serious", "critical"].includes(each.impact))
     .map(each => each.id + ": " + each.nodes.map(node => node.html).join(" "))));
 """
+REPLACE_LIST = """
+document.querySelector("form.filters").addEventListener("htmx:beforeSend", () => {
+    const list = document.getElementById("jobs");
+    list.replaceWith(list.cloneNode(true));
+}, {once: true});
+"""
+"""Replaces the list as a refresh does whose response arrives before that of a filter."""
 SCRIPT = "<script>window.attacked = true</script>"
 
 
@@ -161,6 +168,17 @@ def test_logs_are_followed_and_texts_of_pods_stay_texts(cluster: Cluster) -> Non
     page.wait_text("#manifest", SCRIPT)
     assert page.driver.execute_script("return window.attacked") is None
     assert page.errors() == []
+    cluster.client.jobs.get(name).delete()
+
+
+def test_a_filter_is_applied_although_the_list_is_read_again_meanwhile(cluster: Cluster) -> None:
+    page = cluster.browser
+    name = cluster.submit("sleep 1000", replicas=1)
+    page.open(f"{cluster.url}/jobs")
+    page.wait(lambda: page.all(_row(name)), "the job")
+    page.driver.execute_script(REPLACE_LIST)
+    page.find("#search").send_keys("no-such-job")
+    page.wait(lambda: not page.all(_row(name)), "the filter")
     cluster.client.jobs.get(name).delete()
 
 

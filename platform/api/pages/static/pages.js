@@ -64,6 +64,13 @@
     };
   }
 
+  // The list was read again while the request for another filter was sent: htmx would change the
+  // list that is not on the page any more.
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    const { elt, target } = event.detail;
+    if (elt.matches("form.filters") && !target.isConnected) htmx.trigger(elt, "submit");
+  });
+
   // -- selection of jobs, which outlives a refresh
 
   const selected = new Set();
