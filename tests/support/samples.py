@@ -116,6 +116,10 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
     },
     "IngressClass": {"spec": {"controller": "ex.io/c"}},
     "NetworkPolicy": {"spec": {"podSelector": {}}},
+    "scheduling.k8s.io/v1alpha2/PodGroup": {"spec": {"schedulingPolicy": {"basic": {}}}},
+    "Workload": {
+        "spec": {"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}}]},
+    },
     "CSIDriver": {"spec": {}},
     "DeviceClass": {"spec": {}},
     "CSINode": {"spec": {"drivers": [{"name": "ex.io", "nodeID": "n", "topologyKeys": ["a"]}]}},
