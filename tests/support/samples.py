@@ -276,6 +276,7 @@ def _object(name: str, depth: int) -> Json:
 
 
 _UNSATISFIABLE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "PodGroup": ("spec.podGroupTemplateRef", "spec.priorityClassName", "spec.priority"),
     "CustomResourceDefinition": (
         "spec.versions[0].subresources.scale", "spec.versions[0].selectableFields",
         "spec.versions[0].additionalPrinterColumns",
