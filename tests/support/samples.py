@@ -126,6 +126,10 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
     },
     "IngressClass": {"spec": {"controller": "ex.io/c"}},
     "NetworkPolicy": {"spec": {"podSelector": {}}},
+    "scheduling.k8s.io/v1alpha2/PodGroup": {"spec": {"schedulingPolicy": {"basic": {}}}},
+    "Workload": {
+        "spec": {"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}}]},
+    },
     "CSIDriver": {"spec": {}},
     "DeviceClass": {"spec": {}},
     "CSINode": {"spec": {"drivers": [{"name": "ex.io", "nodeID": "n", "topologyKeys": ["a"]}]}},
@@ -283,6 +287,7 @@ def _object(name: str, depth: int) -> Json:
 
 
 _UNSATISFIABLE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "PodGroup": ("spec.podGroupTemplateRef", "spec.priorityClassName", "spec.priority"),
     "CustomResourceDefinition": (
         "spec.versions[0].subresources.scale", "spec.versions[0].selectableFields",
         "spec.versions[0].additionalPrinterColumns",

@@ -153,6 +153,7 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     (RESOURCE, "DeviceClass"): _PLAIN,
     (RESOURCE, "ResourceClaim"): Printer("Name, State, Age", _resource_claim),
     (RESOURCE, "ResourceClaimTemplate"): _PLAIN,
+    ("scheduling.k8s.io", "Workload"): _PLAIN,
     (RESOURCE, "ResourceSlice"): Printer("Name, Node, Driver, Pool, Age", _resource_slice),
     (STORAGE, "CSIDriver"): Printer(
         "Name, ?AttachRequired, ?PodInfoOnMount, ?StorageCapacity, TokenRequests, "
