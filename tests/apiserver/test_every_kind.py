@@ -47,6 +47,7 @@ CONTROLLED_KINDS = (
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "ResourceQuota",
 )
 """Kinds whose objects controllers change immediately."""
 
