@@ -374,8 +374,8 @@ class RealKube:
     def _store_definitions(self) -> None:
         """Store the definitions that another server has served already.
 
-        A server that finds them at its start uses less than half of the processor time of one that
-        gets them one after the other, and builds its OpenAPI document again for each.
+        A server that finds them at its start uses a third less processor time than one that gets
+        them one after the other, and builds its OpenAPI document again for each.
         """
         for definition in self.options.crds:
             if content := _established.get(msgspec.json.encode(definition)):
