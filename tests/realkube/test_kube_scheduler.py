@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 PODS_PER_RUN = 500
 NODE_COUNT = 24
-PODS_WITH_CLAIMS = 40
+PODS_WITH_CLAIMS = 25
 _PIN = "pin.example.com"
 
 
