@@ -94,11 +94,14 @@ def _read_state(data: DataDir, command: str) -> UpState | None:
 
 
 def _entry(context: typer.Context) -> Entry:
-    """Return a function that runs the ``batholith`` command with given arguments."""
-    command = context.find_root().command
+    """Return a function that runs the ``batholith`` command with given arguments.
+
+    The program of *context* has only the command that was called.
+    """
+    new_program: Callable[[str], typer.Typer] = context.find_root().obj
 
     def run_command(arguments: Sequence[str]) -> None:
-        command.main(list(arguments))
+        new_program(arguments[0])(list(arguments))
 
     return run_command
 

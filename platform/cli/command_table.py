@@ -122,8 +122,9 @@ def new_program(*names: str) -> typer.Typer:
     app = typer.Typer(name="batholith", no_args_is_help=True, pretty_exceptions_enable=False)
 
     @app.callback()
-    def batholith(version: Version = False) -> None:
+    def batholith(context: typer.Context, version: Version = False) -> None:
         """A batch platform for Kubernetes, with an embedded cluster for one machine."""
+        context.obj = new_program  # `up` runs other commands
 
     for row in TABLE:
         if not names or row.name in names:

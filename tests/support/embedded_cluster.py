@@ -89,6 +89,9 @@ async def start(root: Path, *options: str) -> None:
     ports = ("--port", "0", "--api-port", "0")
     outcome = await batholith("up", "--detach", "--data-dir", str(root), *ports, *options)
     assert outcome.code == 0, outcome.err
+    started = read_state(DataDir(root))
+    assert started is not None
+    assert {name: each.restarts for name, each in started.components.items() if each.restarts} == {}
 
 
 @contextlib.asynccontextmanager
