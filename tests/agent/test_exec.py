@@ -219,9 +219,6 @@ async def test_version_5_ends_the_input(cluster: AgentCluster) -> None:
     assert socket.received[1] == b"in end\n"
 
 
-# The client leaves its socket to the garbage collector, which runs in the test for this.
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_version_1_has_a_message_of_failures_and_no_status(cluster: AgentCluster) -> None:
     await run_shell(cluster)
     for script, error in (("echo out", b""), ("echo out; exit 3", b"exit code 3")):
@@ -233,6 +230,9 @@ async def test_version_1_has_a_message_of_failures_and_no_status(cluster: AgentC
         assert error in socket_.received.get(ERROR, b"")
 
 
+# The client leaves its socket to the garbage collector, which runs in the test for this.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_official_client_runs_commands(cluster: AgentCluster) -> None:
     await run_shell(cluster)
 
