@@ -82,6 +82,11 @@ class MonitoredInformer(Protocol):
         ...
 
     @property
+    def is_absent(self) -> bool:
+        """Return whether the cluster lacks what it lists, and may do so."""
+        ...
+
+    @property
     def stale_seconds(self) -> float:
         """Return for how many seconds the watch has been down; 0 while it is up."""
         ...
@@ -106,10 +111,10 @@ class Health:
         max_staleness: float = MAX_STALENESS,
     ) -> None:
         """Be ready once *informers* exist and are synced, while none is staler than
-        *max_staleness* seconds."""
+        *max_staleness* seconds. Those of optional resources that the cluster lacks do not count."""
 
         def check() -> str | None:
-            known = list(informers())
+            known = [each for each in informers() if not each.is_absent]
             unsynced = {informer.name for informer in known if not informer.synced}
             if unsynced:
                 return f"not synced yet: {', '.join(sorted(unsynced))}"

@@ -152,6 +152,11 @@ class InstrumentedInformer(Protocol):
         ...
 
     @property
+    def is_absent(self) -> bool:
+        """Whether the cluster lacks the resource, and may do so."""
+        ...
+
+    @property
     def stale_seconds(self) -> float:
         """Seconds since the watch failed; 0 while the informer is current."""
         ...

@@ -47,6 +47,7 @@ class FakeInformer:
     name: str
     synced: bool = False
     stale_seconds: float = 0.0
+    is_absent: bool = False
 
 
 @dataclass
@@ -88,6 +89,16 @@ async def test_ready_once_informers_are_synced_and_it_leads(world: HealthWorld) 
     assert await world.get("/readyz") == (503, expected)
     for cache in world.informers:
         cache.synced = True
+    assert await world.get("/readyz") == (200, "ok")
+
+
+async def test_resources_that_the_cluster_may_lack_do_not_prevent_readiness(
+    world: HealthWorld,
+) -> None:
+    world.candidate.elected.set()
+    world.informers += [FakeInformer("pods", synced=True), FakeInformer("groups")]
+    assert (await world.get("/readyz"))[0] == 503
+    world.informers[1].is_absent, world.informers[1].stale_seconds = True, 999.0
     assert await world.get("/readyz") == (200, "ok")
 
 

@@ -224,6 +224,10 @@ class OptionalSource(KindSource[T]):
     """A source of objects that a cluster may lack, or that may not be read there: then none exist
     until that changes."""
 
+    def __init__(self, informer: "Informer[T]", handler: EventHandler[T]) -> None:
+        super().__init__(informer, handler)
+        informer.is_optional = True
+
     async def wait_synced(self) -> None:
         """Wait until the initial list is in the store, or the server refuses to give it."""
         await self._informer.wait_synced_or_refused()
@@ -269,6 +273,9 @@ class Informer(Generic[T]):
         )
         self._reflector = Reflector(client, selected, view, self._store, options)
         self._timing = options.timing or client.timing
+        self.is_optional = False
+        """Whether a cluster may lack the resource, or the right to read it."""
+
         self._reflector_task: asyncio.Task[None] | None = None
         self._runners = 0
         self._metrics = client.metrics
@@ -351,6 +358,11 @@ class Informer(Generic[T]):
     def synced(self) -> bool:
         """Whether the initial list is in the store."""
         return self._store.synced.is_set()
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the cluster lacks the resource, and may do so."""
+        return self.is_optional and self._reflector.refused.is_set() and not self.synced
 
     @property
     def stale_seconds(self) -> float:

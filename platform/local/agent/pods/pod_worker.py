@@ -125,11 +125,19 @@ class PodWorker:
         changed |= shows_resize(pod)
         if changed and not self._deleted and not self._suspended:
             self._status_manager.mark_dirty(promptly=True)
-        if pod.metadata.deletion_timestamp is not None:
-            self._events.append(
-                PodTermination(at=self._deleted_at(pod), grace_period=pod.grace_period)
-            )
+        if _deletion_of(pod) != _deletion_of(old):
+            self._terminate()
         self._wake.set()
+
+    def _terminate(self) -> None:
+        """Terminate the pod, whose deletion is requested.
+
+        Once for each request: its deadline, which is computed from the time of the machine, would
+        differ by some microseconds.
+        """
+        if self.pod.metadata.deletion_timestamp is not None:
+            at = self._deleted_at(self.pod)
+            self._events.append(PodTermination(at=at, grace_period=self.pod.grace_period))
 
     def pod_deleted(self) -> None:
         """Handle the deletion of the pod's object: stop its containers, write no status."""
@@ -219,8 +227,7 @@ class PodWorker:
     async def _sync_loop(self) -> None:
         self._spawn(self._status_manager.run())
         self._recover()
-        if self.pod.metadata.deletion_timestamp is not None:
-            self.update(self.pod)
+        self._terminate()
         while not self._finished:
             while self._events:
                 self._apply(self._events.popleft())
@@ -442,3 +449,8 @@ class PodWorker:
     def _on_status_written(self, response: Pod) -> None:
         if response.metadata.uid == self.pod.metadata.uid:
             self.pod = msgspec.structs.replace(self.pod, status=response.status)
+
+
+def _deletion_of(pod: Pod) -> tuple[str | None, int]:
+    """Return when the deletion of a pod is due, and its grace period."""
+    return pod.metadata.deletion_timestamp, pod.grace_period
