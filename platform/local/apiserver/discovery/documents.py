@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ....model.names import NATIVE_PODGROUPS
 from ..kinds.info import KindInfo, Subresource
 
 Json = dict[str, Any]
@@ -75,11 +76,18 @@ def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
 
 
 def _by_group_version(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
-    """Group kinds by group and version, both in order of first appearance."""
+    """Group kinds by group and version, both in order of first appearance.
+
+    For a name that several groups have, kubectl takes the first one. So the group of Kubernetes'
+    own PodGroups is the last: ``podgroups`` are those of Volcano.
+    """
     groups: dict[str, dict[str, list[KindInfo]]] = {}
     for kind in kinds:
         versions = groups.setdefault(kind.resource.group, {})
         versions.setdefault(kind.resource.version, []).append(kind)
+    last = NATIVE_PODGROUPS.group
+    if last in groups:
+        groups[last] = groups.pop(last)
     return groups
 
 

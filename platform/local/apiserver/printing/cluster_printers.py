@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from ..kinds.groups import ADMISSION, CERTIFICATES, NETWORKING, RESOURCE, STORAGE
@@ -97,11 +98,11 @@ def _volume_attachment(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _policy(obj: Json, now: datetime) -> list[Any]:
+def _policy(obj: Json, now: datetime, *, counted: str) -> list[Any]:
     spec = obj.get("spec", {})
     kind = spec.get("paramKind")
     shown = _UNSET if kind is None else f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}"
-    return [name_of(obj), len(spec.get("validations") or ()), shown, age_of(obj, now)]
+    return [name_of(obj), len(spec.get(counted) or ()), shown, age_of(obj, now)]
 
 
 def _policy_binding(obj: Json, now: datetime) -> list[Any]:
@@ -139,8 +140,14 @@ _PLAIN = Printer("Name, Age", _with_age())
 
 CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "PodTemplate"): Printer("Name, Containers, Images, Pod Labels", _pod_template),
+    (ADMISSION, "MutatingAdmissionPolicy"): Printer(
+        "Name, #Mutations, ParamKind, Age", partial(_policy, counted="mutations")
+    ),
+    (ADMISSION, "MutatingAdmissionPolicyBinding"): Printer(
+        "Name, PolicyName, ParamRef, Age", _policy_binding
+    ),
     (ADMISSION, "ValidatingAdmissionPolicy"): Printer(
-        "Name, #Validations, ParamKind, Age", _policy
+        "Name, #Validations, ParamKind, Age", partial(_policy, counted="validations")
     ),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): Printer(
         "Name, PolicyName, ParamRef, Age", _policy_binding
