@@ -197,6 +197,12 @@ _NODE_REASONS: tuple[tuple[str, str, str], ...] = (
         "use another claim, or wait until the nodes of the volume are free",
     ),
     ("volume zone", "its volume is in another zone", "use another claim"),
+    (
+        "available persistent volumes",
+        "no volume for its claim is free there",
+        "wait for a volume, or use a storage class that creates them",
+    ),
+    ("free storage", "too little storage is free for its claim", "ask for less storage, or wait"),
     ("max volume count", "nodes have as many volumes as they can", "wait, or use fewer claims"),
     ("ReadWriteOncePod", "another pod uses its claim", "wait until that pod has ended"),
     ("unschedulable", "nodes are cordoned", "wait, or ask for them to be uncordoned"),
