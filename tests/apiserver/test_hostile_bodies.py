@@ -57,9 +57,3 @@ async def test_a_directive_of_the_wrong_type_is_rejected(server: EmbeddedServer)
     media = "application/strategic-merge-patch+json"
     response = await server.request("PATCH", f"{MAPS}/p", {"$retainKeys": 1}, content_type=media)
     assert (response.status, response.body["reason"]) == (400, "BadRequest")
-
-
-async def test_unsupported_subresources_of_pods_are_reported(server: EmbeddedServer) -> None:
-    response = await server.request("POST", f"{PODS}/p/resize", {})
-    assert (response.status, response.body["reason"]) == (501, "NotImplemented")
-    assert "does not offer 'resize'" in response.body["message"]
