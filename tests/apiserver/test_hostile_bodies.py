@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.embedded_apiserver import MAPS, PODS, EmbeddedServer, config_map, embedded_server
+from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedded_server
 
 LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 10)) for i in range(9)
