@@ -42,7 +42,7 @@ hypothesis.settings.load_profile("patient")
 # Programs in Go, e.g. kube-apiserver, kubectl and helm: fewer garbage collections, a fifth of their
 # processor time.
 os.environ.setdefault("GOGC", "400")
-os.environ.setdefault("GOMEMLIMIT", "800MiB")
+os.environ.setdefault("GOMEMLIMIT", "3GiB")
 
 
 @pytest.fixture(scope="session")

@@ -122,5 +122,5 @@ async def test_changes_of_one_job_and_of_queues(
 async def test_a_wait_ends_with_its_timeout(sdk: Sdk, rest: RestCluster, namespace: str) -> None:
     await rest.cluster.create(JOBS, suspended("a"), namespace=namespace)
     with pytest.raises(WaitTimeoutError) as caught:
-        await sdk.call(lambda client: client.jobs.wait("a", "Running", timeout=0.3))
+        await sdk.call(lambda client: client.jobs.wait("a", "Running", timeout=2))
     assert caught.value.job.name == "a"
