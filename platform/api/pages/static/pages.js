@@ -224,7 +224,9 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
     const element = document.activeElement;
-    focused = event.detail.target.contains(element) ? selector(element) : "";
+    if (event.detail.target.contains(element)) focused = selector(element);
+    // Else a swap before this one, which has not settled yet, may have removed the focus.
+    else if (element !== document.body) focused = "";
   });
 
   function restoreFocus() {
