@@ -466,6 +466,55 @@ async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
     await send("DELETE", f"{old}/a")
 
 
+@register_conversation
+async def invalid_autoscalers(send: RecordedConversation) -> None:
+    old, new = (
+        f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers?dryRun=All"
+        for version in ("v1", "v2")
+    )
+    web = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec: Json = {"scaleTargetRef": web, "maxReplicas": 5}
+
+    async def create(path: str, **changes: Any) -> None:
+        await send("POST", path, {"metadata": {"name": "a"}, "spec": {**spec, **changes}})
+
+    for counts in ({"maxReplicas": 0}, {"minReplicas": 6}, {"minReplicas": 0}):
+        await create(old, **counts)
+        await create(new, **counts)
+    await create(old, targetCPUUtilizationPercentage=0)
+    for reference in (
+        {}, {"kind": "a/b", "name": "."}, {"kind": "A", "name": "a%"},
+        {**web, "apiVersion": "v1"}, {**web, "apiVersion": "a/b/c"},
+        {"apiVersion": "v1", "kind": "ReplicationController", "name": "r"},
+    ):  # fmt: skip
+        await create(new, scaleTargetRef=reference)
+    negative = {"type": "AverageValue", "averageValue": "-1"}
+    for metric in (
+        {}, {"type": "Other"}, {"type": "Pods"}, _metric("resource", target=_BY_UTILIZATION),
+        _metric("resource", name="cpu", target={"type": "Utilization"}),
+        _metric("resource", name="cpu", target={**_BY_UTILIZATION, "averageUtilization": 0}),
+        _metric("resource", name="cpu", target={**_BY_UTILIZATION, "averageValue": "1"}),
+        _metric("containerResource", name="cpu", target=_BY_UTILIZATION),
+        {**_metric("resource", name="cpu", target=_BY_UTILIZATION), "external": {}},
+        _metric("pods", metric={"name": "m"}, target=negative),
+        _metric("pods", metric={"name": ""}, target=_BY_VALUE),
+        _metric("object", metric={"name": "m"}, describedObject={}, target={"type": "x"}),
+        _metric("external", metric={"name": "m"}, target={**_BY_VALUE, "averageValue": "1"}),
+        _metric("external", metric={"name": "m"}, target={"type": "Value", "value": "0"}),
+    ):  # fmt: skip
+        await create(new, metrics=[metric])
+    good = {"type": "Pods", "value": 1, "periodSeconds": 1}
+    for rules in (
+        {"stabilizationWindowSeconds": -1, "policies": [good]},
+        {"stabilizationWindowSeconds": 3601, "policies": [good]},
+        {"selectPolicy": "x", "policies": [good]},
+        {"policies": [{"type": "x", "value": 0, "periodSeconds": 0}]},
+        {"policies": [{**good, "periodSeconds": 1801}]},
+    ):
+        for direction in ("scaleUp", "scaleDown"):
+            await create(new, behavior={direction: rules})
+
+
 def _shirts(*versions: tuple[str, list[str]]) -> Json:
     """A definition of a custom kind with selectable fields by version; the first one is stored."""
     properties = {

@@ -10,9 +10,10 @@ from typing import Any
 
 from ....model import quantity
 from ....model.names import Resource
-from ..errors.fields import MalformedError
+from ..errors.fields import FieldError, MalformedError
 from ..kinds.typed_json import decode_object
 from . import core_objects
+from .autoscaler_validation import validate_autoscaler
 
 Json = dict[str, Any]
 
@@ -160,6 +161,11 @@ def default_v1(obj: Json) -> None:
     for name in ("metadata", "spec", "status"):
         if name in obj or name == "spec":
             obj[name] = converted[name]
+
+
+def validate_v1(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate an ``autoscaling/v1`` autoscaler: the paths of errors are those of ``v2``."""
+    return validate_autoscaler(to_v2(obj), None)
 
 
 def prepare_for_create(obj: Json) -> None:

@@ -13,6 +13,7 @@ from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metad
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
     autoscaler_conversion,
+    autoscaler_validation,
     batch_jobs,
     certificate_requests,
     core_objects,
@@ -223,7 +224,8 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         name_rule=validation.dns1123_label_error,
     ),
     ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
-        default=core_objects.default_autoscaler
+        default=core_objects.default_autoscaler,
+        validate=autoscaler_validation.validate_autoscaler,
     ),
     ("batch", "CronJob"): StrategyHooks(
         default=cron_jobs.default_cron_job,
@@ -303,6 +305,7 @@ APPROVAL = StrategyHooks(
 
 AUTOSCALER_V1 = StrategyHooks(
     default=autoscaler_conversion.default_v1,
+    validate=autoscaler_conversion.validate_v1,
     prepare_for_create=autoscaler_conversion.prepare_for_create,
     prepare_for_update=autoscaler_conversion.prepare_for_update,
 )
