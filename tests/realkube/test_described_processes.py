@@ -20,7 +20,7 @@ from support.shard_audit import current_holders, leaderships, writes_for_other_s
 
 from batholith.model.names import PODGROUP, PODGROUPS, PODS, QUEUES
 
-pytestmark = pytest.mark.timeout(900)  # for a loaded machine
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]  # for a loaded machine
 
 SHARDS = 4
 JOBS = 48

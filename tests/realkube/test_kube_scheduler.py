@@ -152,9 +152,8 @@ async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
     assert rejected > PODS_PER_RUN // 10
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 12))
 async def test_ours_places_pods_with_claims_where_kube_scheduler_does(
     tmp_path: Path, seed: int
 ) -> None:

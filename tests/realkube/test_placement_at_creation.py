@@ -197,6 +197,7 @@ POLICY = {
 }
 
 
+@pytest.mark.soak
 async def test_webhooks_and_policies_for_other_pods_have_no_effect(tmp_path: Path) -> None:
     async with cluster(tmp_path) as server:
         # All of these would be called for the pods but for one selector.
@@ -239,6 +240,7 @@ async def settled(server: RealServer, name: str, *, bound: bool, body: Json | No
     raise AssertionError(f"job {name}: the pods are {'never' if bound else 'always'} bound")
 
 
+@pytest.mark.soak
 async def test_members_of_a_node_that_is_deleted_get_another_one(tmp_path: Path) -> None:
     """The gang fills two nodes; one of them, which has no kubelet, is deleted before its pods are
     created."""
@@ -324,6 +326,7 @@ async def plan_of(server: RealServer) -> Plan | None:
     return decode_plan(found[0]) if found and found[0] else None
 
 
+@pytest.mark.soak
 async def test_a_gang_that_does_not_fit_has_pending_pods(tmp_path: Path) -> None:
     async with cluster(tmp_path) as server:
         await server.create(JOBS.path("default"), job("j", 5, cpu="20"))

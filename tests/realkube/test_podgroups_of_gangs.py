@@ -94,6 +94,7 @@ def writes(server: RealServer) -> Iterator[str]:
     return audit_log.successful_writes(server.kube.audit(), of=users, besides=("events", "queues"))
 
 
+@pytest.mark.soak
 async def test_a_job_of_one_pod_costs_its_pod_its_binding_and_its_status(tmp_path: Path) -> None:
     async with cluster(tmp_path) as server:
         path = JOBS.path("default")

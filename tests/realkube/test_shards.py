@@ -90,7 +90,7 @@ FAULTS = (kill, suspend, terminate)
 @pytest.mark.parametrize(
     ("jobs", "steps", "election"),
     [
-        (40, 3, FAST_ELECTION),
+        pytest.param(40, 3, FAST_ELECTION, marks=pytest.mark.soak),
         pytest.param(2000, 40, BUSY, marks=pytest.mark.soak),
         pytest.param(2000, 0, BUSY, marks=pytest.mark.soak),
     ],

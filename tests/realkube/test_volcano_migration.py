@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.api_servers import add_node
 from support.components import component
 from support.kubectl import Kubectl, needs_kubectl
@@ -102,6 +103,7 @@ async def configurations(server: RealServer) -> set[str]:
     return {name.split("-", 1)[0] for name in names}
 
 
+@pytest.mark.soak
 async def test_the_way_there_and_back(tmp_path: Path) -> None:
     needs_kubectl()
     async with volcano_cluster(tmp_path) as (server, it):
