@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import MAPS, MERGE, Server, embedded_server
+from support.embedded_apiserver import MAPS, MERGE, Server, embedded_server, pod
 from support.polling import wait_until_equal
 from support.review_server import API, MUTATING, labelling, path_of, review_server
 
@@ -15,6 +15,7 @@ from batholith.model.names import Resource
 from batholith.model.service_network import PodNetwork
 
 Json = dict[str, Any]
+TEMPLATES = "/api/v1/namespaces/default/podtemplates"
 POLICIES = f"{API}/mutatingadmissionpolicies"
 BINDINGS = f"{API}/mutatingadmissionpolicybindings"
 RULE = {
@@ -158,7 +159,9 @@ async def test_policies_have_conditions_parameters_and_run_again(
     server: Server, tmp_path: Path
 ) -> None:
     """Policies run in the order of their names, before webhooks, and again after a change."""
-    await server.create(MAPS, {"metadata": {"name": "params"}, "data": {"value": "p"}})
+    # kube-apiserver waits for ever for parameters of a kind that other policies had before.
+    template = {"metadata": {"labels": {"value": "p"}}, "spec": pod("p")["spec"]}
+    await server.create(TEMPLATES, {"metadata": {"name": "params"}, "template": template})
     count = "object.data.?{0}.orValue('') + 'x'"
 
     def counter(name: str, **spec: Any) -> Json:
@@ -172,8 +175,10 @@ async def test_policies_have_conditions_parameters_and_run_again(
     ignored = policy("ignored", wrong, apply("Object{data: {'y': '1'}}"), failurePolicy="Ignore")
     params = policy("with-params", apply("Object{data: {'x': variables.text}}"))
     params["spec"] |= {
-        "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
-        "variables": [{"name": "text", "expression": "params.data.value + '!'"}],
+        "paramKind": {"apiVersion": "v1", "kind": "PodTemplate"},
+        "variables": [
+            {"name": "text", "expression": "params.template.metadata.labels.value + '!'"}
+        ],
     }
     reference = {"name": "params", "parameterNotFoundAction": "Deny"}
     await install(
