@@ -17,7 +17,7 @@ LONG_MODULES = {
     "local/agent/runtime/shim.py": "a program that starts fast, and so imports few modules",
     "local/agent/state/core_types.py": "a pod, of which the agent reads most fields",
     "local/apiserver/verbs/writes.py": "all writes are planned from one state, in one way",
-    "scheduler/scheduler.py": "all that a cycle needs is connected in one place",
+    "scheduler/scheduler.py": "all that a cycle needs is connected in one module",
     "scheduler/framework/start_planning.py": "plan, nodes and queues decide on a start together",
     "scheduler/framework/session.py": "all that actions may do in a cycle, and what it keeps of it",
     "scheduler/state/gangs/gang.py": "a change of a task changes sums of its gang and its queue",

@@ -65,7 +65,7 @@ _KINDS: tuple[tuple[Resource, Any, Any], ...] = (
 
 
 class RandomStorage:
-    """Creates the objects, is the provisioner, and tells the world of all that it finds."""
+    """Creates the objects, is the provisioner, and adds all that it finds to the world."""
 
     def __init__(self, rng: random.Random, server: RealServer, world: SchedulerWorld) -> None:
         self._rng = rng
@@ -79,7 +79,7 @@ class RandomStorage:
         """Of claims that were bound."""
 
     def nodes(self) -> list[Json]:
-        """Nodes with room for all pods, in zones or none."""
+        """Nodes with capacity for all pods, in zones or none."""
         found = []
         for index in range(_NODE_COUNT):
             name = f"n{index}"
@@ -135,7 +135,7 @@ class RandomStorage:
         return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
     async def update(self) -> None:
-        """Tell the world what has changed on the server."""
+        """Add what has changed on the server to the world."""
         for resource, view, event in _KINDS:
             for stored in (await self._server.get(resource.path()))["items"]:
                 meta = stored["metadata"]

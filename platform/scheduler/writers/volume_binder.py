@@ -4,7 +4,7 @@ The volume that a cycle has chosen gets a ``claimRef``; a PVC for which one is t
 gets the annotation ``volume.kubernetes.io/selected-node``. The volume controller and provisioners
 do the rest, which is awaited here, for a bounded time, and delays no other gang. If it fails, the
 annotation is removed from PVCs that are not bound, and the gang is tried again: a PVC that was
-bound meanwhile stays bound.
+bound until then stays bound.
 
 A crash between these writes and the bindings loses nothing: the next cycle continues with what the
 objects state.
@@ -77,7 +77,7 @@ class VolumeBinder:
         """PVCs of which a provisioner has removed the annotation."""
 
     def observe(self, event: CacheEvent) -> None:
-        """Let those look again that wait for the object of *event*."""
+        """Let gangs check their volumes that wait for the object of *event*."""
         if not self._waiting:
             return
         match event:
@@ -215,7 +215,7 @@ class VolumeBinder:
     # -- waiting -------------------------------------------------------------------------------
 
     async def _wait(self, placements: Sequence[Placement], changed: asyncio.Event) -> None:
-        """Wait until all volumes of *placements* are bound; *changed* is set when to look again.
+        """Wait until all volumes of *placements* are bound; *changed* is set when to check.
 
         Raises:
             VolumeBindingError: they will not be, or not in time.
@@ -240,7 +240,7 @@ class VolumeBinder:
         """Return the PVCs that are not bound yet.
 
         Raises:
-            VolumeBindingError: a pod or node is gone, or a volume cannot be used on its node.
+            VolumeBindingError: a pod or node was deleted, or a volume cannot be used on its node.
         """
         unbound: dict[str, None] = {}
         for placement in placements:

@@ -282,7 +282,7 @@ def _write_sysctls() -> None:
 
 
 def _in_namespace(path: str, work: Callable[[], T]) -> T:
-    """Run *work* in a thread of its own, which enters a namespace and never leaves it.
+    """Run *work* in a new thread, which enters a namespace and never leaves it.
 
     Raises:
         OSError: the namespace does not exist.

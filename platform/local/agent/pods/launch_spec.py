@@ -232,7 +232,7 @@ class LaunchSpecBuilder:
 def resolver_file(*, own_network: bool) -> str:
     """Return the file with the machine's name servers.
 
-    In a network namespace of its own, a pod cannot reach a server on the machine's loopback:
+    With its own network namespace a pod cannot reach a server on the machine's loopback:
     systemd-resolved has another file, with the servers that it asks.
     """
     file = os.path.realpath(RESOLVER)

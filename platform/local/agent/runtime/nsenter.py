@@ -123,7 +123,7 @@ class _Container:
             raise CannotRunError("the container has exited")  # another process may have this id
         self._bounding = [n for n in range(permitted.bit_length()) if permitted >> n & 1]
         users = mounting.NEW_USER if ids["base"] is None or ids["namespace"] else 0
-        # The network may be that of the agent, which nobody but root can enter again.
+        # The network may be that of the agent, which only root can enter again.
         shared = os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
         self._remaining = _NAMESPACES | users | (0 if shared else mounting.NEW_NET)
         sys.meta_path.clear()  # from here on an import fails instead of running the pod's file

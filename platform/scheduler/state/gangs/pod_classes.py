@@ -140,7 +140,7 @@ class PodClasses:
         """Assume what the PVCs of *task* are to be bound to on its node.
 
         A pod that waits for resources by a statement keeps its class until the PVC changes: the
-        statement is undone with the class that it was made with.
+        statement is undone with the class that it was created with.
         """
         uids = self.pvcs.assume(task)
         self._reclassify([uid for uid in uids if not self._is_pipelined(uid)])

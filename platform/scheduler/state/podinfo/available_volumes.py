@@ -33,7 +33,7 @@ _MAX_DEMANDS = 1_000
 """Different demands of claims for which the matching volumes are kept."""
 
 PROVISION: Final = ""
-"""In place of the name of a volume: one is to be provisioned."""
+"""Instead of the name of a volume: one is to be provisioned."""
 
 Decision = tuple[str, ...]
 """The volume of each claim of a pod, in their order."""
