@@ -48,6 +48,7 @@ def observing_proxy(s: ChaosCluster) -> HttpProxy:
     return HttpProxy(s.server.url, ca=s.server.ca, own=s.server.kube.pki.server)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("jobs", "cuts"),
     [

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from support.api_servers import real_servers
 from support.cel_policies import install
 from support.recordings import load_recordings
@@ -30,6 +31,7 @@ _STORED = re.compile(r"/(final/jobs/[^/]+|made/Job/\d+)/spec/")
 """Where the recordings have what admission wrote into a job; here it stays as it was sent."""
 
 
+@pytest.mark.soak
 async def test_jobs_live_as_recorded_with_webhooks(tmp_path: Path) -> None:
     scenarios = [
         each for each in load_recordings("scenarios.jsonl") if each["name"] in LEAVE_SOMETHING_OUT
