@@ -189,9 +189,12 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
     def _remove_all(self) -> None:
         self.remove_others(())
-        with suppress(OSError):
+        tables = ""
+        with suppress(OSError):  # the program may have been removed since
             _run("nft", "delete", "table", "ip", self._table)
-        if f"table ip {_PREFIX}" not in _run("nft", "list", "tables"):
+        with suppress(OSError):
+            tables = _run("nft", "list", "tables")
+        if f"table ip {_PREFIX}" not in tables:
             with suppress(OSError):
                 _run("ip", "route", "del", "local", str(self.ranges.cluster_ips), "dev", "lo")
             with suppress(OSError):

@@ -408,12 +408,18 @@ class Admission:
         if why:
             raise forbidden(attributes.kind.resource, attributes.name, why)
 
+    def _resolve_priority(
+        self, attributes: AdmissionAttributes, spec: Json
+    ) -> tuple[Json | None, int]:
+        """Return the PriorityClass of *spec*, which names it then, if any, and its value."""
+        found = self._named_priority_class(attributes, spec.get("priorityClassName", ""))
+        if found is None:
+            return None, 0
+        spec["priorityClassName"] = found["metadata"]["name"]
+        return found, found.get("value", 0)
+
     def _set_priority(self, attributes: AdmissionAttributes, spec: Json) -> None:
-        name = spec.get("priorityClassName", "")
-        found = self._named_priority_class(attributes, name)
-        if found is not None:
-            spec["priorityClassName"] = found["metadata"]["name"]
-        value = found.get("value", 0) if found else 0
+        found, value = self._resolve_priority(attributes, spec)
         if spec.get("priority") not in (None, value):
             why = (
                 f"the integer value of priority ({spec['priority']}) must not be provided in pod "
@@ -445,11 +451,7 @@ class Admission:
             workload = self._lookup.get(names.WORKLOADS, attributes.namespace, name)
             if why := missing_template(reference, workload):
                 raise forbidden(attributes.kind.resource, attributes.name, why)
-        name = spec.get("priorityClassName", "")
-        found = self._named_priority_class(attributes, name)
-        if found is not None:
-            spec["priorityClassName"] = found["metadata"]["name"]
-        value = found.get("value", 0) if found else 0
+        _, value = self._resolve_priority(attributes, spec)
         if spec.get("priority") not in (None, value):
             why = (
                 f"priority set in the pod group ({spec['priority']}) must match the priority "
