@@ -58,9 +58,9 @@ def test_a_gang_that_restarts_gets_its_nodes_again(failed: str) -> None:
     world.time = 1010.0
     assert world.schedule() == {}
     world.upsert(kept(podgroup("g", 3)), *again())
-    placed = world.schedule()
-    assert sorted(placed) == ["g-0-again", "g-1-again", "g-2-again"]
-    assert set(placed.values()) == set(NODES)
+    chosen = world.schedule()
+    assert sorted(chosen) == ["g-0-again", "g-1-again", "g-2-again"]
+    assert set(chosen.values()) == set(NODES)
     assert not world.cluster.reservations
 
 
@@ -84,8 +84,8 @@ def test_a_gang_goes_elsewhere_if_one_of_its_nodes_is_gone() -> None:
     restart(world)
     world.remove(node("n1", cpu=1))
     world.upsert(node("n3", cpu=1), node("n4", cpu=1), kept(podgroup("g", 3)), *again())
-    placed = world.schedule()
-    assert {placed[each.metadata.name] for each in again()} > {"n0", "n2"}
+    chosen = world.schedule()
+    assert {chosen[each.metadata.name] for each in again()} > {"n0", "n2"}
 
 
 def test_nodes_are_kept_for_the_time_in_the_annotation() -> None:
