@@ -8,7 +8,7 @@ implemented, which are reported as disabled unless the configuration is strict.
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import iscoroutinefunction
@@ -24,6 +24,8 @@ from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT, TO
 from .plugins.handle import Handle
 from .plugins.registry import (
     HIERARCHICAL,
+    IN_PROFILES,
+    OF_ALL_PROFILES,
     PLUGINS,
     WITHOUT_EFFECT,
     PluginFactory,
@@ -81,7 +83,7 @@ FLAGS = frozenset(
 )
 """Flags of a plugin, in Volcano's irregular spelling; each is true by default."""
 
-_TOP_LEVEL = ("actions", "tiers", "configurations", "metrics")
+_TOP_LEVEL = ("actions", "tiers", "configurations", "metrics", "profiles")
 _METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
 PROMETHEUS, METRICS_SERVER = "prometheus", "metrics.k8s.io"
 PROMETHEUS_ADAPTER = "prometheus_adaptor"
@@ -136,13 +138,17 @@ class Conf:
         return self.metrics if "usage" in self.plugin_names else None
 
 
-def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
+def load(
+    text: str = DEFAULT, *, strict: bool = True, scheduler_names: Collection[str] | None = None
+) -> Conf:
     """Parse a configuration.
 
     Args:
         text: YAML.
         strict: whether a plugin of Volcano that is not implemented is an error; else it is left
             out and reported in :attr:`Conf.disabled`.
+        scheduler_names: the ``schedulerName`` of pods that are scheduled at all, if they are known:
+            a profile of any other name is an error.
 
     Raises:
         ConfError: it is not YAML of the right structure, or has an unknown name or argument.
@@ -160,6 +166,7 @@ def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
         tolerated = None if strict else disabled
         tiers = tuple(_tiers(_list(document.get("tiers"), "tiers"), plugins, tolerated))
         _require_compatible(tiers)
+        tiers = _with_profiles(tiers, document.get("profiles"), scheduler_names)
         return Conf(
             tuple(_actions(document.get("actions"), _configurations(document), actions)),
             tiers,
@@ -359,6 +366,58 @@ def _require_compatible(tiers: Tiers) -> None:
     drf = options.get("drf")
     if drf is not None and drf.hierarchical and "proportion" in options:
         raise ConfError(f"tiers: drf with {HIERARCHY} and proportion exclude each other")
+
+
+# -- profiles --------------------------------------------------------------------------------------
+
+
+def _with_profiles(tiers: Tiers, raw: object, scheduler_names: Collection[str] | None) -> Tiers:
+    """Return *tiers* whose plugins have the arguments of the profiles, too."""
+    options = {option.name: option for tier in tiers for option in tier}
+    names: set[str] = set()
+    for number, entry in enumerate(_list(raw, "profiles")):
+        path = f"profiles[{number}]"
+        profile = _mapping(entry, path)
+        _require_known(profile, ("schedulerName", "plugins"), path)
+        name = profile.get("schedulerName")
+        if not isinstance(name, str) or not name:
+            raise ConfError(f"{path}.schedulerName: must be the schedulerName of pods")
+        if name in names:
+            raise ConfError(f"{path}.schedulerName: {name!r} has a profile already")
+        if scheduler_names is not None and name not in scheduler_names:
+            problem = f"pods of {name!r} are not scheduled; set --scheduler-name={name}, too"
+            raise ConfError(f"{path}.schedulerName: {problem}")
+        names.add(name)
+        for position, plugin in enumerate(_list(profile.get("plugins"), f"{path}.plugins")):
+            plugin_path = f"{path}.plugins[{position}]"
+            option = _profiled(_mapping(plugin, plugin_path), plugin_path, name, options)
+            options[option.name] = option
+    return tuple(tuple(options[option.name] for option in tier) for tier in tiers)
+
+
+def _profiled(
+    entry: Mapping[str, object],
+    path: str,
+    scheduler_name: str,
+    options: Mapping[str, PluginOption],
+) -> PluginOption:
+    """Return the option of the plugin that *entry* of a profile names, with its arguments."""
+    _require_known(entry, ("name", "arguments"), path)
+    name = entry.get("name")
+    if name not in IN_PROFILES:
+        possible = ", ".join(sorted(IN_PROFILES))
+        raise ConfError(f"{path}.name: must be one of {possible}, not {name!r}")
+    option = options.get(str(name))
+    if option is None:
+        raise ConfError(f"{path}.name: plugin {name!r} is not in tiers")
+    if scheduler_name in option.profiles:
+        raise ConfError(f"{path}.name: plugin {name!r} is in the profile twice")
+    given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+    for argument in given:
+        if argument in OF_ALL_PROFILES or argument in WITHOUT_EFFECT.get(option.name, {}):
+            raise ConfError(f"{path}.arguments.{argument}: has no effect in a profile")
+    _create(option.factory, given, f"{path}.arguments", (), Handle(option.name))
+    return replace(option, profiles={**option.profiles, scheduler_name: given})
 
 
 # -- metrics ---------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from ..model.names import Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
 from . import conf
+from .conf import Conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
 from .cycle_time_limit import CycleTimeLimit
@@ -160,6 +161,15 @@ class SchedulerSettings:
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queues, if any."""
 
+    def load_conf(self, text: str) -> Conf:
+        """Return the scheduler configuration *text*, parsed.
+
+        Raises:
+            ConfError: it is invalid.
+        """
+        served = (*self.gang_scheduler_names, *self.pod_scheduler_names)
+        return conf.load(text, strict=self.strict_conf, scheduler_names=served)
+
 
 class Scheduler:
     """Schedules the pods of one cluster. To be run once."""
@@ -187,7 +197,7 @@ class Scheduler:
             ConfError: the configuration is invalid.
         """
         self._settings = settings or SchedulerSettings()
-        loaded = conf.load(self._settings.conf, strict=self._settings.strict_conf)
+        loaded = self._settings.load_conf(self._settings.conf)
         self._client = client
         self._clock = clock or SystemClock()
         self._recorder = recorder
@@ -360,11 +370,11 @@ class Scheduler:
         return ConfReloader(
             self._settings.conf_file,
             loaded=self._settings.conf,
+            load=self._settings.load_conf,
             use=self._use_conf,
             report=self._report_invalid_conf,
             clock=self._clock,
             metrics=ReloadMetrics(self._settings.registry, clock=self._clock),
-            strict=self._settings.strict_conf,
         )
 
     def _use_conf(self, loaded: conf.Conf) -> None:

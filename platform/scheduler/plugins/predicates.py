@@ -14,12 +14,14 @@ from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
+from . import added_affinity
 from .arguments import ArgumentError, boolean, number
 from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
 NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+ADDED_AFFINITY_MISMATCH = "node(s) didn't match scheduler-enforced node affinity"
 VOLUME_ZONE_MISMATCH = "node(s) had no available volume zone"
 VOLUME_AFFINITY_MISMATCH = "node(s) didn't match PersistentVolume's node affinity"
 VOLUME_LIMIT_REACHED = "node(s) exceed max volume count"
@@ -35,7 +37,7 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 
 
-_BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
+BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
 
 _MAX_ENTRIES = 2_000
 """Sets of constraints for which the included nodes are kept."""
@@ -63,18 +65,22 @@ class PredicatesPlugin:
             arguments, "predicate.VolumeBindingEnable", default=True
         )
         self._spread_enabled = boolean(arguments, "predicate.PodTopologySpreadEnable", default=True)
-        self.volume_bind_timeout = number(arguments, _BIND_TIMEOUT, default=DEFAULT_BIND_TIMEOUT)
+        self.volume_bind_timeout = number(arguments, BIND_TIMEOUT, default=DEFAULT_BIND_TIMEOUT)
         """Seconds within which the volumes of a pod have to be bound once it has a node."""
         if self.volume_bind_timeout <= 0:
-            raise ArgumentError(_BIND_TIMEOUT, "must be above 0")
+            raise ArgumentError(BIND_TIMEOUT, "must be above 0")
+        self._added_affinity = added_affinity.required(arguments)
         self._included = IncludedNodes()
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return the reason of the first filter that rejects *node*."""
         if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
             return NODE_UNSCHEDULABLE
-        if self._node_affinity_enabled and not matches_node_affinity(eq_class, node):
-            return NODE_AFFINITY_MISMATCH
+        if self._node_affinity_enabled:
+            if self._added_affinity is not None and not matches_any(self._added_affinity, node):
+                return ADDED_AFFINITY_MISMATCH
+            if not matches_node_affinity(eq_class, node):
+                return NODE_AFFINITY_MISMATCH
         if self._taint_toleration_enabled:
             for taint in node.taints:
                 if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):

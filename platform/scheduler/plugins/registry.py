@@ -7,7 +7,7 @@ points (:mod:`.entry_points`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .arguments import Arguments
@@ -26,8 +26,9 @@ from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
 from .pdb import PdbPlugin
-from .predicates import PredicatesPlugin
+from .predicates import BIND_TIMEOUT, PredicatesPlugin
 from .priority import PriorityPlugin
+from .profiles import ProfiledPlugin
 from .proportion import ProportionPlugin
 from .resource_strategy_fit import ResourceStrategyFitPlugin
 from .resourcequota import ResourceQuotaPlugin
@@ -76,6 +77,12 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 }
 """Their implementations with ``enableHierarchy: true``."""
 
+IN_PROFILES = frozenset({"binpack", "nodeorder", "predicates", "resource-strategy-fit"})
+"""The plugins that profiles may configure: they only filter and score nodes for a pod."""
+
+OF_ALL_PROFILES = frozenset({BIND_TIMEOUT})
+"""Arguments of these plugins that are the same for all pods."""
+
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
         "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
@@ -109,10 +116,19 @@ class PluginOption:
     """Keys such as ``enableNodeOrder`` that are set to false."""
     hierarchical: bool = False
     """Whether ``enableHierarchy`` is true."""
+    profiles: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Other arguments, for pods with this ``schedulerName``."""
 
     def create(self, handle: Handle) -> object:
         """Create the plugin."""
-        return create(self.factory, Arguments(self.arguments), handle)
+        created = create(self.factory, Arguments(self.arguments), handle)
+        if not self.profiles:
+            return created
+        by_name = {
+            name: create(self.factory, Arguments(arguments), handle)
+            for name, arguments in self.profiles.items()
+        }
+        return ProfiledPlugin(created, by_name)
 
 
 def create(factory: PluginFactory, arguments: Arguments, handle: Handle) -> object:
