@@ -1,11 +1,11 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
 inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by bound volumes."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...model.tolerations import NUMBER_OPERATORS, compares
 from ..state.core_types import Taint, Toleration
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
@@ -34,9 +34,6 @@ NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
-_DECIMAL = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
-
-
 BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
 
 _MAX_ENTRIES = 2_000
@@ -213,21 +210,9 @@ def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return True
-    if toleration.operator in ("Gt", "Lt"):
-        return _compares(toleration, taint)
+    if toleration.operator in NUMBER_OPERATORS:
+        return compares(toleration.operator, taint.value, toleration.value)
     return bool(toleration.key) and toleration.value == taint.value
-
-
-def _compares(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether the value of *taint* is above (``Gt``) or below (``Lt``) that of *toleration*;
-    values that are no integers of 64 bits never are."""
-    values = (taint.value, toleration.value)
-    if not all(_DECIMAL.fullmatch(each) for each in values):
-        return False
-    actual, bound = map(int, values)
-    if not all(-(2**63) <= each < 2**63 for each in (actual, bound)):
-        return False
-    return actual > bound if toleration.operator == "Gt" else actual < bound
 
 
 def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -> int:
