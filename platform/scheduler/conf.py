@@ -135,7 +135,7 @@ class Conf:
     @property
     def metrics_source(self) -> MetricsSource | None:
         """Where nodes are measured, if a plugin uses that."""
-        return self.metrics if "usage" in self.plugin_names else None
+        return self.metrics if self.plugin_names & {"rescheduling", "usage"} else None
 
 
 def load(
@@ -217,7 +217,7 @@ def _action(
         return cast(Action, _create(CONFIGURED[name], given, paths.get(name, path), ()))
     if action := ACTIONS.get(name):
         return action
-    factory = None if name in ACTIONS else third_party.load(name)
+    factory = third_party.load(name)
     if factory is None:
         raise _unknown("action", name, "actions", ACTIONS, third_party)
     built = _create(factory, given, path, {})

@@ -20,6 +20,7 @@ from .plugins.extension_points import (
     RejectedNodes,
     Rejection,
     Scores,
+    VictimTask,
 )
 from .plugins.handle import Handle
 from .plugins.placement import GangRef, Placement
@@ -59,6 +60,7 @@ __all__ = [
     "Task",
     "TaskStatus",
     "UndeclaredFieldError",
+    "VictimTask",
     "boolean",
     "duration",
     "integer",

@@ -21,6 +21,7 @@ from ..plugins.extension_points import (
     Scores,
     SessionPlugin,
     VictimPlugin,
+    VictimTasksPlugin,
     has_method,
 )
 from ..plugins.handle import Handle, PublishEvent, ignore
@@ -75,6 +76,7 @@ class Framework:
         self.reclaimable: list[list[VictimPlugin]] = [
             _having("reclaimable", tier, "enableReclaimable") for tier in by_tier
         ]
+        self.victim_tasks: list[VictimTasksPlugin] = _having("victim_tasks", every, "enabledVictim")
         self.allocatable: list[QueueLimitPlugin] = _having(
             "allocatable_count", every, "enabledAllocatable"
         )

@@ -30,6 +30,7 @@ from .predicates import BIND_TIMEOUT, PredicatesPlugin
 from .priority import PriorityPlugin
 from .profiles import ProfiledPlugin
 from .proportion import ProportionPlugin
+from .rescheduling import ReschedulingPlugin
 from .resource_strategy_fit import ResourceStrategyFitPlugin
 from .resourcequota import ResourceQuotaPlugin
 from .sla import SlaPlugin
@@ -60,7 +61,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "predicates": PredicatesPlugin,
     "priority": PriorityPlugin,
     "proportion": ProportionPlugin,
-    "rescheduling": None,
+    "rescheduling": ReschedulingPlugin,
     "resource-strategy-fit": ResourceStrategyFitPlugin,
     "resourcequota": ResourceQuotaPlugin,
     "sla": SlaPlugin,
@@ -98,8 +99,8 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
     },
+    "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
-    "tdm": {"tdm.evict.period": "pods are not evicted when their zone closes"},
 }
 """Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:
 a configuration with them is valid, and the log has a warning."""
