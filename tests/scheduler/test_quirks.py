@@ -164,11 +164,6 @@ def test_quirk_26_a_pod_that_changes_no_balance_scores_75() -> None:
 # -- configuration ---------------------------------------------------------------------------------
 
 
-def test_quirk_42_a_plugin_that_is_not_implemented_is_rejected() -> None:
-    with pytest.raises(conf.ConfError, match="extender"):
-        conf.load(conf.DEFAULT + "  - name: extender\n")
-
-
 # -- status ----------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from .capacity import CapacityPlugin
 from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
+from .extender import ExtenderPlugin
 from .fairshare import FairSharePlugin
 from .gang import GangPlugin
 from .handle import Handle, takes_handle
@@ -48,7 +49,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "conformance": ConformancePlugin,
     "deviceshare": None,
     "drf": DrfPlugin,
-    "extender": None,
+    "extender": ExtenderPlugin,
     "fairshare": FairSharePlugin,
     "gang": GangPlugin,
     "network-topology-aware": NetworkTopologyAwarePlugin,
