@@ -1,7 +1,8 @@
 """``sra`` and ``proportional`` of resource-strategy-fit, with the numbers of Volcano's tables."""
 
+import numpy as np
 import pytest
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup
 
 from batholith.scheduler import conf
 from batholith.scheduler.plugins.arguments import Arguments
@@ -10,8 +11,13 @@ from batholith.scheduler.plugins.resource_strategy_fit import ResourceStrategyFi
 from batholith.scheduler.state.podinfo.equivalence import EquivalenceCache
 
 T4, A10, GPU = "nvidia.com/t4", "nvidia.com/a10", "nvidia.com/gpu"
-NODES = {"n1": {}, "n2": {T4: 16}, "n3": {A10: 16}, "n4": {T4: 8, A10: 16}}
-PODS = {
+NODES: dict[str, dict[str, Amount]] = {
+    "n1": {},
+    "n2": {T4: 16},
+    "n3": {A10: 16},
+    "n4": {T4: 8, A10: 16},
+}
+PODS: dict[str, dict[str, Amount]] = {
     "p1": {"cpu": 1, "memory": "1Gi"},
     "p2": {"cpu": 1.5, T4: 2},
     "p3": {"cpu": 2, "memory": "4Gi", A10: 2},
@@ -25,14 +31,14 @@ def scores(pod_name: str, **arguments: object) -> list[float]:
     """The scores of a pod on n1 to n4, of which the first has 32 CPUs and the others 8."""
     world = SchedulerWorld()
     for name, devices in NODES.items():
-        size = {"cpu": 32, "memory": "64Gi"} if name == "n1" else {"cpu": 8, "memory": "16Gi"}
-        world.upsert(node(name, extra=devices, **size))
+        cpu, memory = (32, "64Gi") if name == "n1" else (8, "16Gi")
+        world.upsert(node(name, extra=devices, cpu=cpu, memory=memory))
     plugin = ResourceStrategyFitPlugin(Arguments(arguments))
     plugin.on_session_open(world.cluster)
     matrix = world.cluster.node_matrix
     request = {key: value for key, value in PODS[pod_name].items() if key != "cpu"}
     eq_class = EquivalenceCache().get(pod(pod_name, cpu=PODS[pod_name]["cpu"], extra=request))
-    indexes = [matrix.index_of(name) for name in NODES]
+    indexes = np.array([matrix.names.index(name) for name in NODES])
     allocatable = matrix.allocatable[:, indexes]
     vector = eq_class.request_vector(matrix.resource_index)
     vector[matrix.resource_index.row("pods")] = 0  # Volcano does not score by pods
@@ -104,7 +110,7 @@ def world(section: str, *, cpu: int, memory: str, gpus: int) -> SchedulerWorld:
     ],
 )
 def test_cpu_and_memory_are_kept_for_free_devices(
-    free: tuple[int, str, int], request_: dict[str, str | int], fits: bool
+    free: tuple[int, str, int], request_: dict[str, Amount], fits: bool
 ) -> None:
     cpu, memory, gpus = free
     here = world(PROPORTIONAL, cpu=cpu, memory=memory, gpus=gpus)

@@ -72,8 +72,8 @@ class TdmPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Parse the times of the zones."""
-        period = duration(arguments, "tdm.evict.period", default=_EVICT_PERIOD)
-        self._evict_period = (period or _EVICT_PERIOD).total_seconds()
+        evict_period = duration(arguments, "tdm.evict.period") or _EVICT_PERIOD
+        self._evict_period = evict_period.total_seconds()
         self._evict_at = -math.inf
         """When pods of closed zones are evicted again, in Unix time."""
         self._lent_nodes: tuple[int, list[int]] = (-1, [])
