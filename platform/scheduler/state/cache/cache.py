@@ -652,7 +652,8 @@ class SchedulerCache:
         return self._add_gang_traits(own_traits(pod, self.pod_fields), gang, task_role(pod))
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
-        if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
+        has_groups = traits.node_groups or traits.inherited_node_groups or traits.group_limits[0]
+        if self._queue_affinities or has_groups:
             path = self.queues.with_ancestors(self.queues.of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
         return traits.with_topology(gang.podgroup, (gang.key, role))
@@ -667,8 +668,10 @@ class SchedulerCache:
         if traits == task.eq_class.traits:
             return
         on_node = (task.node_index,) if task.node_index >= 0 else ()
-        self.role_counts.observe(task.eq_class, on_node, -1)
-        task.eq_class = task.eq_class.variant(traits=traits)
+        before = task.eq_class
+        task.eq_class = before.variant(traits=traits)
+        self.pod_classes.recount(before, task.eq_class, on_node)
+        self.role_counts.observe(before, on_node, -1)
         self.role_counts.observe(task.eq_class, on_node, 1)
         self._on_class_changed(task)
         gang.version += 1

@@ -180,9 +180,15 @@ class PodClasses:
                 pod.eq_class = after
                 self._on_change(pod)
                 if pod.node_index >= 0:
-                    self._count(before, (pod.node_index,), -1)
-                    self._count(after, (pod.node_index,), 1)
+                    self.recount(before, after, (pod.node_index,))
         return uids
+
+    def recount(
+        self, before: EquivalenceClass, after: EquivalenceClass, node_indexes: Sequence[int]
+    ) -> None:
+        """Count pods on *node_indexes* that were of the class *before* as those of *after*."""
+        self._count(before, node_indexes, -1)
+        self._count(after, node_indexes, 1)
 
     def _count(self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int) -> None:
         if eq_class.footprint:

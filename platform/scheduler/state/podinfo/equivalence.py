@@ -150,7 +150,12 @@ class EquivalenceClass:
     @property
     def sees_pods(self) -> bool:
         """Whether filters or scores may depend on pods on other nodes."""
-        return bool(self.matched_by or self.terms != NO_TERMS or self.volumes.depend_on_pods)
+        return bool(
+            self.matched_by
+            or self.terms != NO_TERMS
+            or self.volumes.depend_on_pods
+            or self.traits.group_limits[0]
+        )
 
     @property
     def is_awaited(self) -> bool:
@@ -161,7 +166,7 @@ class EquivalenceClass:
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes which nodes filters permit for the next such pod."""
         return bool(
-            self.volumes.exclusive_claims or self.volumes.delayed
+            self.volumes.exclusive_claims or self.volumes.delayed or self.traits.group_limits[0]
         ) or not self.matched_by.isdisjoint(self.terms.selectors)
 
     def _copy(
@@ -175,7 +180,9 @@ class EquivalenceClass:
             copy.constraints_key += _encode(traits)
         if volumes.node_selectors or volumes.zones:
             copy.constraints_key += _encode((volumes.node_selectors, volumes.zones))
-        copy.footprint = TermFootprint(matched_by, self.terms)
+        copy.footprint = TermFootprint(
+            matched_by, self.terms, limited_queue=traits.group_limits[0], request=self.request
+        )
         copy._variants = None
         return copy
 
