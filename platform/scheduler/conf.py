@@ -85,12 +85,14 @@ FLAGS = frozenset(
 
 _TOP_LEVEL = ("actions", "tiers", "configurations", "metrics", "profiles")
 _METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
-PROMETHEUS, METRICS_SERVER = "prometheus", "metrics.k8s.io"
+PROMETHEUS, METRICS_SERVER, ELASTICSEARCH = "prometheus", "metrics.k8s.io", "elasticsearch"
+_ELASTICSEARCH = tuple(
+    f"{ELASTICSEARCH}.{each}" for each in ("index", "username", "password", "hostnameFieldName")
+)
 PROMETHEUS_ADAPTER = "prometheus_adaptor"
 """The custom metrics API, in Volcano's spelling."""
 
-_SOURCES = (PROMETHEUS, PROMETHEUS_ADAPTER, METRICS_SERVER)
-_UNIMPLEMENTED_SOURCES = ("elasticsearch",)
+_SOURCES = (PROMETHEUS, PROMETHEUS_ADAPTER, ELASTICSEARCH, METRICS_SERVER)
 
 
 class ConfError(ValueError):
@@ -105,10 +107,18 @@ class MetricsSource:
     """One of :data:`_SOURCES`."""
 
     address: str = ""
-    """URL of Prometheus."""
+    """URL of Prometheus or Elasticsearch."""
 
     interval: timedelta = timedelta(seconds=30)
     verify_tls: bool = True
+    index: str = ""
+    """Of Elasticsearch, as are the following ones."""
+
+    host_field: str = ""
+    """The field with the name of the node."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,22 +437,35 @@ def _metrics(raw: object) -> MetricsSource:
     if raw is None:
         return MetricsSource()
     given = _mapping(raw, "metrics")
-    _require_known(given, _METRICS, "metrics")
+    _require_known(given, (*_METRICS, *_ELASTICSEARCH), "metrics")
     try:
         kind = typed.text(given, "type", default=METRICS_SERVER)
         address = typed.text(given, "address")
         interval = typed.duration(given, "interval", default=timedelta(seconds=30))
         insecure = typed.boolean(given, "tls.insecureSkipVerify", default=False)
+        index, username, password, host_field = (typed.text(given, key) for key in _ELASTICSEARCH)
     except ArgumentError as error:
         raise ConfError(f"metrics.{error}") from error
-    if kind in _UNIMPLEMENTED_SOURCES:
-        raise ConfError(f"metrics.type: {kind!r} is not implemented")
     if kind not in _SOURCES:
         known = " or ".join((", ".join(_SOURCES[:-1]), _SOURCES[-1]))
         raise ConfError(f"metrics.type: must be {known}, not {kind!r}")
-    if (kind == PROMETHEUS) != address.startswith(("http://", "https://")):
-        raise ConfError(f"metrics.address: {PROMETHEUS} requires a URL, other types none")
-    return MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
+    has_url = kind in (PROMETHEUS, ELASTICSEARCH)
+    if has_url != address.startswith(("http://", "https://")):
+        problem = f"{PROMETHEUS} and {ELASTICSEARCH} require a URL, other types none"
+        raise ConfError(f"metrics.address: {problem}")
+    source = MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
+    if kind == ELASTICSEARCH:
+        return replace(
+            source,
+            index=index or "metricbeat-*",
+            host_field=host_field or "host.hostname",
+            username=username,
+            password=password,
+        )
+    for key in given:
+        if key in _ELASTICSEARCH:
+            raise ConfError(f"metrics.{key}: has no effect with type {kind!r}")
+    return source
 
 
 # -- structure -------------------------------------------------------------------------------------

@@ -127,8 +127,9 @@ INVALID = {
         "arguments.backfiling: unknown argument; did you mean 'backfilling'?"
     ),
     HELM + "configurations: [{name: allocate}, {name: allocate}]": "is configured twice",
-    HELM + "metrics: {type: elasticsearch}": "metrics.type: 'elasticsearch' is not implemented",
-    HELM + "metrics: {type: prometheus}": "metrics.address: prometheus requires a URL",
+    HELM + "metrics: {type: elasticsearch}": "metrics.address: prometheus and elasticsearch requ",
+    HELM + "metrics: {elasticsearch.index: a}": "elasticsearch.index: has no effect with type 'me",
+    HELM + "metrics: {type: prometheus}": "metrics.address: prometheus and elasticsearch require a URL",
     HELM + "metrics: {interval: 30}": "metrics.interval: must be a positive duration",
     HELM + "metrics: {adress: x}": "metrics.adress: unknown key; did you mean 'address'?",
 }
