@@ -2,8 +2,9 @@
 
 Nothing in it is ignored: names without an implementation, unknown keys, and arguments that are
 unknown, of the wrong type or without effect are errors that name their path. The exceptions are
-:data:`.plugins.registry.WITHOUT_EFFECT`, which are warnings, and plugins of Volcano that are not
-implemented, which are reported as disabled unless the configuration is strict.
+:data:`.plugins.registry.WITHOUT_EFFECT` and :data:`.actions.registry.ARGUMENTS`, which are
+warnings, and plugins of Volcano that are not implemented, which are reported as disabled unless the
+configuration is strict.
 """
 
 import logging
@@ -250,13 +251,16 @@ def _configurations(document: Mapping[str, object]) -> dict[str, Mapping[str, ob
             raise ConfError(f"{path}.name: unknown action {name!r}")
         if name in named:
             raise ConfError(f"{path}.name: action {name!r} is configured twice")
-        named[name] = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
-        for argument in named[name] if name in ARGUMENTS else ():
-            if name in CONFIGURED and argument not in ARGUMENTS[name]:
-                continue  # its action reads it, or names it as unknown
-            reason = ARGUMENTS[name].get(argument)
-            problem = f"has no effect here: {reason}" if reason else "unknown argument"
-            raise ConfError(f"{path}.arguments.{argument}: {problem}")
+        given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+        without_effect = ARGUMENTS.get(name, {})
+        named[name] = {key: value for key, value in given.items() if key not in without_effect}
+        for argument in given:
+            where = f"{path}.arguments.{argument}"
+            if argument in without_effect:
+                extra = {"argument": where, "reason": without_effect[argument]}
+                log.warning("argument of scheduler action without effect", extra=extra)
+            elif name in ARGUMENTS and name not in CONFIGURED:  # others read theirs themselves
+                raise ConfError(f"{where}: unknown argument")
     return named
 
 

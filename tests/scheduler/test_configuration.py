@@ -99,8 +99,8 @@ INVALID = {
         "exclude each other"
     ),
     HELM + "configurations: [{name: dance}]": r"configurations\[0\].name: unknown action 'dance'",
-    HELM + "configurations: [{name: allocate, arguments: {predicateErrorCacheEnable: true}}]": (
-        r"configurations\[0\].arguments.predicateErrorCacheEnable: has no effect here: "
+    HELM + "configurations: [{name: preempt, arguments: {a: 1}}]": (
+        r"configurations\[0\].arguments.a: unknown argument"
     ),
     HELM + "configurations: [{name: allocate, arguments: {a: 1}}]": (
         r"configurations\[0\].arguments.a: unknown argument"
@@ -129,7 +129,7 @@ INVALID = {
     HELM + "configurations: [{name: allocate}, {name: allocate}]": "is configured twice",
     HELM + "metrics: {type: elasticsearch}": "metrics.address: prometheus and elasticsearch requ",
     HELM + "metrics: {elasticsearch.index: a}": "elasticsearch.index: has no effect with type 'me",
-    HELM + "metrics: {type: prometheus}": "metrics.address: prometheus and elasticsearch require a URL",
+    HELM + "metrics: {type: prometheus}": "metrics.address: prometheus and elasticsearch requ",
     HELM + "metrics: {interval: 30}": "metrics.interval: must be a positive duration",
     HELM + "metrics: {adress: x}": "metrics.adress: unknown key; did you mean 'address'?",
 }
@@ -332,6 +332,20 @@ def test_a_name_that_is_taken_is_an_error(installed: Path, group: str, name: str
     )
     with pytest.raises(conf.ConfError, match=rf"entry point '{name}' .* of \S+ 1.0: "):
         conf.load()
+
+
+@pytest.mark.parametrize(
+    ("action", "argument"),
+    [("allocate", "predicateErrorCacheEnable"), ("preempt", "enableTopologyAwarePreemption")],
+)
+def test_arguments_of_volcanos_actions_cause_a_warning(
+    action: str, argument: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = f"configurations: [{{name: {action}, arguments: {{{argument}: true}}}}]"
+    assert conf.load(HELM + given).tiers == conf.load(HELM).tiers
+    (record,) = caplog.records
+    assert record.getMessage() == "argument of scheduler action without effect"
+    assert vars(record)["argument"] == f"configurations[0].arguments.{argument}"
 
 
 # -- plugins that are not implemented -------------------------------------------------------------
