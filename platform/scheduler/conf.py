@@ -19,6 +19,7 @@ import yaml
 
 from .actions.registry import ACTIONS, ARGUMENTS, CONFIGURED, Action, NamedAction
 from .plugins import arguments as typed
+from .plugins import default_spread
 from .plugins.arguments import ArgumentError, Arguments
 from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
 from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT, TOGETHER, has_method
@@ -142,6 +143,16 @@ class Conf:
     def plugin_names(self) -> frozenset[str]:
         """The names of the configured plugins."""
         return frozenset(option.name for tier in self.tiers for option in tier)
+
+    @property
+    def has_default_spread(self) -> bool:
+        """Whether pods without topology spread constraints get some."""
+        return any(
+            default_spread.parse(option.arguments) is not None
+            for tier in self.tiers
+            for option in tier
+            if option.name == "predicates"
+        )
 
     @property
     def metrics_source(self) -> MetricsSource | None:

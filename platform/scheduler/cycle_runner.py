@@ -116,6 +116,7 @@ class CycleRunner:
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
         self._cache.pod_fields = framework.pod_fields
+        self._cache.pod_classes.eq_classes.defaults.spread = framework.default_spread
         self._cache.domains.set_label_tiers(framework.label_tiers)
         self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 

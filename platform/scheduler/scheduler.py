@@ -46,6 +46,7 @@ from .framework.stranded_gangs import DEFAULT_TIMEOUT
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .native_informers import NativeInformers
 from .node_metrics import NodeMetricsReader
+from .pod_owners import PodOwners
 from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
@@ -220,6 +221,11 @@ class Scheduler:
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._storage = StorageSources(client, self._enqueue_event)
         self._native_informers = NativeInformers(client, self._enqueue_event)
+        self._pod_owners = (
+            PodOwners(client, self._enqueue_event, self._pod_informer)
+            if loaded.has_default_spread
+            else None
+        )
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
@@ -330,6 +336,7 @@ class Scheduler:
             self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
             self._source(self._podgroup_informer, PodGroupEvent),
             *self._native_informers.sources,
+            *(self._pod_owners or ()),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -370,12 +377,27 @@ class Scheduler:
         return ConfReloader(
             self._settings.conf_file,
             loaded=self._settings.conf,
-            load=self._settings.load_conf,
+            load=self._load_conf,
             use=self._use_conf,
             report=self._report_invalid_conf,
             clock=self._clock,
             metrics=ReloadMetrics(self._settings.registry, clock=self._clock),
         )
+
+    def _load_conf(self, text: str) -> Conf:
+        """Return a configuration that replaces the one in use.
+
+        Raises:
+            ConfError: it is invalid, or needs what is watched only if it is configured at the
+                start.
+        """
+        loaded = self._settings.load_conf(text)
+        if loaded.has_default_spread and self._pod_owners is None:
+            raise conf.ConfError(
+                "podtopologyspread.defaultConstraints and defaultingType: the scheduler has to be "
+                "restarted for the first default constraints"
+            )
+        return loaded
 
     def _use_conf(self, loaded: conf.Conf) -> None:
         """Use *loaded* from the next cycle on."""
@@ -423,10 +445,11 @@ class Scheduler:
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
-            before = self._scheduler_cache.pod_fields
+            defaults = self._scheduler_cache.pod_classes.eq_classes.defaults
+            before = (self._scheduler_cache.pod_fields, defaults.spread)
             framework = Framework(loaded.tiers, self._publish_from_thread)
             self._cycle_runner.configure(framework, loaded.actions)
-            if framework.pod_fields != before:
+            if (framework.pod_fields, framework.default_spread) != before:
                 self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)

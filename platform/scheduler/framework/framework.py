@@ -27,6 +27,7 @@ from ..plugins.extension_points import (
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
 from ..state.podinfo.declared_fields import union
+from ..state.podinfo.default_spread import DefaultSpread
 from ..state.resources import IntVector, Matrix
 from .plugin_calls import PluginError
 
@@ -110,6 +111,11 @@ class Framework:
         return self._declared("volume_bind_timeout", DEFAULT_BIND_TIMEOUT)
 
     @property
+    def default_spread(self) -> DefaultSpread | None:
+        """Topology spread constraints of pods that have none."""
+        return self._declared("default_spread", None)
+
+    @property
     def max_eviction_domains(self) -> int:
         """In how many domains of the network pods may be evicted for one gang, at most."""
         return self._declared("max_eviction_domains", 8)
@@ -135,7 +141,7 @@ class Framework:
     def suits_members_without_pods(self) -> bool:
         """Return whether members may get nodes before they have pods: those have no fields that
         plugins declare, and are never bound."""
-        return not (self.pod_fields or self.reserve or self.pre_bind)
+        return not (self.pod_fields or self.default_spread or self.reserve or self.pre_bind)
 
 
 def _having(name: str, plugins: ConfiguredPlugins, flag: str = "") -> list[Any]:

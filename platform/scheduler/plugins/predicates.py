@@ -14,7 +14,7 @@ from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
-from . import added_affinity
+from . import added_affinity, default_spread
 from .arguments import ArgumentError, boolean, number
 from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
@@ -66,6 +66,8 @@ class PredicatesPlugin:
         """Seconds within which the volumes of a pod have to be bound once it has a node."""
         if self.volume_bind_timeout <= 0:
             raise ArgumentError(BIND_TIMEOUT, "must be above 0")
+        self.default_spread = default_spread.parse(arguments)
+        """Topology spread constraints of pods that have none."""
         self._added_affinity = added_affinity.required(arguments)
         self._included = IncludedNodes()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import default_spread
 from .arguments import Arguments
 from .binpack import BinpackPlugin
 from .capacity import CapacityPlugin
@@ -82,7 +83,7 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 IN_PROFILES = frozenset({"binpack", "nodeorder", "predicates", "resource-strategy-fit"})
 """The plugins that profiles may configure: they only filter and score nodes for a pod."""
 
-OF_ALL_PROFILES = frozenset({BIND_TIMEOUT})
+OF_ALL_PROFILES = frozenset({BIND_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND})
 """Arguments of these plugins that are the same for all pods."""
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {

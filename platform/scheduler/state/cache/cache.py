@@ -66,6 +66,7 @@ from .events import (
     PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
+    PodOwnerEvent,
     PriorityClassEvent,
     PVCEvent,
     PVEvent,
@@ -181,6 +182,8 @@ class SchedulerCache:
                 self.update_priority_class(old, new)
             case PVCEvent(old, new):
                 self.update_pvc(old, new)
+            case PodOwnerEvent(kind, old, new):
+                self.pod_classes.eq_classes.defaults.update(kind, old, new)
             case NamespaceEvent(old, new):
                 self._wake_all_if(self.pod_classes.update_namespace(old, new))
             case PVEvent(old, new):
@@ -380,10 +383,21 @@ class SchedulerCache:
         self._mark_allocation_changed(gang)
 
     def reclassify_pod(self, pod: Pod) -> None:
-        """Update the class of the task of *pod*, if there is one, for other declared fields."""
+        """Update the class of the task of *pod*, if there is one, for other declared fields, and
+        for other default constraints if it has no node."""
         gang, task = self._tasks.get(pod.metadata.uid, (None, None))
-        if gang is not None and task is not None:
-            self._set_traits(gang, task, self._traits(pod, gang))
+        if gang is None or task is None:
+            return
+        traits = self._traits(pod, gang)
+        if task.status is not TaskStatus.PENDING:
+            self._set_traits(gang, task, traits)
+            return
+        eq_class = self.pod_classes.reregister(pod, task.eq_class, traits)
+        if eq_class is not task.eq_class:
+            task.eq_class = eq_class
+            self._on_class_changed(task)
+            gang.version += 1
+            self.changes.mark(gang)
 
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
         """Replace *member* on its node by its *pod*; returns whether it can.

@@ -73,6 +73,16 @@ class PodClasses:
             self._reclassify(self.topology.matching_pods(selector))
         return self._current(eq_class.variant(traits=traits), known)
 
+    def reregister(
+        self, pod: Pod, eq_class: EquivalenceClass, traits: PodTraits
+    ) -> EquivalenceClass:
+        """Return the class of a registered pod without a node, whose default constraints may differ
+        from those of its class *eq_class*."""
+        if self.eq_classes.unmatched(pod).has_base(eq_class):
+            return eq_class.variant(traits=traits)
+        self.unregister(pod.metadata.uid)
+        return self.register(pod, traits)
+
     def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
         """Register a pod whose spec and traits equal those of a registered pod of *eq_class*;
         returns its class. The pod must have neither terms nor PVCs."""
