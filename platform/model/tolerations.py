@@ -38,7 +38,7 @@ def compares(operator: str, value: str, bound: str) -> bool:
 
 
 def number_problems(value: str) -> list[str]:
-    """Return why *value* cannot be compared as a number, in the words of kube-apiserver."""
+    """Return why *value* cannot be compared as a number, with the texts of kube-apiserver."""
     problems = []
     if not value:
         problems.append("must be non-empty")

@@ -221,11 +221,7 @@ class Scheduler:
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._storage = StorageSources(client, self._enqueue_event)
         self._native_informers = NativeInformers(client, self._enqueue_event)
-        self._pod_owners = (
-            PodOwners(client, self._enqueue_event, self._pod_informer)
-            if loaded.has_default_spread
-            else None
-        )
+        self._pod_owners = self._new_pod_owners(loaded)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
@@ -253,6 +249,11 @@ class Scheduler:
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
+
+    def _new_pod_owners(self, loaded: Conf) -> PodOwners | None:
+        if not loaded.has_default_spread:
+            return None
+        return PodOwners(self._client, self._enqueue_event, self._pod_informer)
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:

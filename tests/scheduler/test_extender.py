@@ -13,7 +13,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state.queue.scheduling_queue import ANY, ClusterEvent
 
-WAITING = "waits for the answer of the extender"
+WAITING = "waits for the response of the extender"
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ class ExtendedWorld(SchedulerWorld):
         read = conf.load(text)
         self.core.configure(Framework(read.tiers, self.woken.put), read.actions)
 
-    def answered(self) -> dict[str, str]:
-        """Run a cycle, and others until the extender has answered; return what these allocate."""
+    def responded(self) -> dict[str, str]:
+        """Run a cycle, and others until the extender has responded; return what these allocate."""
         assert self.schedule() == {}
         while True:
             self.cluster.scheduling_queue.publish(self.woken.get(timeout=20))
@@ -71,7 +71,7 @@ def only(name: str) -> Any:
 def test_nodes_that_the_extender_rejects_are_infeasible(service: ExtenderServer) -> None:
     service.verbs["filter"] = only("b")
     here = world(service, "extender.predicateVerb: filter")
-    assert here.answered() == {"g-0": "b"}
+    assert here.responded() == {"g-0": "b"}
     bodies = {body["node"]["Name"]: body for _, body in service.asked}
     assert bodies["a"]["task"]["Resreq"]["MilliCPU"] == 2000
     assert bodies["a"]["node"]["Node"]["metadata"]["labels"] == {"zone": "one"}
@@ -81,22 +81,22 @@ def test_nodes_that_the_extender_rejects_are_infeasible(service: ExtenderServer)
 def test_the_gang_shows_why_the_extender_rejects_nodes(service: ExtenderServer) -> None:
     service.verbs["filter"] = only("none")
     here = world(service, "extender.predicateVerb: filter")
-    assert here.answered() == {}
+    assert here.responded() == {}
     assert "no licence" in here.fit_message("g")
 
 
-def test_answers_are_kept_and_asked_for_again_when_they_are_old(service: ExtenderServer) -> None:
+def test_responses_are_kept_and_asked_for_again_when_they_are_old(service: ExtenderServer) -> None:
     service.verbs["filter"] = only("a")
     here = world(service, "extender.predicateVerb: filter, extender.cacheTime: 10s")
     here.time = 1000.0
-    assert here.answered() == {"g-0": "a"}
+    assert here.responded() == {"g-0": "a"}
     here.upsert(podgroup("h", 1), pod("h-0", "h", cpu=2))
     assert here.schedule() == {"h-0": "a"}
     assert len(service.asked) == 2
     service.verbs["filter"] = only("b")
     here.time = 1011.0
     here.upsert(podgroup("i", 1), pod("i-0", "i", cpu=2))
-    assert here.schedule() == {"i-0": "a"}, "the former answer counts until there is a new one"
+    assert here.schedule() == {"i-0": "a"}, "the former response counts until there is a new one"
     here.woken.get(timeout=20)
     here.upsert(podgroup("j", 1), pod("j-0", "j", cpu=2))
     assert here.schedule() == {"j-0": "b"}
@@ -107,9 +107,9 @@ def test_a_node_that_has_changed_is_asked_about_again(service: ExtenderServer) -
         "status": "" if body["node"]["Node"]["metadata"]["labels"].get("ready") else "not ready"
     }
     here = world(service, "extender.predicateVerb: filter")
-    assert here.answered() == {}
+    assert here.responded() == {}
     here.upsert(node("b", labels={"ready": "yes"}))
-    assert here.answered() == {"g-0": "b"}
+    assert here.responded() == {"g-0": "b"}
 
 
 def test_the_extender_scores_nodes(service: ExtenderServer) -> None:
@@ -117,7 +117,7 @@ def test_the_extender_scores_nodes(service: ExtenderServer) -> None:
         "nodeScore": {each["Name"]: 10 * (each["Name"] == "b") for each in body["nodes"]}
     }
     here = world(service, "extender.prioritizeVerb: score")
-    assert here.schedule() == {"g-0": "a"}, "without an answer all nodes are equal"
+    assert here.schedule() == {"g-0": "a"}, "without a response all nodes are equal"
     here.woken.get(timeout=20)
     here.upsert(podgroup("h", 1), pod("h-0", "h", cpu=2))
     assert here.schedule() == {"h-0": "b"}
@@ -131,7 +131,7 @@ def test_only_pods_with_a_managed_resource_are_asked_about(service: ExtenderServ
     assert service.asked == []
     here.upsert(node("c", extra={"example.com/card": 1}), podgroup("h", 1))
     here.upsert(pod("h-0", "h", extra={"example.com/card": 1}))
-    assert here.answered() == {}
+    assert here.responded() == {}
     assert "no licence" in here.fit_message("h")
 
 
@@ -142,7 +142,7 @@ def test_the_extender_votes_on_admission(
     service.verbs |= {"admit": lambda body: {"status": vote}, "admitted": lambda body: {}}
     verbs = "extender.jobEnqueueableVerb: admit, extender.jobEnqueuedVerb: admitted"
     here = world(service, verbs, actions="enqueue, allocate")
-    here.answered()
+    here.responded()
     assert here.cluster.gangs["ns/g"].phase == ("Inqueue" if admitted else "Pending")
     assert service.asked[0][1]["job"]["UID"] == "ns/g"
     if not admitted:
@@ -167,34 +167,34 @@ def test_a_queue_that_the_extender_calls_overused_gets_nothing(service: Extender
 def test_what_fails_rejects_unless_the_extender_is_ignorable(
     service: ExtenderServer, ignorable: bool, failure: str
 ) -> None:
-    answers = {"json": lambda body: b"{", "list": lambda body: []}
-    if failure in answers:
-        service.verbs["filter"] = answers[failure]
+    responses = {"json": lambda body: b"{", "list": lambda body: []}
+    if failure in responses:
+        service.verbs["filter"] = responses[failure]
     if failure == "slow":
-        service.may_answer.clear()
+        service.may_respond.clear()
     if failure == "closed":
         service.url = service.url.replace("127.0.0.1:", "127.0.0.1:1/")
     flags = f"extender.ignorable: {str(ignorable).lower()}, extender.httpTimeout: 50ms"
     here = world(service, f"extender.predicateVerb: filter, {flags}")
-    assert here.answered() == ({"g-0": "a"} if ignorable else {})
+    assert here.responded() == ({"g-0": "a"} if ignorable else {})
     if not ignorable:
-        assert "without an answer: filter: " in here.fit_message("g")
+        assert "without a response: filter: " in here.fit_message("g")
 
 
 def test_a_cycle_does_not_wait_for_the_extender(service: ExtenderServer) -> None:
-    service.may_answer.clear()
+    service.may_respond.clear()
     service.verbs["filter"] = only("b")
     here = world(service, "extender.predicateVerb: filter, extender.httpTimeout: 20s")
     assert here.schedule() == {}
     assert WAITING in here.fit_message("g")
     assert here.woken.empty()
-    service.may_answer.set()
+    service.may_respond.set()
     assert here.woken.get(timeout=20) is ANY
     here.cluster.scheduling_queue.publish(ANY)
     assert here.schedule() == {"g-0": "b"}
 
 
-async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_answered(
+async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_responded(
     service: ExtenderServer,
 ) -> None:
     service.verbs |= {"filter": only("b"), "admit": lambda body: {"status": 1}}

@@ -75,9 +75,9 @@ def test_other_queues_and_other_groups_are_not_limited() -> None:
     world.upsert(queue("free", affinity=affinity("a")))
     submit(world, "g", 3, queue="free")
     submit(world, "h", 3, queue="q")
-    placed = world.schedule()
-    assert {placed[f"g-t-{i}"] for i in range(3)} == {"a0"}
-    assert sorted(placed[f"h-t-{i}"] for i in range(3)) in (["b1"] * 3, ["a0", "b1", "b1"])
+    nodes = world.schedule()
+    assert {nodes[f"g-t-{i}"] for i in range(3)} == {"a0"}
+    assert sorted(nodes[f"h-t-{i}"] for i in range(3)) in (["b1"] * 3, ["a0", "b1", "b1"])
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_no_group_ever_exceeds_its_limit(sizes: list[int], limits: tuple[int, in
     for number, size in enumerate(sizes):
         submit(world, f"g{number}", 2, minimum=2, queue="q", cpu=size)
     used = {"a": 0, "b": 0}
-    for name, place in world.schedule().items():
-        used[place[0]] += sizes[int(name[1 : name.index("-")])]
+    for name, node_name in world.schedule().items():
+        used[node_name[0]] += sizes[int(name[1 : name.index("-")])]
     assert used["a"] <= limits[0]
     assert used["b"] <= limits[1]
     fitting = [size for i, size in enumerate(sizes) if f"ns/g{i}" in world.cluster.pending_gangs]

@@ -166,7 +166,7 @@ def test_pods_leave_a_node_that_is_used_much_until_it_is_below_its_target() -> N
 
 def test_pods_of_a_low_priority_leave_first_and_the_fullest_node_first() -> None:
     world = busy_world(balance(), high=95, highest=100, low=10)
-    # The low node has room for 6 CPUs below its target: three pods.
+    # The low node has 6 CPUs left below its target: three pods.
     assert evicted(world, at(12, 5)) == ["high-0", "highest-0", "highest-1"]
 
 

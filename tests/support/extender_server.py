@@ -1,4 +1,4 @@
-"""An extender of the scheduler, whose answers a test decides."""
+"""An extender of the scheduler, whose responses a test decides."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,24 +8,24 @@ from threading import Event, Thread
 from typing import Any
 
 Json = dict[str, Any]
-Answer = Callable[[Json], Any]
+Response = Callable[[Json], Any]
 """Returns the body of the response; raises for the status 500."""
 
 
 class ExtenderServer:
-    """Answers by verb, and what was asked."""
+    """Responses by verb, and what was asked."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/extender"
-        self.verbs: dict[str, Answer] = {}
+        self.verbs: dict[str, Response] = {}
         self.asked: list[tuple[str, Json]] = []
-        self.may_answer = Event()
-        self.may_answer.set()
+        self.may_respond = Event()
+        self.may_respond.set()
 
-    def answer(self, verb: str, body: Json) -> tuple[int, bytes]:
+    def respond(self, verb: str, body: Json) -> tuple[int, bytes]:
         """Status and body of a response."""
         self.asked.append((verb, body))
-        self.may_answer.wait(20)
+        self.may_respond.wait(20)
         try:
             found = self.verbs[verb](body)
         except Exception:
@@ -40,7 +40,7 @@ def extender_server() -> Iterator[ExtenderServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, content = found.answer(self.path.removeprefix("/extender/"), body)
+            status, content = found.respond(self.path.removeprefix("/extender/"), body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -57,6 +57,6 @@ def extender_server() -> Iterator[ExtenderServer]:
         try:
             yield found
         finally:
-            found.may_answer.set()
+            found.may_respond.set()
             server.shutdown()
             thread.join()

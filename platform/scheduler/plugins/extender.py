@@ -1,8 +1,8 @@
 """``extender``: a service that is asked over HTTP which nodes suit pods, and which gangs may start.
 
-No decision waits for it (:mod:`.extender_answers`): what it has not answered yet is rejected for
-the moment, and is decided on when the answers are there. They are about equivalence classes of pods
-and about nodes, and are kept for some time.
+No decision waits for it (:mod:`.extender_responses`): without a response, a node or a gang is
+rejected until there is one. Responses are about equivalence classes of pods and about nodes, and
+are kept for some time.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ANY
 from ..state.resources import MAX_AMOUNT, Amounts, FloatVector, IntVector
 from .arguments import ArgumentError, boolean, duration, text
-from .extender_answers import Answer, Answers, Extender, Json, parse_prefix
+from .extender_responses import Extender, Json, Response, Responses, parse_prefix
 from .extension_points import NodeAmounts, Rejection, Scores
 from .handle import Handle
 
 _PREFIX = "extender."
-_WAITING = "waits for the answer of the extender"
-_UNASKED = "no decision waits for a service, and this verb needs an answer within one"
+_WAITING = "waits for the response of the extender"
+_UNASKED = "no decision waits for a service, and this verb needs a response within one"
 _UNSUPPORTED = {
     "onSessionOpenVerb": "the scheduler does not send the whole cluster in each cycle",
     "onSessionCloseVerb": "the scheduler does not send the whole cluster in each cycle",
@@ -76,10 +76,10 @@ class ExtenderPlugin:
         self._managed = _managed_resources(arguments)
         self._keep = _seconds(arguments, "cacheTime", 30.0)
         wake = (lambda: handle.wake(ANY)) if handle is not None else (lambda: None)
-        self._answers = Answers(
+        self._responses = Responses(
             Extender(prefix, timeout=_seconds(arguments, "httpTimeout", 1.0)),
             keep=self._keep,
-            on_answers=wake,
+            on_responses=wake,
         )
         self._nodes = NodeMatrix()
         self._now = 0.0
@@ -90,22 +90,22 @@ class ExtenderPlugin:
         self._reasons: dict[object, str] = {}
         """Why the extender has rejected a node for a class."""
         self.generation = 0
-        """Grows when answers differ from before, or are too old."""
+        """Grows when responses differ from before, or are too old."""
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        """Keep nodes and time, and let old answers be asked for again."""
+        """Keep nodes and time, and let requests be sent again whose response is too old."""
         self._nodes, self._now = cache.node_matrix, cache.cycle_time
         if self._now >= self._ask_again_at:
             self._ask_again_at = self._now + self._keep
-            self._answers.forget_unused(self._now)
+            self._responses.drop_unused(self._now)
             self._reasons.clear()
             self.generation += 1
-        if self._answers.version != self._seen:
-            self._seen = self._answers.version
+        if self._responses.version != self._seen:
+            self._seen = self._responses.version
             self.generation += 1
 
     def retry_at(self, gang: Gang) -> float | None:
-        """Return when answers are too old."""
+        """Return when responses are too old."""
         return self._ask_again_at
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class ExtenderPlugin:
     def node_limit(
         self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
     ) -> IntVector | None:
-        """Exclude nodes that the extender has rejected, or not answered for yet."""
+        """Exclude nodes that the extender has rejected, and those without a response yet."""
         if not self._verbs.predicate or not self._is_managed(eq_class):
             return None
         indexes = np.arange(nodes.columns) if node_indexes is None else node_indexes
@@ -128,11 +128,11 @@ class ExtenderPlugin:
         return limit
 
     def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
-        """Return what the extender has answered for a node."""
+        """Return the reason of the extender for a node."""
         return self._reasons.get(_class_key(eq_class), f"node(s) {_WAITING}")
 
     def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
-        """Score by the answer of the extender; 0 without one."""
+        """Score by the response of the extender; 0 without one."""
         scores: FloatVector = np.zeros(len(amounts.node_indexes))
         if not self._verbs.prioritize or not self._is_managed(eq_class):
             return scores
@@ -143,9 +143,9 @@ class ExtenderPlugin:
             return {"task": _task(eq_class), "nodes": [_node(nodes, index) for index in alive]}
 
         key = (_class_key(eq_class), nodes.node_changes.position)
-        answer = self._answers.get(self._verbs.prioritize, key, body, self._now)
-        by_name = answer.body.get("nodeScore") if answer is not None else None
-        if not isinstance(by_name, dict) or (answer and answer.body.get("errorMessage")):
+        response = self._responses.get(self._verbs.prioritize, key, body, self._now)
+        by_name = response.body.get("nodeScore") if response is not None else None
+        if not isinstance(by_name, dict) or (response and response.body.get("errorMessage")):
             return scores
         for position, node_index in enumerate(amounts.node_indexes.tolist()):
             value = by_name.get(nodes.names[node_index], 0.0)
@@ -159,30 +159,32 @@ class ExtenderPlugin:
         if not self._verbs.job_enqueueable:
             return None
         verb = self._verbs.job_enqueueable
-        answer = self._answers.get(verb, gang.key, lambda: {"job": _job(gang)}, self._now)
-        if answer is None:
+        response = self._responses.get(verb, gang.key, lambda: {"job": _job(gang)}, self._now)
+        if response is None:
             return _rejection(_WAITING, self._ask_again_at)
-        if answer.error:
-            return True if self._ignorable else _rejection(answer.error, self._ask_again_at)
-        vote = answer.body.get("status")
+        if response.error:
+            return True if self._ignorable else _rejection(response.error, self._ask_again_at)
+        vote = response.body.get("status")
         if not isinstance(vote, int) or vote < _ABSTAIN:
             return _rejection("the extender rejects the gang", self._ask_again_at)
         return True if vote > _ABSTAIN else None
 
     def job_enqueued(self, gang: Gang) -> None:
-        """Tell the extender about a gang that has been admitted."""
+        """Report a gang that has been admitted."""
         if self._verbs.job_enqueued:
-            self._answers.tell(self._verbs.job_enqueued, {"job": _job(gang)})
+            self._responses.send(self._verbs.job_enqueued, {"job": _job(gang)})
 
     def overused(self, queue: QueueInfo) -> bool:
-        """Return whether the extender says so, or has not answered yet."""
+        """Return whether the extender reports that, or has not responded yet."""
         if not self._verbs.queue_overused:
             return False
         verb = self._verbs.queue_overused
-        answer = self._answers.get(verb, queue.name, lambda: {"queue": _queue(queue)}, self._now)
-        if answer is None:
+        response = self._responses.get(
+            verb, queue.name, lambda: {"queue": _queue(queue)}, self._now
+        )
+        if response is None:
             return True
-        return not self._ignorable if answer.error else answer.body.get("overused") is True
+        return not self._ignorable if response.error else response.body.get("overused") is True
 
     # -- private -------------------------------------------------------------------------------
 
@@ -203,20 +205,20 @@ class ExtenderPlugin:
             version += 1
             self._versions[node_index] = (info, version)
         key = (_class_key(eq_class), node_index, version)
-        answer = self._answers.get(self._verbs.predicate, key, body, self._now)
-        if answer is None:
+        response = self._responses.get(self._verbs.predicate, key, body, self._now)
+        if response is None:
             return f"node(s) {_WAITING}"
-        if answer.error:
-            return "" if self._ignorable else f"node(s) without an answer: {answer.error}"
-        return _message(answer)
+        if response.error:
+            return "" if self._ignorable else f"node(s) without a response: {response.error}"
+        return _message(response)
 
 
-def _message(answer: Answer) -> str:
-    """Return the error that a predicate has answered; ``status`` is the name of the field."""
-    found = answer.body.get("status")
+def _message(response: Response) -> str:
+    """Return the error in the response to a predicate; ``status`` is the name of the field."""
+    found = response.body.get("status")
     if found is None or isinstance(found, str):
         return found or ""
-    return f"the extender has answered {found!r}"
+    return f"node(s) with an invalid response of the extender: status {found!r}"
 
 
 def _rejection(message: str, retry_at: float) -> Rejection:

@@ -2,8 +2,8 @@
 
 The strategy ``lowNodeUtilization`` compares the measured utilization of nodes. Low nodes are below
 all its thresholds, high nodes above one of its target thresholds. From high nodes, those used most
-first, pods are evicted until the node is below its targets, or the low nodes have no room below
-theirs; pods of the lowest priority first, and best-effort pods first among equal ones.
+first, pods are evicted until the node is below its targets, or the low nodes have no capacity left
+below theirs; pods of the lowest priority first, and best-effort pods first among equal ones.
 
 ``offlineOnly`` restricts that to pods with the annotation ``volcano.sh/preemptable: "true"``. Only
 pods that their gang can spare are evicted, and those without a gang.
@@ -103,14 +103,14 @@ class ReschedulingPlugin:
         high = [node for node in nodes if self._is_high(node, node.used)]
         if not low or not high:
             return []
-        room: FloatVector = np.sum(
+        left: FloatVector = np.sum(
             [self._target * node.capacity - node.used for node in low], axis=0
         )
         high.sort(key=lambda node: -float((node.used / node.capacity).sum()))
         surplus = SurplusCounter()
         victims: list[VictimTask] = []
         for node in high:
-            victims += self._of_node(cache, node, room, surplus)
+            victims += self._of_node(cache, node, left, surplus)
         return victims
 
     # -- private -------------------------------------------------------------------------------
@@ -119,19 +119,19 @@ class ReschedulingPlugin:
         return bool((used > self._target * node.capacity).any())
 
     def _of_node(
-        self, cache: SchedulerCache, node: _Node, room: FloatVector, surplus: SurplusCounter
+        self, cache: SchedulerCache, node: _Node, left: FloatVector, surplus: SurplusCounter
     ) -> Iterable[VictimTask]:
-        """Yield the pods that are to leave *node*; *room* is what is left on low nodes, from which
+        """Yield the pods that are to leave *node*; *left* is what is left on low nodes, from which
         their requests are subtracted."""
         used = node.used
         for task in sorted(self._candidates(cache, node), key=_eviction_order):
-            if not self._is_high(node, used) or (room <= 0).any():
+            if not self._is_high(node, used) or (left <= 0).any():
                 return
             request = task.eq_class.request_vector(cache.node_matrix.resource_index)[_ROWS]
             if task.gang is None or not (task.gang.single or surplus.consume(task)):
                 continue
             used = used - request
-            room -= request
+            left -= request
             yield VictimTask(task, f"node {node.name} is above its target utilization")
 
     def _candidates(self, cache: SchedulerCache, node: _Node) -> Sequence[Task]:

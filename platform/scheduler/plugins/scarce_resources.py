@@ -99,14 +99,14 @@ class Proportional:
 
     @property
     def reason(self) -> str:
-        """Why a node accepts no more pods, in Volcano's words."""
+        """Why a node accepts no more pods, with Volcano's text."""
         return f"proportional of resource {', '.join(self.kept)} check failed"
 
     def limit(
         self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
     ) -> IntVector | None:
-        """Return how many pods fit beside what is kept for the free devices of each node; ``None``
-        for pods that request one."""
+        """Return how many pods fit in addition to what is kept for the free devices of each node;
+        ``None`` for pods that request one."""
         if any(eq_class.request.get(name) for name in self.kept):
             return None
         columns = slice(None) if node_indexes is None else node_indexes

@@ -1,7 +1,7 @@
-"""Answers of an extender over HTTP, which are asked for in threads and kept for some time.
+"""Responses of an extender over HTTP, which are asked for in threads and kept for some time.
 
-A decision does not wait for an extender: without an answer, what was asked about is left to a later
-cycle, which runs when all that was asked for has been answered.
+A decision does not wait for an extender: without a response, what was asked about is left to a
+later cycle, which runs when there are responses to all requests.
 """
 
 import http.client
@@ -30,16 +30,16 @@ _MAX_BYTES = 4 * 2**20
 
 _CHUNK = 64 * 1024
 _UNUSED_PERIODS = 10
-"""After how many periods an answer that nobody has asked for is forgotten."""
+"""After how many periods a response is dropped that was not looked up."""
 
 
 class ExtenderError(Exception):
-    """The extender has not answered, or not as it should."""
+    """The extender has not responded, or not as it should."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the extender has answered, or why it has not."""
+class Response:
+    """What the extender has responded, or why it has not."""
 
     body: Json
     error: str = ""
@@ -47,8 +47,8 @@ class Answer:
 
 @dataclass(slots=True)
 class _Known:
-    answer: Answer | None = None
-    """``None`` until the first answer."""
+    response: Response | None = None
+    """``None`` until the first response."""
 
     expires: float = 0.0
     used: float = 0.0
@@ -104,17 +104,17 @@ class Extender:
         return content
 
 
-class Answers:
-    """The answers of one extender, by the key of the question."""
+class Responses:
+    """The responses of one extender, by the key of the question."""
 
     def __init__(
-        self, extender: Extender, *, keep: float, on_answers: Callable[[], object]
+        self, extender: Extender, *, keep: float, on_responses: Callable[[], object]
     ) -> None:
-        """Keep an answer for *keep* seconds; *on_answers* is called, in any thread, when all that
-        was asked for has been answered, and something differs from before."""
+        """Keep a response for *keep* seconds; *on_responses* is called, in any thread, when there
+        are responses to all requests, and one differs from before."""
         self._extender = extender
         self._keep = keep
-        self._on_answers = on_answers
+        self._on_responses = on_responses
         self._lock = Lock()
         self._known: dict[Hashable, _Known] = {}
         self._pending = 0
@@ -122,31 +122,33 @@ class Answers:
         self._work: deque[Callable[[], object]] = deque()
         self._threads = 0
         self.version = 0
-        """Grows with answers that differ from before."""
+        """Grows with responses that differ from before."""
 
-    def get(self, verb: str, key: Hashable, body: Callable[[], Json], now: float) -> Answer | None:
-        """Return the answer to a question, ``None`` if there is none yet.
+    def get(
+        self, verb: str, key: Hashable, body: Callable[[], Json], now: float
+    ) -> Response | None:
+        """Return the response to a question, ``None`` if there is none yet.
 
-        An answer that is too old is returned until there is a new one. *now* is the time of the
+        A response that is too old is returned until there is a new one. *now* is the time of the
         cycle.
         """
         with self._lock:
             known = self._known.setdefault((verb, key), _Known())
             known.used = now
             if now < known.expires or known.is_pending or self._pending >= _MAX_PENDING:
-                return known.answer
+                return known.response
             known.is_pending = True
             self._pending += 1
-            answer, content = known.answer, body()
+            response, content = known.response, body()
         self._submit(lambda: self._ask(verb, known, content, now))
-        return answer
+        return response
 
-    def tell(self, verb: str, body: Json) -> None:
-        """Send *body* without a need for an answer."""
-        self._submit(lambda: self._tell(verb, body))
+    def send(self, verb: str, body: Json) -> None:
+        """Send *body* without a need for a response."""
+        self._submit(lambda: self._send(verb, body))
 
-    def forget_unused(self, now: float) -> None:
-        """Forget what has not been asked for long."""
+    def drop_unused(self, now: float) -> None:
+        """Drop what has not been looked up for long."""
         oldest = now - _UNUSED_PERIODS * self._keep
         with self._lock:
             for key in [
@@ -176,7 +178,7 @@ class Answers:
                 function = self._work.popleft()
             function()
 
-    def _tell(self, verb: str, body: Json) -> None:
+    def _send(self, verb: str, body: Json) -> None:
         try:
             self._extender.post(verb, body)
         except ExtenderError as error:
@@ -184,20 +186,20 @@ class Answers:
 
     def _ask(self, verb: str, known: _Known, body: Json, asked_at: float) -> None:
         try:
-            answer = Answer(self._extender.post(verb, body))
+            response = Response(self._extender.post(verb, body))
         except ExtenderError as error:
-            answer = Answer({}, f"{verb}: {error}")
+            response = Response({}, f"{verb}: {error}")
             log.warning("extender failed", extra={"verb": verb, "error": str(error)})
         with self._lock:
-            if known.answer != answer:
+            if known.response != response:
                 self.version += 1
                 self._is_changed = True
-            known.answer, known.expires, known.is_pending = answer, asked_at + self._keep, False
+            known.response, known.expires, known.is_pending = response, asked_at + self._keep, False
             self._pending -= 1
             is_complete = self._is_changed and not self._pending
             self._is_changed &= not is_complete
         if is_complete:
-            self._on_answers()
+            self._on_responses()
 
 
 def parse_prefix(text: str) -> SplitResult:
