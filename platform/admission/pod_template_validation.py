@@ -6,7 +6,7 @@ are left to the API server's own validation of pods.
 
 import msgspec
 
-from ..model import validation
+from ..model import tolerations, validation
 from ..model.admission import Json
 from ..model.field_errors import ErrorList
 from ..model.pod import DNS_POLICIES, PREEMPTION_POLICIES, RESTART_POLICIES, TAINT_EFFECTS
@@ -99,7 +99,11 @@ def _validate_names(pod: PodSpec, path: str, errors: ErrorList) -> None:
 def _validate_tolerations(pod: PodSpec, path: str, errors: ErrorList) -> None:
     for index, toleration in enumerate(pod.tolerations):
         where = f"{path}.tolerations[{index}]"
-        errors.not_supported(f"{where}.operator", toleration.operator, ("Equal", "Exists"))
+        operators = (*tolerations.OPERATORS, *tolerations.NUMBER_OPERATORS)
+        errors.not_supported(f"{where}.operator", toleration.operator, operators)
+        if toleration.operator in tolerations.NUMBER_OPERATORS:
+            for problem in tolerations.number_problems(toleration.value):
+                errors.invalid(f"{where}.value", toleration.value, problem)
         errors.not_supported(f"{where}.effect", toleration.effect, TAINT_EFFECTS)
         if toleration.key:
             error = validation.qualified_name_error(toleration.key)

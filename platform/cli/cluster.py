@@ -223,9 +223,11 @@ def _checked_conf(path: Path) -> Path:
     Raises:
         ValueError: it cannot be read, or is malformed.
     """
+    from ..model import names
     from ..scheduler import conf, conf_reload
 
-    conf.load(conf_reload.read(path), strict=False)
+    served = (names.SCHEDULER_NAME, "default-scheduler")
+    conf.load(conf_reload.read(path), strict=False, scheduler_names=served)
     return path.resolve()
 
 

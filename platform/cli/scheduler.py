@@ -190,8 +190,7 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
     from ..scheduler.scheduler import SchedulerSettings
 
     text = conf.DEFAULT if flags.scheduler_conf is None else conf_reload.read(flags.scheduler_conf)
-    conf.load(text, strict=flags.strict_conf)  # Report errors at start-up, not when elected.
-    return SchedulerSettings(
+    settings = SchedulerSettings(
         conf=text,
         conf_file=flags.scheduler_conf,
         strict_conf=flags.strict_conf,
@@ -204,6 +203,8 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )
+    settings.load_conf(text)  # Report errors at start-up, not when elected.
+    return settings
 
 
 def _stranded_gang_timeout(flags: SchedulingFlags) -> float:

@@ -2,13 +2,14 @@
 
 Nothing in it is ignored: names without an implementation, unknown keys, and arguments that are
 unknown, of the wrong type or without effect are errors that name their path. The exceptions are
-:data:`.plugins.registry.WITHOUT_EFFECT`, which are warnings, and plugins of Volcano that are not
-implemented, which are reported as disabled unless the configuration is strict.
+:data:`.plugins.registry.WITHOUT_EFFECT` and :data:`.actions.registry.ARGUMENTS`, which are
+warnings, and plugins of Volcano that are not implemented, which are reported as disabled unless the
+configuration is strict.
 """
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import iscoroutinefunction
@@ -18,12 +19,15 @@ import yaml
 
 from .actions.registry import ACTIONS, ARGUMENTS, CONFIGURED, Action, NamedAction
 from .plugins import arguments as typed
+from .plugins import default_spread
 from .plugins.arguments import ArgumentError, Arguments
 from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
 from .plugins.extension_points import MAX_PRE_BIND_TIMEOUT, PRE_BIND_TIMEOUT, TOGETHER, has_method
 from .plugins.handle import Handle
 from .plugins.registry import (
     HIERARCHICAL,
+    IN_PROFILES,
+    OF_ALL_PROFILES,
     PLUGINS,
     WITHOUT_EFFECT,
     PluginFactory,
@@ -81,14 +85,16 @@ FLAGS = frozenset(
 )
 """Flags of a plugin, in Volcano's irregular spelling; each is true by default."""
 
-_TOP_LEVEL = ("actions", "tiers", "configurations", "metrics")
+_TOP_LEVEL = ("actions", "tiers", "configurations", "metrics", "profiles")
 _METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
-PROMETHEUS, METRICS_SERVER = "prometheus", "metrics.k8s.io"
+PROMETHEUS, METRICS_SERVER, ELASTICSEARCH = "prometheus", "metrics.k8s.io", "elasticsearch"
+_ELASTICSEARCH = tuple(
+    f"{ELASTICSEARCH}.{each}" for each in ("index", "username", "password", "hostnameFieldName")
+)
 PROMETHEUS_ADAPTER = "prometheus_adaptor"
 """The custom metrics API, in Volcano's spelling."""
 
-_SOURCES = (PROMETHEUS, PROMETHEUS_ADAPTER, METRICS_SERVER)
-_UNIMPLEMENTED_SOURCES = ("elasticsearch",)
+_SOURCES = (PROMETHEUS, PROMETHEUS_ADAPTER, ELASTICSEARCH, METRICS_SERVER)
 
 
 class ConfError(ValueError):
@@ -103,10 +109,18 @@ class MetricsSource:
     """One of :data:`_SOURCES`."""
 
     address: str = ""
-    """URL of Prometheus."""
+    """URL of Prometheus or Elasticsearch."""
 
     interval: timedelta = timedelta(seconds=30)
     verify_tls: bool = True
+    index: str = ""
+    """Of Elasticsearch, as are the following ones."""
+
+    host_field: str = ""
+    """The field with the name of the node."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +145,32 @@ class Conf:
         return frozenset(option.name for tier in self.tiers for option in tier)
 
     @property
+    def has_default_spread(self) -> bool:
+        """Whether pods without topology spread constraints get some."""
+        return any(
+            default_spread.parse(option.arguments) is not None
+            for tier in self.tiers
+            for option in tier
+            if option.name == "predicates"
+        )
+
+    @property
     def metrics_source(self) -> MetricsSource | None:
         """Where nodes are measured, if a plugin uses that."""
-        return self.metrics if "usage" in self.plugin_names else None
+        return self.metrics if self.plugin_names & {"rescheduling", "usage"} else None
 
 
-def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
+def load(
+    text: str = DEFAULT, *, strict: bool = True, scheduler_names: Collection[str] | None = None
+) -> Conf:
     """Parse a configuration.
 
     Args:
         text: YAML.
         strict: whether a plugin of Volcano that is not implemented is an error; else it is left
             out and reported in :attr:`Conf.disabled`.
+        scheduler_names: the ``schedulerName`` of pods that are scheduled at all, if they are known:
+            a profile of any other name is an error.
 
     Raises:
         ConfError: it is not YAML of the right structure, or has an unknown name or argument.
@@ -160,6 +188,7 @@ def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
         tolerated = None if strict else disabled
         tiers = tuple(_tiers(_list(document.get("tiers"), "tiers"), plugins, tolerated))
         _require_compatible(tiers)
+        tiers = _with_profiles(tiers, document.get("profiles"), scheduler_names)
         return Conf(
             tuple(_actions(document.get("actions"), _configurations(document), actions)),
             tiers,
@@ -210,7 +239,7 @@ def _action(
         return cast(Action, _create(CONFIGURED[name], given, paths.get(name, path), ()))
     if action := ACTIONS.get(name):
         return action
-    factory = None if name in ACTIONS else third_party.load(name)
+    factory = third_party.load(name)
     if factory is None:
         raise _unknown("action", name, "actions", ACTIONS, third_party)
     built = _create(factory, given, path, {})
@@ -233,13 +262,16 @@ def _configurations(document: Mapping[str, object]) -> dict[str, Mapping[str, ob
             raise ConfError(f"{path}.name: unknown action {name!r}")
         if name in named:
             raise ConfError(f"{path}.name: action {name!r} is configured twice")
-        named[name] = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
-        for argument in named[name] if name in ARGUMENTS else ():
-            if name in CONFIGURED and argument not in ARGUMENTS[name]:
-                continue  # its action reads it, or names it as unknown
-            reason = ARGUMENTS[name].get(argument)
-            problem = f"has no effect here: {reason}" if reason else "unknown argument"
-            raise ConfError(f"{path}.arguments.{argument}: {problem}")
+        given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+        without_effect = ARGUMENTS.get(name, {})
+        named[name] = {key: value for key, value in given.items() if key not in without_effect}
+        for argument in given:
+            where = f"{path}.arguments.{argument}"
+            if argument in without_effect:
+                extra = {"argument": where, "reason": without_effect[argument]}
+                log.warning("argument of scheduler action without effect", extra=extra)
+            elif name in ARGUMENTS and name not in CONFIGURED:  # others read theirs themselves
+                raise ConfError(f"{where}: unknown argument")
     return named
 
 
@@ -361,6 +393,58 @@ def _require_compatible(tiers: Tiers) -> None:
         raise ConfError(f"tiers: drf with {HIERARCHY} and proportion exclude each other")
 
 
+# -- profiles --------------------------------------------------------------------------------------
+
+
+def _with_profiles(tiers: Tiers, raw: object, scheduler_names: Collection[str] | None) -> Tiers:
+    """Return *tiers* whose plugins have the arguments of the profiles, too."""
+    options = {option.name: option for tier in tiers for option in tier}
+    names: set[str] = set()
+    for number, entry in enumerate(_list(raw, "profiles")):
+        path = f"profiles[{number}]"
+        profile = _mapping(entry, path)
+        _require_known(profile, ("schedulerName", "plugins"), path)
+        name = profile.get("schedulerName")
+        if not isinstance(name, str) or not name:
+            raise ConfError(f"{path}.schedulerName: must be the schedulerName of pods")
+        if name in names:
+            raise ConfError(f"{path}.schedulerName: {name!r} has a profile already")
+        if scheduler_names is not None and name not in scheduler_names:
+            problem = f"pods of {name!r} are not scheduled; set --scheduler-name={name}, too"
+            raise ConfError(f"{path}.schedulerName: {problem}")
+        names.add(name)
+        for position, plugin in enumerate(_list(profile.get("plugins"), f"{path}.plugins")):
+            plugin_path = f"{path}.plugins[{position}]"
+            option = _profiled(_mapping(plugin, plugin_path), plugin_path, name, options)
+            options[option.name] = option
+    return tuple(tuple(options[option.name] for option in tier) for tier in tiers)
+
+
+def _profiled(
+    entry: Mapping[str, object],
+    path: str,
+    scheduler_name: str,
+    options: Mapping[str, PluginOption],
+) -> PluginOption:
+    """Return the option of the plugin that *entry* of a profile names, with its arguments."""
+    _require_known(entry, ("name", "arguments"), path)
+    name = entry.get("name")
+    if name not in IN_PROFILES:
+        possible = ", ".join(sorted(IN_PROFILES))
+        raise ConfError(f"{path}.name: must be one of {possible}, not {name!r}")
+    option = options.get(str(name))
+    if option is None:
+        raise ConfError(f"{path}.name: plugin {name!r} is not in tiers")
+    if scheduler_name in option.profiles:
+        raise ConfError(f"{path}.name: plugin {name!r} is in the profile twice")
+    given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+    for argument in given:
+        if argument in OF_ALL_PROFILES or argument in WITHOUT_EFFECT.get(option.name, {}):
+            raise ConfError(f"{path}.arguments.{argument}: has no effect in a profile")
+    _create(option.factory, given, f"{path}.arguments", (), Handle(option.name))
+    return replace(option, profiles={**option.profiles, scheduler_name: given})
+
+
 # -- metrics ---------------------------------------------------------------------------------------
 
 
@@ -368,22 +452,35 @@ def _metrics(raw: object) -> MetricsSource:
     if raw is None:
         return MetricsSource()
     given = _mapping(raw, "metrics")
-    _require_known(given, _METRICS, "metrics")
+    _require_known(given, (*_METRICS, *_ELASTICSEARCH), "metrics")
     try:
         kind = typed.text(given, "type", default=METRICS_SERVER)
         address = typed.text(given, "address")
         interval = typed.duration(given, "interval", default=timedelta(seconds=30))
         insecure = typed.boolean(given, "tls.insecureSkipVerify", default=False)
+        index, username, password, host_field = (typed.text(given, key) for key in _ELASTICSEARCH)
     except ArgumentError as error:
         raise ConfError(f"metrics.{error}") from error
-    if kind in _UNIMPLEMENTED_SOURCES:
-        raise ConfError(f"metrics.type: {kind!r} is not implemented")
     if kind not in _SOURCES:
         known = " or ".join((", ".join(_SOURCES[:-1]), _SOURCES[-1]))
         raise ConfError(f"metrics.type: must be {known}, not {kind!r}")
-    if (kind == PROMETHEUS) != address.startswith(("http://", "https://")):
-        raise ConfError(f"metrics.address: {PROMETHEUS} requires a URL, other types none")
-    return MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
+    has_url = kind in (PROMETHEUS, ELASTICSEARCH)
+    if has_url != address.startswith(("http://", "https://")):
+        problem = f"{PROMETHEUS} and {ELASTICSEARCH} require a URL, other types none"
+        raise ConfError(f"metrics.address: {problem}")
+    source = MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
+    if kind == ELASTICSEARCH:
+        return replace(
+            source,
+            index=index or "metricbeat-*",
+            host_field=host_field or "host.hostname",
+            username=username,
+            password=password,
+        )
+    for key in given:
+        if key in _ELASTICSEARCH:
+            raise ConfError(f"metrics.{key}: has no effect with type {kind!r}")
+    return source
 
 
 # -- structure -------------------------------------------------------------------------------------

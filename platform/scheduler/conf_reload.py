@@ -29,22 +29,22 @@ class ConfReloader:
         path: Path,
         *,
         loaded: str,
+        load: Callable[[str], Conf],
         use: Callable[[Conf], object],
         report: Callable[[str], object],
         clock: Clock,
         metrics: ReloadMetrics,
-        strict: bool = False,
     ) -> None:
-        """Start with the text *loaded* before; *use* gets each new configuration, *report* the
-        reason why one cannot be used. *strict*: see :func:`.conf.load`."""
+        """Start with the text *loaded* before; *load* parses a new one, *use* gets the result, and
+        *report* the reason why one cannot be used."""
         self._path = path
         self._last: str | None = loaded
         self._last_error = ""
+        self._load = load
         self._use = use
         self._report = report
         self._clock = clock
         self._metrics = metrics
-        self._strict = strict
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -64,7 +64,7 @@ class ConfReloader:
             return
         self._last = text
         try:
-            loaded = conf.load(text, strict=self._strict)
+            loaded = self._load(text)
         except conf.ConfError as error:
             self._fail(str(error))
             return

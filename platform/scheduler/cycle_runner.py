@@ -1,10 +1,11 @@
 """Runs scheduling cycles: a session per cycle, the configured actions, an immutable decision."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from .actions.registry import ENQUEUE, EVICTING, NamedAction
+from .actions.registry import ENQUEUE, EVICTING, SHUFFLE, NamedAction
 from .framework.decision import (
     Decision,
     GangStats,
@@ -32,6 +33,8 @@ from .plugins.placement import GangRef
 from .state.cache.cache import SchedulerCache
 from .state.gangs.gang import Gang
 from .state.resources import amounts
+
+log = logging.getLogger(__name__)
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -96,9 +99,24 @@ class CycleRunner:
         """Seconds within which volumes have to be bound once their pod has a node."""
         return self._framework.volume_bind_timeout
 
+    def next_due(self) -> float | None:
+        """Return when pods may have to be evicted for no gang, in Unix time."""
+        if not any(name == SHUFFLE for name, _ in self._actions):
+            return None
+        due: list[float] = []
+        for plugin in self._framework.victim_tasks:
+            try:
+                at = plugin.next_victims()
+            except Exception:  # the plugin is asked for its tasks in the next cycle
+                log.exception("scheduler plugin failed", extra={"extension_point": "next_victims"})
+            else:
+                due += [] if at is None else [at]
+        return min(due, default=None)
+
     def _declare(self, framework: Framework) -> None:
         """Let the cache know what the plugins need of pods."""
         self._cache.pod_fields = framework.pod_fields
+        self._cache.pod_classes.eq_classes.defaults.spread = framework.default_spread
         self._cache.domains.set_label_tiers(framework.label_tiers)
         self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 

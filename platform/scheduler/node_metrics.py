@@ -1,5 +1,6 @@
-"""Measurements of the utilization of nodes for the ``usage`` plugin: from the metrics API or the
-custom metrics API of Kubernetes, or from Prometheus with node-exporter.
+"""Measurements of the utilization of nodes for the plugins ``usage`` and ``rescheduling``: from the
+metrics API or the custom metrics API of Kubernetes, from Prometheus with node-exporter, or from
+Elasticsearch with Metricbeat.
 
 They are read outside of cycles. While the source does not respond, the last measurements stay, and
 the plugin ignores them once they are too old.
@@ -11,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import quote
 
+import msgspec
+
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.errors import ApiError, ConfigError, ConnectionLostError, DecodeError
@@ -19,7 +22,7 @@ from ..model import times
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.quantity import QuantityError, parse
-from .conf import METRICS_SERVER, PROMETHEUS_ADAPTER, MetricsSource
+from .conf import ELASTICSEARCH, METRICS_SERVER, PROMETHEUS_ADAPTER, MetricsSource
 from .state.cache.events import NodesMeasured
 from .state.nodes.node_usage import NodeUsage, UsedAmounts
 from .state.resources import amount
@@ -32,7 +35,7 @@ CPU_METRIC, MEMORY_METRIC = "node_cpu_usage_avg", "node_memory_usage_avg"
 """Metrics of nodes, as fractions, that Volcano has users configure in prometheus-adapter."""
 
 WINDOW = "10m"
-"""What Prometheus averages over."""
+"""What Prometheus and Elasticsearch average over."""
 
 CPU_QUERY = f'100*(1-avg by(instance)(rate(node_cpu_seconds_total{{mode="idle"}}[{WINDOW}])))'
 MEMORY_QUERY = (
@@ -42,6 +45,10 @@ MEMORY_QUERY = (
 _USER_AGENT = "batholith-scheduler"
 _TIMEOUT = 10.0
 """Seconds for one measurement."""
+
+
+_MAX_HOSTS = 10_000
+"""Nodes in one response of Elasticsearch."""
 
 
 class NodeMetrics(ApiStruct, frozen=True):
@@ -96,6 +103,39 @@ class QueryResponse(ApiStruct, frozen=True):
 
     status: str = ""
     data: QueryData = QueryData()
+
+
+class SearchValue(ApiStruct, frozen=True):
+    """An aggregation of Elasticsearch, ``None`` without documents."""
+
+    value: float | None = None
+
+
+class SearchBucket(ApiStruct, frozen=True):
+    """The aggregations of one host, fractions and milliseconds of Unix time."""
+
+    key: str = ""
+    cpu: SearchValue = SearchValue()
+    memory: SearchValue = SearchValue()
+    at: SearchValue = SearchValue()
+
+
+class SearchBuckets(ApiStruct, frozen=True):
+    """Hosts."""
+
+    buckets: tuple[SearchBucket, ...] = ()
+
+
+class SearchAggregations(ApiStruct, frozen=True):
+    """Hosts."""
+
+    hosts: SearchBuckets = SearchBuckets()
+
+
+class SearchResponse(ApiStruct, frozen=True):
+    """The response of Elasticsearch to :func:`search_query`."""
+
+    aggregations: SearchAggregations = SearchAggregations()
 
 
 class NodeMetricsReader:
@@ -166,10 +206,17 @@ class NodeMetricsReader:
         if source.kind == PROMETHEUS_ADAPTER:
             cpu = await _custom_metric(self._client, CPU_METRIC)
             return _percentages(cpu, await _custom_metric(self._client, MEMORY_METRIC))
-        credentials = Credentials(server=source.address, insecure=not source.verify_tls)
+        credentials = Credentials(
+            server=source.address,
+            insecure=not source.verify_tls,
+            username=source.username,
+            password=source.password,
+        )
         async with Client(
             credentials, user_agent="batholith-scheduler", timeout=_TIMEOUT
         ) as client:
+            if source.kind == ELASTICSEARCH:
+                return await _search(client, source)
             cpu = await _query(client, CPU_QUERY)
             return _percentages(cpu, await _query(client, MEMORY_QUERY))
 
@@ -225,6 +272,31 @@ async def _query(client: Client, query: str) -> dict[str, tuple[float, float]]:
         if name and math.isfinite(value):
             values[name] = (value, sample.value[0])
     return values
+
+
+def search_query(host_field: str) -> str:
+    """Return the search for the mean of CPU and memory of each host, as JSON."""
+    means = {
+        "cpu": {"avg": {"field": "host.cpu.usage"}},
+        "memory": {"avg": {"field": "system.memory.actual.used.pct"}},
+        "at": {"max": {"field": "@timestamp"}},
+    }
+    hosts = {"terms": {"field": host_field, "size": _MAX_HOSTS}, "aggs": means}
+    recent = {"range": {"@timestamp": {"gte": f"now-{WINDOW}", "lt": "now"}}}
+    query = {"size": 0, "query": recent, "aggs": {"hosts": hosts}}
+    return msgspec.json.encode(query).decode()
+
+
+async def _search(client: Client, source: MetricsSource) -> NodesMeasured:
+    index, query = quote(source.index, safe="*,"), quote(search_query(source.host_field))
+    path = f"/{index}/_search?source_content_type=application/json&source={query}"
+    found = await client.get_path(path, view=SearchResponse)
+    measured: dict[str, NodeUsage] = {}
+    for host in found.aggregations.hosts.buckets:
+        cpu, memory, at = host.cpu.value, host.memory.value, host.at.value
+        if cpu is not None and memory is not None and at is not None:
+            measured[host.key] = NodeUsage(100 * cpu, 100 * memory, at / 1000)
+    return NodesMeasured(by_node=measured)
 
 
 def _unix_time(timestamp: str) -> float | None:

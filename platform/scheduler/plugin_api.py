@@ -20,6 +20,7 @@ from .plugins.extension_points import (
     RejectedNodes,
     Rejection,
     Scores,
+    VictimTask,
 )
 from .plugins.handle import Handle
 from .plugins.placement import GangRef, Placement
@@ -31,7 +32,7 @@ from .state.podinfo.declared_fields import PodFields, UndeclaredFieldError
 from .state.podinfo.equivalence import EquivalenceClass
 from .state.queue.scheduling_queue import ClusterEvent
 
-API_VERSION = (1, 2)
+API_VERSION = (1, 3)
 """Grows in its second number with additions, and in its first with any other change."""
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Task",
     "TaskStatus",
     "UndeclaredFieldError",
+    "VictimTask",
     "boolean",
     "duration",
     "integer",

@@ -36,6 +36,7 @@ from ..model.names import Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
 from . import conf
+from .conf import Conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
 from .cycle_time_limit import CycleTimeLimit
@@ -45,6 +46,7 @@ from .framework.stranded_gangs import DEFAULT_TIMEOUT
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .native_informers import NativeInformers
 from .node_metrics import NodeMetricsReader
+from .pod_owners import PodOwners
 from .simulation.simulation import Simulations
 from .state.cache.cache import SchedulerCache
 from .state.cache.events import (
@@ -160,6 +162,15 @@ class SchedulerSettings:
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queues, if any."""
 
+    def load_conf(self, text: str) -> Conf:
+        """Return the scheduler configuration *text*, parsed.
+
+        Raises:
+            ConfError: it is invalid.
+        """
+        served = (*self.gang_scheduler_names, *self.pod_scheduler_names)
+        return conf.load(text, strict=self.strict_conf, scheduler_names=served)
+
 
 class Scheduler:
     """Schedules the pods of one cluster. To be run once."""
@@ -187,7 +198,7 @@ class Scheduler:
             ConfError: the configuration is invalid.
         """
         self._settings = settings or SchedulerSettings()
-        loaded = conf.load(self._settings.conf, strict=self._settings.strict_conf)
+        loaded = self._settings.load_conf(self._settings.conf)
         self._client = client
         self._clock = clock or SystemClock()
         self._recorder = recorder
@@ -210,6 +221,7 @@ class Scheduler:
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._storage = StorageSources(client, self._enqueue_event)
         self._native_informers = NativeInformers(client, self._enqueue_event)
+        self._pod_owners = self._new_pod_owners(loaded)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
@@ -237,6 +249,11 @@ class Scheduler:
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
+
+    def _new_pod_owners(self, loaded: Conf) -> PodOwners | None:
+        if not loaded.has_default_spread:
+            return None
+        return PodOwners(self._client, self._enqueue_event, self._pod_informer)
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
@@ -320,6 +337,7 @@ class Scheduler:
             self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
             self._source(self._podgroup_informer, PodGroupEvent),
             *self._native_informers.sources,
+            *(self._pod_owners or ()),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -360,12 +378,27 @@ class Scheduler:
         return ConfReloader(
             self._settings.conf_file,
             loaded=self._settings.conf,
+            load=self._load_conf,
             use=self._use_conf,
             report=self._report_invalid_conf,
             clock=self._clock,
             metrics=ReloadMetrics(self._settings.registry, clock=self._clock),
-            strict=self._settings.strict_conf,
         )
+
+    def _load_conf(self, text: str) -> Conf:
+        """Return a configuration that replaces the one in use.
+
+        Raises:
+            ConfError: it is invalid, or needs what is watched only if it is configured at the
+                start.
+        """
+        loaded = self._settings.load_conf(text)
+        if loaded.has_default_spread and self._pod_owners is None:
+            raise conf.ConfError(
+                "podtopologyspread.defaultConstraints and defaultingType: the scheduler has to be "
+                "restarted for the first default constraints"
+            )
+        return loaded
 
     def _use_conf(self, loaded: conf.Conf) -> None:
         """Use *loaded* from the next cycle on."""
@@ -413,10 +446,11 @@ class Scheduler:
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
-            before = self._scheduler_cache.pod_fields
+            defaults = self._scheduler_cache.pod_classes.eq_classes.defaults
+            before = (self._scheduler_cache.pod_fields, defaults.spread)
             framework = Framework(loaded.tiers, self._publish_from_thread)
             self._cycle_runner.configure(framework, loaded.actions)
-            if framework.pod_fields != before:
+            if (framework.pod_fields, framework.default_spread) != before:
                 self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
@@ -555,13 +589,14 @@ class Scheduler:
         return due is not None and due <= self._time()
 
     def _next_due(self) -> float | None:
-        """Return when a gang is to be tried again, a plan ends, or nodes are not kept any more, in
-        Unix time."""
+        """Return when a gang is to be tried again, a plan ends, nodes are not kept any more, or pods are
+        to be evicted, in Unix time."""
         cache = self._scheduler_cache
         due = (
             cache.scheduling_queue.next_due(),
             cache.planned.next_due(),
             cache.reservations.next_due(),
+            self._cycle_runner.next_due(),
         )
         return min((each for each in due if each is not None), default=None)
 

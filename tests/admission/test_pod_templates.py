@@ -50,6 +50,8 @@ def with_container(**fields: Any) -> Json:
         ({"nodeSelector": {"a b": "x"}}, f'{SPEC}.nodeSelector: Invalid value: "a b"'),
         ({"nodeSelector": {"a": "x y"}}, f'{SPEC}.nodeSelector: Invalid value: "x y"'),
         ({"tolerations": [{"operator": "Equal"}]}, f"{SPEC}.tolerations[0].operator: Invalid"),
+        ({"tolerations": [{"key": "a", "operator": "Lt", "value": "05"}]}, "canonical form"),
+        ({"tolerations": [{"operator": "Gt", "value": "5"}]}, f"{SPEC}.tolerations[0].operator: I"),
         ({"tolerations": [{"key": "a", "effect": "Go"}]}, f"{SPEC}.tolerations[0].effect: Unsup"),
         (
             {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]},
@@ -199,7 +201,11 @@ def test_a_template_with_many_fields_is_allowed() -> None:
             ),
             container(name="two"),
         ],
-        "tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoSchedule"}],
+        "tolerations": [
+            {"operator": "Exists"},
+            {"key": "b", "operator": "Gt", "value": "-5"},
+            {"key": "a", "value": "b", "effect": "NoSchedule"},
+        ],
         "nodeSelector": {"example.com/zone": "a"},
         "imagePullSecrets": [{"name": "s"}],
         "affinity": {"podAntiAffinity": {}},

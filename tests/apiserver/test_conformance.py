@@ -319,6 +319,16 @@ async def bindings_and_evictions(send: RecordedConversation) -> None:
     await send("POST", f"{PODS}/gated/binding", {"metadata": {"name": "gated"}, "target": target})
 
 
+_NUMBER_TOLERATIONS: tuple[Json, ...] = (
+    *({"key": "a", "operator": "Gt", "value": value} for value in (
+        "5", "-5", "0", "x", "05", "+5", "-0", "-05", "5.5", "", "9223372036854775807",
+        "9223372036854775808", "-9223372036854775808",
+    )),
+    {"operator": "Lt", "value": "5"}, {"key": "a", "operator": "Lt"},
+    {"key": "a", "operator": "Lt", "value": "5", "effect": "Odd"},
+)  # fmt: skip
+
+
 @register_conversation
 async def invalid_pods(send: RecordedConversation) -> None:
     specs: tuple[Json, ...] = (
@@ -329,6 +339,7 @@ async def invalid_pods(send: RecordedConversation) -> None:
         {"priority": 5}, {"priorityClassName": "none"}, {"hostname": "A"}, {"dnsPolicy": "Odd"},
         {"preemptionPolicy": "Never"}, {"preemptionPolicy": "PreemptLowerPriority"},
         {"schedulerName": ""}, {"tolerations": [{"operator": "Odd"}]},
+        *({"tolerations": [each]} for each in _NUMBER_TOLERATIONS),
         {"serviceAccountName": "none"}, {"runtimeClassName": "none"},
         {"initContainers": [{"name": "main", "image": "a"}]},
         {"imagePullSecrets": [{"name": ""}]}, {"overhead": {"cpu": "1"}},

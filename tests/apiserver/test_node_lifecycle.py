@@ -19,7 +19,6 @@ from batholith.local.apiserver.controllers.node_health import (
     UNREACHABLE,
     NodeLifecycleSettings,
     ZoneState,
-    tolerates,
     toleration_seconds,
     zone_state,
 )
@@ -31,6 +30,7 @@ from batholith.machinery.controller import run_workers
 from batholith.machinery.testing import FakeClock
 from batholith.model import times
 from batholith.model.names import EVENTS, LEASES, NODES, PODS
+from batholith.model.tolerations import tolerates
 from batholith.testing import ApiServer
 
 Json = dict[str, Any]
@@ -504,11 +504,31 @@ def test_zone_states(ready: int, unready: int, state: ZoneState) -> None:
         ({"key": "k", "value": "other"}, False),
         ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, False),
         ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "k", "operator": "Gt", "value": "1"}, False),
         ({}, False),
     ],
 )
 def test_tolerations(toleration: Json, tolerated: bool) -> None:
     assert tolerates(toleration, {"key": "k", "value": "v", "effect": "NoExecute"}) is tolerated
+
+
+@pytest.mark.parametrize(
+    ("operator", "bound", "value", "tolerated"),
+    [
+        ("Gt", "5", "6", True),
+        ("Gt", "5", "5", False),
+        ("Lt", "5", "-6", True),
+        ("Lt", "5", "6", False),
+        ("Lt", "5", "04", False),
+        ("Lt", "9223372036854775808", "4", False),
+        ("Lt", "9" * 5_000, "4", False),
+        ("Lt", "5", "", False),
+    ],
+)
+def test_tolerations_by_number(operator: str, bound: str, value: str, tolerated: bool) -> None:
+    toleration = {"key": "k", "operator": operator, "value": bound}
+    assert tolerates(toleration, {"key": "k", "value": value}) is tolerated
+    assert not tolerates(toleration, {"key": "other", "value": value})
 
 
 _KEYS = st.sampled_from(["a", "b", UNREACHABLE])

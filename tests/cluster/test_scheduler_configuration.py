@@ -108,8 +108,8 @@ async def test_a_plugin_that_is_not_implemented_is_disabled_and_reported_unless_
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "conf"
-    file.write_text(DEFAULT + "- plugins: [{name: rescheduling}]\n")
-    problem = "disabled plugins, which are not implemented: 'rescheduling' "
+    file.write_text(DEFAULT + "- plugins: [{name: deviceshare}]\n")
+    problem = "disabled plugins, which are not implemented: 'deviceshare' "
     async with embedded_server(tmp_path / "server", crds=crds.load()) as server:
         await submit(server)
         flags = (
@@ -136,7 +136,7 @@ async def test_a_plugin_that_is_not_implemented_is_disabled_and_reported_unless_
             assert status == 200
             assert f"[-]plugins: {problem}(tiers[2].plugins[0])\n" in text
             _, text = await scheduler.get("metrics", "/metrics")
-            assert 'batholith_scheduler_disabled_plugins{plugin="rescheduling"} 1.0' in text
+            assert 'batholith_scheduler_disabled_plugins{plugin="deviceshare"} 1.0' in text
             file.write_text(DEFAULT)
 
             async def is_passed() -> bool:
@@ -145,7 +145,7 @@ async def test_a_plugin_that_is_not_implemented_is_disabled_and_reported_unless_
             await wait_until_true(is_passed)
             _, text = await scheduler.get("metrics", "/metrics")
             assert "batholith_scheduler_disabled_plugins{" not in text
-    file.write_text(DEFAULT + "- plugins: [{name: rescheduling}]\n")
+    file.write_text(DEFAULT + "- plugins: [{name: deviceshare}]\n")
     outcome = await batholith(*flags, "--strict-conf")
     assert outcome.code == 1
-    assert "unimplemented plugin 'rescheduling'" in outcome.err
+    assert "unimplemented plugin 'deviceshare'" in outcome.err

@@ -208,12 +208,26 @@ def test_the_scheduler_configuration_is_mounted_as_a_whole_directory() -> None:
     assert f"--scheduler-conf={mount['mountPath']}/{file}" in spec["containers"][0]["args"]
 
 
-@pytest.mark.parametrize("plugin", ["usage", "gang"])
-def test_the_right_to_read_node_metrics_is_granted_to_the_plugin_usage_only(plugin: str) -> None:
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_the_right_to_read_services_is_granted_for_default_constraints_only(
+    is_configured: bool,
+) -> None:
+    argument = "podtopologyspread.defaultingType: System" if is_configured else ""
+    plugin = f"{{name: predicates, arguments: {{{argument}}}}}"
+    text = f"actions: allocate\ntiers: [plugins: [{plugin}]]".replace(",", "\\,")
+    found = chart(f"scheduler.config={text}")
+    rules = of_kind(found, "ClusterRole")["batholith-scheduler"]["rules"]
+    resources = {resource for rule in rules for resource in rule["resources"]}
+    assert ("services" in resources) == is_configured
+    assert ("statefulsets" in resources) == is_configured
+
+
+@pytest.mark.parametrize("plugin", ["usage", "rescheduling", "gang"])
+def test_the_right_to_read_node_metrics_is_granted_to_plugins_that_use_them(plugin: str) -> None:
     found = chart(f"scheduler.config=actions: allocate\ntiers: [plugins: [name: {plugin}]]")
     rules = of_kind(found, "ClusterRole")["batholith-scheduler"]["rules"]
     groups = {group for rule in rules for group in rule["apiGroups"]}
-    assert ("metrics.k8s.io" in groups) == (plugin == "usage")
+    assert ("metrics.k8s.io" in groups) == (plugin != "gang")
 
 
 def test_sqlite_limits_the_api_to_one_replica() -> None:

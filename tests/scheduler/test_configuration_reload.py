@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from support.mounted_configmap import MountedConfigMap
 
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.conf import DEFAULT, Conf
+from batholith.scheduler.conf import DEFAULT, Conf, load
 from batholith.scheduler.conf_reload import POLL_INTERVAL, ConfReloader
 from batholith.scheduler.metrics import ReloadMetrics
 
@@ -26,6 +26,7 @@ class Reloads:
         self.reloader = ConfReloader(
             self.mounted.file,
             loaded=DEFAULT,
+            load=load,
             use=self.used.append,
             report=self.problems.append,
             clock=self.clock,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import encode_basic_auth, web
 from aiohttp.test_utils import TestServer
 from support.polling import wait_for
 from support.scheduler import node
@@ -15,6 +15,7 @@ from support.scheduler import node
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.machinery.testing import FakeClock
+from batholith.scheduler import conf
 from batholith.scheduler.conf import METRICS_SERVER, PROMETHEUS, PROMETHEUS_ADAPTER, MetricsSource
 from batholith.scheduler.node_metrics import (
     CPU_METRIC,
@@ -38,6 +39,7 @@ class Sources:
     def __init__(self) -> None:
         self.responses: dict[str, Any] = {}
         self.requests: list[str] = []
+        self.searches: list[dict[str, str]] = []
         self.measured: list[NodesMeasured] = []
         self.clock = FakeClock()
         self.url = ""
@@ -45,6 +47,9 @@ class Sources:
     async def respond(self, request: web.Request) -> web.Response:
         key = request.query.get("query", request.path)
         self.requests.append(key)
+        if source := request.query.get("source"):
+            authorization = request.headers["Authorization"]
+            self.searches.append({"source": source, "authorization": authorization})
         found = self.responses.get(key)
         if found is None:
             return web.Response(status=404)
@@ -120,6 +125,27 @@ async def test_fractions_of_the_custom_metrics_api_are_read(
     await sources.reader(client).measure(MetricsSource(PROMETHEUS_ADAPTER))
     (measured,) = sources.measured
     assert measured.by_node == {"a": NodeUsage(12.5, 50, UNIX)}
+
+
+async def test_fractions_of_elasticsearch_are_read(sources: Sources, client: Client) -> None:
+    def bucket(name: str, cpu: float | None, memory: float | None) -> dict[str, Any]:
+        values = {"cpu": cpu, "memory": memory, "at": UNIX * 1000}
+        return {"key": name, **{key: {"value": value} for key, value in values.items()}}
+
+    buckets = [bucket("a", 0.125, 0.5), bucket("b", None, 0.5), bucket("c", 1, 0)]
+    sources.responses["/beats-*/_search"] = {"aggregations": {"hosts": {"buckets": buckets}}}
+    text = (
+        f"metrics: {{type: elasticsearch, address: '{sources.url}', elasticsearch.index: beats-*, "
+        "elasticsearch.hostnameFieldName: agent.name, elasticsearch.username: u, "
+        "elasticsearch.password: p}"
+    )
+    source = conf.load(conf.DEFAULT + text).metrics
+    await sources.reader(client).measure(source)
+    (measured,) = sources.measured
+    assert measured.by_node == {"a": NodeUsage(12.5, 50, UNIX), "c": NodeUsage(100, 0, UNIX)}
+    (asked,) = sources.searches
+    assert json.loads(asked["source"])["aggs"]["hosts"]["terms"]["field"] == "agent.name"
+    assert asked["authorization"] == encode_basic_auth("u", "p")
 
 
 @pytest.mark.parametrize("response", [None, "no JSON", {"status": "error"}])

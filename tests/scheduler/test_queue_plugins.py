@@ -219,16 +219,6 @@ def test_a_queue_inherits_the_affinity_of_an_ancestor_with_hierarchy(enabled: bo
     assert world.schedule() == ({"g-t-0": "b"} if enabled else {})
 
 
-def test_limits_of_node_groups_are_rejected_by_name() -> None:
-    world = SchedulerWorld(GROUPS)
-    grouped_nodes(world, "a")
-    limits = {"volcano.sh/nodegroup-resource-limits": '{"a": {"cpu": 1}}'}
-    world.upsert(queue("q", affinity=affinity(("a",)), annotations=limits))
-    submit(world, "g", 1, queue="q")
-    assert world.schedule() == {}
-    assert "volcano.sh/nodegroup-resource-limits is not supported" in world.fit_message("g")
-
-
 # -- usage ---------------------------------------------------------------------------------------
 
 USAGE = configuration("{name: gang}, {name: usage}")

@@ -164,12 +164,6 @@ def test_quirk_26_a_pod_that_changes_no_balance_scores_75() -> None:
 # -- configuration ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["rescheduling", "extender"])
-def test_quirks_38_and_42_plugins_that_are_not_implemented_are_rejected(name: str) -> None:
-    with pytest.raises(conf.ConfError, match=name):
-        conf.load(conf.DEFAULT + f"  - name: {name}\n")
-
-
 # -- status ----------------------------------------------------------------------------------------
 
 

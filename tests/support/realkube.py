@@ -49,6 +49,9 @@ GANG_GATES = ",".join(
 )
 """The feature gates of Kubernetes' own gangs, which the embedded API server serves, too."""
 
+OTHER_GATES = "DRAWorkloadResourceClaims=true,TaintTolerationComparisonOperators=true"
+"""Gates of fields that the embedded API server accepts, too."""
+
 Json = dict[str, Any]
 
 BUILD = Path(__file__).parents[1] / "realkube" / "build"
@@ -354,7 +357,7 @@ class RealKube:
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
-            f"--feature-gates={GANG_GATES},DRAWorkloadResourceClaims=true",
+            f"--feature-gates={GANG_GATES},{OTHER_GATES}",
             f"--runtime-config={NATIVE_PODGROUPS.api_version}=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={self.directory / 'accounts.key'}",

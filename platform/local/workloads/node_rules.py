@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
+from ...model.tolerations import tolerates
 from .types import Json
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -62,7 +63,7 @@ def fit(spec: Json, node: Node) -> Fit:
     untolerated = {
         taint.get("effect")
         for taint in node.spec.taints
-        if not any(_tolerates(each, taint) for each in tolerated)
+        if not any(tolerates(each, taint) for each in tolerated)
     }
     stays = "NoExecute" not in untolerated
     return Fit(stays and "NoSchedule" not in untolerated, stays)
@@ -113,17 +114,6 @@ def _number(text: str) -> float:
         return int(text)
     except ValueError:
         return float("nan")  # in no order to any number
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    key = toleration.get("key") or ""
-    if key and key != taint.get("key"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return True
-    return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def pinned_affinity(affinity: Json | None, node: str) -> Json:

@@ -10,13 +10,14 @@ from .enqueue import enqueue
 from .gang_evictions import GangPreempt, GangReclaim
 from .preempt import preempt
 from .reclaim import reclaim
+from .shuffle import shuffle
 
 Action = Callable[[Session], None]
 NamedAction = tuple[str, Action]
 ActionFactory = Callable[[Mapping[str, object]], Action]
 """What an entry point of ``batholith.scheduler_actions`` is: it gets the action's arguments."""
 
-ENQUEUE = "enqueue"
+ENQUEUE, SHUFFLE = "enqueue", "shuffle"
 CONFIGURED: Mapping[str, ActionFactory] = {
     "allocate": Allocate,
     "gangpreempt": GangPreempt,
@@ -24,7 +25,7 @@ CONFIGURED: Mapping[str, ActionFactory] = {
 }
 """Actions that have arguments."""
 
-ACTIONS: Mapping[str, Action | None] = {
+ACTIONS: Mapping[str, Action] = {
     ENQUEUE: enqueue,
     "allocate": Allocate({}),
     "backfill": backfill,
@@ -32,9 +33,9 @@ ACTIONS: Mapping[str, Action | None] = {
     "gangreclaim": GangReclaim({}),
     "preempt": preempt,
     "reclaim": reclaim,
-    "shuffle": None,
+    SHUFFLE: shuffle,
 }
-"""All actions of Volcano by name; ``None`` if there is no implementation."""
+"""All actions of Volcano by name."""
 
 EVICTING: Mapping[str, Reach] = {
     "preempt": Reach.PREEMPT,
@@ -61,7 +62,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "reclaim": _CACHE,
     "gangpreempt": {},
     "gangreclaim": {},
-    "shuffle": {},
+    SHUFFLE: {},
     ENQUEUE: {},
 }
 """Arguments of Volcano's actions, none of which has an effect here, with the reason."""

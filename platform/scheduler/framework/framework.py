@@ -21,11 +21,13 @@ from ..plugins.extension_points import (
     Scores,
     SessionPlugin,
     VictimPlugin,
+    VictimTasksPlugin,
     has_method,
 )
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
 from ..state.podinfo.declared_fields import union
+from ..state.podinfo.default_spread import DefaultSpread
 from ..state.resources import IntVector, Matrix
 from .plugin_calls import PluginError
 
@@ -75,6 +77,7 @@ class Framework:
         self.reclaimable: list[list[VictimPlugin]] = [
             _having("reclaimable", tier, "enableReclaimable") for tier in by_tier
         ]
+        self.victim_tasks: list[VictimTasksPlugin] = _having("victim_tasks", every, "enabledVictim")
         self.allocatable: list[QueueLimitPlugin] = _having(
             "allocatable_count", every, "enabledAllocatable"
         )
@@ -108,6 +111,11 @@ class Framework:
         return self._declared("volume_bind_timeout", DEFAULT_BIND_TIMEOUT)
 
     @property
+    def default_spread(self) -> DefaultSpread | None:
+        """Topology spread constraints of pods that have none."""
+        return self._declared("default_spread", None)
+
+    @property
     def max_eviction_domains(self) -> int:
         """In how many domains of the network pods may be evicted for one gang, at most."""
         return self._declared("max_eviction_domains", 8)
@@ -133,7 +141,7 @@ class Framework:
     def suits_members_without_pods(self) -> bool:
         """Return whether members may get nodes before they have pods: those have no fields that
         plugins declare, and are never bound."""
-        return not (self.pod_fields or self.reserve or self.pre_bind)
+        return not (self.pod_fields or self.default_spread or self.reserve or self.pre_bind)
 
 
 def _having(name: str, plugins: ConfiguredPlugins, flag: str = "") -> list[Any]:

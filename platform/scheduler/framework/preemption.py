@@ -160,7 +160,7 @@ def _commit(
             name=task.name,
             uid=task.uid,
             message=message,
-            gang=_gang_ref(task.gang),
+            gang=gang_ref(task.gang),
             timeout=EXPIRY_MARGIN,
         )
         for task in victims
@@ -195,5 +195,6 @@ def _described(gang: Gang) -> str:
     return next((f"pod {task.key}" for task in gang.tasks.values()), gang.key)
 
 
-def _gang_ref(gang: Gang | None) -> GangRef | None:
+def gang_ref(gang: Gang | None) -> GangRef | None:
+    """Return the reference of *gang*, if that has a PodGroup."""
     return None if gang is None or gang.single else GangRef(gang.key, gang.podgroup)

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import Rejection
+from ..plugins.extension_points import Rejection, VictimTasksPlugin
 from ..plugins.placement import Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, NodeFit, Stage
@@ -129,6 +129,11 @@ class Session(PluginDecisions):
         cache.scheduling_queue.starving.drop_needless_retry()
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else caches.placers
         self._pipelined: list[Operation] = []
+
+    @property
+    def victim_task_plugins(self) -> Sequence[VictimTasksPlugin]:
+        """The plugins that name tasks to be evicted for no gang."""
+        return self.calls.opened(self._framework.victim_tasks)
 
     @property
     def start_plan(self) -> StartPlan:

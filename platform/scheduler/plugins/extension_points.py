@@ -351,6 +351,28 @@ class VictimPlugin(Protocol):
         ...
 
 
+class VictimTask(NamedTuple):
+    """A running task that is to be evicted, and why."""
+
+    task: Task
+    message: str
+
+
+class VictimTasksPlugin(Protocol):
+    """Which tasks the action ``shuffle`` evicts, without a gang that is to get their resources.
+
+    The tasks that several plugins name are evicted one after the other.
+    """
+
+    def victim_tasks(self) -> Sequence[VictimTask]:
+        """Return the tasks that are to be evicted now; asked in each cycle."""
+        ...
+
+    def next_victims(self) -> float | None:
+        """Return when there may be such tasks without an event, in Unix time."""
+        ...
+
+
 class DomainOrderPlugin(Protocol):
     """Order of the domains of the network (HyperNodes) of one tier: the best one is tried first."""
 
@@ -408,8 +430,8 @@ class PreBindPlugin(Protocol):
 
 EXTENSION_POINTS = (
     SessionPlugin, OrderPlugin, JobValidPlugin, JobEnqueueablePlugin, JobReadyPlugin,
-    QueueLimitPlugin, FilterPlugin, ScorePlugin, VictimPlugin, DomainOrderPlugin, ReservePlugin,
-    PreBindPlugin,
+    QueueLimitPlugin, FilterPlugin, ScorePlugin, VictimPlugin, VictimTasksPlugin, DomainOrderPlugin,
+    ReservePlugin, PreBindPlugin,
 )  # fmt: skip
 
 METHODS = {
@@ -428,6 +450,7 @@ TOGETHER = (
     ("depends_on_pods", "pod_filters"),
     ("prefers_by_pods", "pod_scores"),
     ("reserve", "unreserve"),
+    ("victim_tasks", "next_victims"),
 )
 """Methods of which a plugin has both or none."""
 

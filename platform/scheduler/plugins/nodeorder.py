@@ -15,6 +15,7 @@ from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.node_terms import matches_term
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector
+from . import added_affinity
 from .arguments import integer
 from .extension_points import NodeAmounts, Scores
 from .node_values import NodeValues
@@ -42,8 +43,9 @@ class NodeOrderPlugin:
         self._pod_affinity_weight = integer(arguments, "podaffinity.weight", default=2)
         self._images_weight = integer(arguments, "imagelocality.weight", default=1)
         self._spread_weight = integer(arguments, "podtopologyspread.weight", default=2)
+        self._added = added_affinity.preferred(arguments)
         self._included = IncludedNodes()
-        self._affinity_weights = NodeValues(_affinity_weight)
+        self._affinity_weights = NodeValues(self._affinity_weight_of)
         self._untolerated = NodeValues(_count_untolerated)
 
     def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
@@ -72,7 +74,7 @@ class NodeOrderPlugin:
     ) -> IntVector | None:
         """Score by preferred node affinity, ``PreferNoSchedule`` taints, and images on nodes."""
         total: IntVector | None = None
-        if eq_class.preferred and self._affinity_weight:
+        if (eq_class.preferred or self._added) and self._affinity_weight:
             weights = self._affinity_weights.get(eq_class, nodes)[candidates]
             highest = int(weights.max())
             if highest and weights.min() < highest:
@@ -113,6 +115,10 @@ class NodeOrderPlugin:
             total = scores if total is None else total + scores
         return total
 
+    def _affinity_weight_of(self, eq_class: EquivalenceClass, node: NodeInfo) -> int:
+        terms = (*eq_class.preferred, *self._added)
+        return sum(each.weight for each in terms if matches_term(each.preference, node))
+
 
 def image_scores(eq_class: EquivalenceClass, nodes: NodeMatrix) -> IntVector | None:
     """Score each column by the images of the pods that the node has; ``None`` if all are 0."""
@@ -128,10 +134,6 @@ def image_scores(eq_class: EquivalenceClass, nodes: NodeMatrix) -> IntVector | N
         // (most - _MIN_IMAGE_BYTES)
     )
     return scores if scores.any() else None
-
-
-def _affinity_weight(eq_class: EquivalenceClass, node: NodeInfo) -> int:
-    return sum(each.weight for each in eq_class.preferred if matches_term(each.preference, node))
 
 
 def _count_untolerated(eq_class: EquivalenceClass, node: NodeInfo) -> int:

@@ -121,11 +121,14 @@ def nodes_included(
     constraints, and that its policies include."""
     labelled = nodes.alive.copy()
     for term in constraints:
-        labelled &= nodes.topology.domains(term.topology_key).exists()
+        if not term.is_optional:
+            labelled &= nodes.topology.domains(term.topology_key).exists()
     checks: dict[NodeCheck, BoolVector] = {}
     masks = []
     for term in constraints:
         mask = labelled
+        if term.is_optional:
+            mask = mask & nodes.topology.domains(term.topology_key).exists()
         for check, is_honored in (
             (matches_affinity, term.honors_affinity),
             (tolerates_taints, term.honors_taints),

@@ -45,22 +45,27 @@ def spread_scores(
     constraints, topology = eq_class.terms.soft_spread, nodes.topology
     is_scored = np.ones(len(candidates), np.bool_)
     for term in constraints:
-        is_scored &= topology.domains(term.topology_key).exists()[candidates]
+        if not term.is_optional:
+            is_scored &= topology.domains(term.topology_key).exists()[candidates]
     scored = candidates[is_scored]
     scores = np.zeros(len(candidates), np.int64)
     if not len(scored):
         return scores
     sums: FloatVector = np.zeros(len(scored))
     for term, mask in zip(constraints, included, strict=True):
+        has_domain = np.ones(len(scored), np.bool_)
         if term.topology_key == _HOSTNAME:
             counts = term.selector.targets.dense(nodes.columns)[scored]
             counts = counts if term.counts_pods else np.zeros(len(scored), np.int64)
             domains = len(scored)
         else:
             ids = topology.domains(term.topology_key).ids[scored]
+            has_domain = ids >= 0
+            if not has_domain.any():
+                continue
             counts = domain_counts(term, nodes, mask)[0][ids]
-            domains = len(np.unique(ids))
-        sums += counts * np.log(domains + 2) + (term.max_skew - 1)
+            domains = len(np.unique(ids[has_domain]))
+        sums += np.where(has_domain, counts * np.log(domains + 2) + (term.max_skew - 1), 0)
     rounded = np.floor(sums + 0.5).astype(np.int64)
     highest = int(rounded.max())
     scores[is_scored] = (

@@ -1,11 +1,11 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
 inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by bound volumes."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...model.tolerations import NUMBER_OPERATORS, compares
 from ..state.core_types import Taint, Toleration
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
@@ -14,12 +14,14 @@ from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
+from . import added_affinity, default_spread
 from .arguments import ArgumentError, boolean, number
 from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
 NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+ADDED_AFFINITY_MISMATCH = "node(s) didn't match scheduler-enforced node affinity"
 VOLUME_ZONE_MISMATCH = "node(s) had no available volume zone"
 VOLUME_AFFINITY_MISMATCH = "node(s) didn't match PersistentVolume's node affinity"
 VOLUME_LIMIT_REACHED = "node(s) exceed max volume count"
@@ -32,10 +34,7 @@ NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
-_DECIMAL = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
-
-
-_BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
+BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
 
 _MAX_ENTRIES = 2_000
 """Sets of constraints for which the included nodes are kept."""
@@ -63,18 +62,24 @@ class PredicatesPlugin:
             arguments, "predicate.VolumeBindingEnable", default=True
         )
         self._spread_enabled = boolean(arguments, "predicate.PodTopologySpreadEnable", default=True)
-        self.volume_bind_timeout = number(arguments, _BIND_TIMEOUT, default=DEFAULT_BIND_TIMEOUT)
+        self.volume_bind_timeout = number(arguments, BIND_TIMEOUT, default=DEFAULT_BIND_TIMEOUT)
         """Seconds within which the volumes of a pod have to be bound once it has a node."""
         if self.volume_bind_timeout <= 0:
-            raise ArgumentError(_BIND_TIMEOUT, "must be above 0")
+            raise ArgumentError(BIND_TIMEOUT, "must be above 0")
+        self.default_spread = default_spread.parse(arguments)
+        """Topology spread constraints of pods that have none."""
+        self._added_affinity = added_affinity.required(arguments)
         self._included = IncludedNodes()
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return the reason of the first filter that rejects *node*."""
         if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
             return NODE_UNSCHEDULABLE
-        if self._node_affinity_enabled and not matches_node_affinity(eq_class, node):
-            return NODE_AFFINITY_MISMATCH
+        if self._node_affinity_enabled:
+            if self._added_affinity is not None and not matches_any(self._added_affinity, node):
+                return ADDED_AFFINITY_MISMATCH
+            if not matches_node_affinity(eq_class, node):
+                return NODE_AFFINITY_MISMATCH
         if self._taint_toleration_enabled:
             for taint in node.taints:
                 if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):
@@ -207,21 +212,9 @@ def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return True
-    if toleration.operator in ("Gt", "Lt"):
-        return _compares(toleration, taint)
+    if toleration.operator in NUMBER_OPERATORS:
+        return compares(toleration.operator, taint.value, toleration.value)
     return bool(toleration.key) and toleration.value == taint.value
-
-
-def _compares(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether the value of *taint* is above (``Gt``) or below (``Lt``) that of *toleration*;
-    values that are no integers of 64 bits never are."""
-    values = (taint.value, toleration.value)
-    if not all(_DECIMAL.fullmatch(each) for each in values):
-        return False
-    actual, bound = map(int, values)
-    if not all(-(2**63) <= each < 2**63 for each in (actual, bound)):
-        return False
-    return actual > bound if toleration.operator == "Gt" else actual < bound
 
 
 def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -> int:

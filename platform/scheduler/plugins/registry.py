@@ -7,15 +7,17 @@ points (:mod:`.entry_points`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from . import default_spread
 from .arguments import Arguments
 from .binpack import BinpackPlugin
 from .capacity import CapacityPlugin
 from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
+from .extender import ExtenderPlugin
 from .fairshare import FairSharePlugin
 from .gang import GangPlugin
 from .handle import Handle, takes_handle
@@ -26,9 +28,11 @@ from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
 from .pdb import PdbPlugin
-from .predicates import PredicatesPlugin
+from .predicates import BIND_TIMEOUT, PredicatesPlugin
 from .priority import PriorityPlugin
+from .profiles import ProfiledPlugin
 from .proportion import ProportionPlugin
+from .rescheduling import ReschedulingPlugin
 from .resource_strategy_fit import ResourceStrategyFitPlugin
 from .resourcequota import ResourceQuotaPlugin
 from .sla import SlaPlugin
@@ -46,7 +50,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "conformance": ConformancePlugin,
     "deviceshare": None,
     "drf": DrfPlugin,
-    "extender": None,
+    "extender": ExtenderPlugin,
     "fairshare": FairSharePlugin,
     "gang": GangPlugin,
     "network-topology-aware": NetworkTopologyAwarePlugin,
@@ -59,7 +63,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "predicates": PredicatesPlugin,
     "priority": PriorityPlugin,
     "proportion": ProportionPlugin,
-    "rescheduling": None,
+    "rescheduling": ReschedulingPlugin,
     "resource-strategy-fit": ResourceStrategyFitPlugin,
     "resourcequota": ResourceQuotaPlugin,
     "sla": SlaPlugin,
@@ -76,6 +80,12 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 }
 """Their implementations with ``enableHierarchy: true``."""
 
+IN_PROFILES = frozenset({"binpack", "nodeorder", "predicates", "resource-strategy-fit"})
+"""The plugins that profiles may configure: they only filter and score nodes for a pod."""
+
+OF_ALL_PROFILES = frozenset({BIND_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND})
+"""Arguments of these plugins that are the same for all pods."""
+
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
         "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
@@ -90,9 +100,11 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "predicate.DynamicResourceAllocationEnable": "resource claims are not supported",
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
+        "volumebinding.shape": "nodes are not scored by their storage",
+        "volumebinding.weight": "nodes are not scored by their storage",
     },
+    "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
-    "tdm": {"tdm.evict.period": "pods are not evicted when their zone closes"},
 }
 """Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:
 a configuration with them is valid, and the log has a warning."""
@@ -109,10 +121,19 @@ class PluginOption:
     """Keys such as ``enableNodeOrder`` that are set to false."""
     hierarchical: bool = False
     """Whether ``enableHierarchy`` is true."""
+    profiles: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Other arguments, for pods with this ``schedulerName``."""
 
     def create(self, handle: Handle) -> object:
         """Create the plugin."""
-        return create(self.factory, Arguments(self.arguments), handle)
+        created = create(self.factory, Arguments(self.arguments), handle)
+        if not self.profiles:
+            return created
+        by_name = {
+            name: create(self.factory, Arguments(arguments), handle)
+            for name, arguments in self.profiles.items()
+        }
+        return ProfiledPlugin(created, by_name)
 
 
 def create(factory: PluginFactory, arguments: Arguments, handle: Handle) -> object:

@@ -17,9 +17,10 @@ import numpy as np
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.resources import FloatVector
+from ..state.resources import FloatVector, IntVector
 from .arguments import ArgumentError, Arguments, integer, mapping, require_read, text
 from .extension_points import NodeAmounts, Scores
+from .scarce_resources import Proportional, ScarceResources
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,8 @@ class ResourceStrategyFitPlugin:
         self._weight = integer(arguments, "resourceStrategyFitWeight", default=10, minimum=0)
         resources = mapping(arguments, "resources")
         self._strategies = {name: _strategy(resources, name) for name in resources} or _DEFAULT
-        for name in ("sra", "proportional"):
-            if arguments.get(name):
-                raise ArgumentError(name, "is not implemented")
+        self._scarce = ScarceResources.parse(arguments)
+        self._proportional = Proportional.parse(arguments)
         self._nodes = NodeMatrix()
 
     def on_session_open(self, cache: SchedulerCache) -> None:
@@ -67,8 +67,27 @@ class ResourceStrategyFitPlugin:
         self._nodes = cache.node_matrix
 
     def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
-        """Return the weighted mean over the resources, 0 to 100 times the weight."""
+        """Return the weighted mean over the resources, 0 to 100 times the weight, and the score by
+        scarce resources."""
         names = self._nodes.resource_index.names
+        scores = self._utilization_scores(eq_class, amounts, names)
+        return scores if self._scarce is None else scores + self._scarce.scores(names, amounts)
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Keep CPU and memory for free devices."""
+        if self._proportional is None:
+            return None
+        return self._proportional.limit(eq_class, nodes, node_indexes)
+
+    def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
+        """Return the reason of Volcano."""
+        return self._proportional.reason if self._proportional else ""
+
+    def _utilization_scores(
+        self, eq_class: EquivalenceClass, amounts: NodeAmounts, names: list[str]
+    ) -> FloatVector:
         request, used = amounts.request, amounts.used
         scores, weights = np.zeros(len(amounts.node_indexes)), 0
         for row in np.flatnonzero(request):

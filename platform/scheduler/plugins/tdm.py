@@ -1,11 +1,13 @@
 """``tdm``: nodes that are lent at certain times of day, for pods that may be evicted.
 
 A node with the label of a revocable zone takes only preemptable pods, and only while its zone is
-active. Times are local times of the scheduler.
+active. When the zone closes, the action ``shuffle`` evicts them, of each gang no more at a time
+than its budget permits. Times are local times of the scheduler.
 """
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
@@ -16,8 +18,8 @@ from ..state.gangs.gang import Gang, Task, TaskStatus
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import is_preemptable_gang
-from .arguments import ArgumentError, with_prefix
-from .extension_points import Scores
+from .arguments import ArgumentError, duration, with_prefix
+from .extension_points import Scores, VictimTask
 from .queue_limits import Claimant
 
 ZONE_LABEL = "volcano.sh/revocable-zone"
@@ -27,6 +29,7 @@ NOT_REVOCABLE = "node(s) were in a revocable zone, and the pod is not preemptabl
 _PREFIX = "tdm.revocable-zone."
 _PERIOD = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _SCORE = 100.0
+_EVICT_PERIOD = timedelta(minutes=1)
 _MIN_AVAILABLE, _MAX_UNAVAILABLE = "volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable"
 _AMOUNT = re.compile(r"(\d{1,9})(%?)", re.ASCII)
 
@@ -69,6 +72,12 @@ class TdmPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Parse the times of the zones."""
+        evict_period = duration(arguments, "tdm.evict.period") or _EVICT_PERIOD
+        self._evict_period = evict_period.total_seconds()
+        self._evict_at = -math.inf
+        """When pods of closed zones are evicted again, in Unix time."""
+        self._lent_nodes: tuple[int, list[int]] = (-1, [])
+        """Nodes with the label of a zone, and for which state of the node matrix."""
         self._zones: dict[str, Period] = {}
         for zone, period in with_prefix(arguments, _PREFIX).items():
             try:
@@ -76,6 +85,7 @@ class TdmPlugin:
             except ValueError as error:
                 raise ArgumentError(f"{_PREFIX}{zone}", str(error)) from error
         self._nodes = NodeMatrix()
+        self._cache: SchedulerCache | None = None
         self._active: frozenset[str] = frozenset()
         self._next_change: float | None = None
         self.generation = 0
@@ -83,7 +93,7 @@ class TdmPlugin:
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute which zones are active."""
-        self._nodes = cache.node_matrix
+        self._cache, self._nodes = cache, cache.node_matrix
         now = datetime.fromtimestamp(cache.cycle_time)
         active = frozenset(z for z, period in self._zones.items() if period.contains(now.time()))
         self.generation += active != self._active
@@ -135,9 +145,55 @@ class TdmPlugin:
                 victims.append(task)
         return victims
 
+    def victim_tasks(self) -> list[VictimTask]:
+        """Return preemptable tasks on nodes of zones that have closed, within the budget of their
+        gang; not again before the period is over."""
+        cache = self._cache
+        if cache is None or cache.cycle_time < self._evict_at:
+            return []
+        budgets: dict[str, int] = {}
+        victims = []
+        for task in self._in_closed_zones(cache):
+            gang = task.gang
+            if gang is None:
+                continue
+            budget = budgets.setdefault(gang.key, _budget(gang))
+            if budget > 0:
+                budgets[gang.key] = budget - 1
+                zone = self._zone_of(task.node_index)
+                victims.append(VictimTask(task, f"revocable zone {zone} is not active any more"))
+        self._evict_at = -math.inf
+        if budgets:
+            self._evict_at = cache.cycle_time + self._evict_period
+        return victims
+
+    def next_victims(self) -> float | None:
+        """Return when the next pods of closed zones are evicted, or the next zone closes."""
+        if self._evict_at == -math.inf:
+            return self._next_change
+        return min(self._evict_at, self._next_change or self._evict_at)
+
+    def _in_closed_zones(self, cache: SchedulerCache) -> Iterator[Task]:
+        position = self._nodes.node_changes.position
+        if self._lent_nodes[0] != position:
+            infos = enumerate(self._nodes.node_infos)
+            lent = [index for index, info in infos if info and info.labels.get(ZONE_LABEL)]
+            self._lent_nodes = (position, lent)
+        for node_index in self._lent_nodes[1]:
+            zone = self._zone_of(node_index)
+            if zone not in self._zones or zone in self._active:
+                continue
+            for task in cache.task_table.tasks_on(node_index):
+                is_running = task.status is TaskStatus.RUNNING
+                if is_running and task.eq_class.traits.revocable and task.traits.preemptable:
+                    yield task
+
+    def _zone_of(self, node_index: int) -> str:
+        info = self._nodes.node_infos[node_index]
+        return info.labels.get(ZONE_LABEL, "") if info is not None else ""
+
     def _is_lent(self, task: Task) -> bool:
-        info = self._nodes.node_infos[task.node_index]
-        return info is not None and bool(info.labels.get(ZONE_LABEL))
+        return bool(self._zone_of(task.node_index))
 
     def retry_at(self, gang: Gang) -> float | None:
         """Return when a zone opens or closes."""
@@ -151,7 +207,8 @@ def _budget(gang: Gang) -> int:
     running, total = gang.counts[TaskStatus.RUNNING], len(gang.tasks)
     unavailable = _amount(annotations.get(_MAX_UNAVAILABLE, ""), total)
     if unavailable is not None:
-        return unavailable - (total - running)
+        finished = gang.counts[TaskStatus.SUCCEEDED] + gang.counts[TaskStatus.FAILED]
+        return unavailable - (total - finished - running)
     available = _amount(annotations.get(_MIN_AVAILABLE, ""), total)
     return 1 if available is None else running - available
 

@@ -105,11 +105,15 @@ _EMBEDDED_RULES = {
     ("controllers", "kube-system"): (
         PolicyRule(_GET, (_LEASES,), ("leases",), ("kube-controller-manager",)),
     ),
-    ("scheduler", ""): (PolicyRule(("list",), ("metrics.k8s.io",), ("nodes",)),),
+    ("scheduler", ""): (
+        PolicyRule(("list",), ("metrics.k8s.io",), ("nodes",)),
+        PolicyRule(_READ, ("",), ("replicationcontrollers", "services")),
+        PolicyRule(_READ, ("apps",), ("replicasets", "statefulsets")),
+    ),
 }
 """What components need here in addition to the manifests, by namespace: elsewhere,
-kube-controller-manager runs CronJobs and deletes expired Jobs, and the chart adds the right to read
-metrics if the plugin ``usage`` is configured."""
+kube-controller-manager runs CronJobs and deletes expired Jobs, and the chart adds the rights to
+read metrics, Services and controllers of pods if the configuration of the scheduler needs them."""
 
 _OWN_RULES = {
     "agent": (

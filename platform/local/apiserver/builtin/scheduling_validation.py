@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....model import validation
+from ....model import tolerations, validation
 from ..errors.fields import (
     FieldError,
     duplicate,
@@ -14,10 +14,6 @@ from ..errors.fields import (
 from ..kinds.metadata import validate_labels
 
 Json = dict[str, Any]
-
-_TOLERATION_OPERATORS = ("Equal", "Exists")
-_NUMBER_OPERATORS = ("Lt", "Gt")
-"""Operators of a disabled feature gate: kube-apiserver's errors name both."""
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _SPREAD_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
@@ -116,10 +112,11 @@ def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) 
         )
         errors.append(invalid(f"{path}.operator", toleration.get("operator", ""), text))
     value = toleration.get("value", "")
-    if operator not in _TOLERATION_OPERATORS:
-        more = _NUMBER_OPERATORS if operator in _NUMBER_OPERATORS else ()
-        allowed = (*_TOLERATION_OPERATORS, *more)
-        errors.append(not_supported(f"{path}.operator", operator, allowed))
+    if operator in tolerations.NUMBER_OPERATORS:
+        problems = tolerations.number_problems(value)
+        errors += [invalid(f"{path}.value", value, problem) for problem in problems]
+    elif operator not in tolerations.OPERATORS:
+        errors.append(not_supported(f"{path}.operator", operator, tolerations.OPERATORS))
     elif operator == "Exists" and value:
         text = "value must be empty when `operator` is 'Exists'"
         errors.append(invalid(f"{path}.operator", value, text))

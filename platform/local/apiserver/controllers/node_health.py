@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from ....model.tolerations import tolerates
 from ..http.requests import Json
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -165,18 +166,6 @@ def toleration_seconds(taints: Iterable[Json], tolerations: Iterable[Json]) -> f
         if (seconds := matching.get("tolerationSeconds")) is not None:
             least = max(float(seconds), 0.0) if least is None else min(least, max(seconds, 0.0))
     return least
-
-
-def tolerates(toleration: Json, taint: Json) -> bool:
-    """Return whether *toleration* tolerates *taint*."""
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    operator, key = toleration.get("operator") or "Equal", toleration.get("key") or ""
-    if key and key != taint.get("key"):
-        return False
-    if operator == "Exists":
-        return True
-    return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def _taints(node: Json) -> list[Json]:

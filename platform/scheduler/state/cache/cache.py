@@ -74,6 +74,7 @@ from .events import (
     PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
+    PodOwnerEvent,
     PriorityClassEvent,
     PVCEvent,
     PVEvent,
@@ -189,6 +190,8 @@ class SchedulerCache:
                 self.update_priority_class(old, new)
             case PVCEvent(old, new):
                 self.update_pvc(old, new)
+            case PodOwnerEvent(kind, old, new):
+                self.pod_classes.eq_classes.defaults.update(kind, old, new)
             case NamespaceEvent(old, new):
                 self._wake_all_if(self.pod_classes.update_namespace(old, new))
             case PVEvent(old, new):
@@ -392,10 +395,21 @@ class SchedulerCache:
         self._mark_allocation_changed(gang)
 
     def reclassify_pod(self, pod: Pod) -> None:
-        """Update the class of the task of *pod*, if there is one, for other declared fields."""
+        """Update the class of the task of *pod*, if there is one, for other declared fields, and
+        for other default constraints if it has no node."""
         gang, task = self._tasks.get(pod.metadata.uid, (None, None))
-        if gang is not None and task is not None:
-            self._set_traits(gang, task, self._traits(pod, gang))
+        if gang is None or task is None:
+            return
+        traits = self._traits(pod, gang)
+        if task.status is not TaskStatus.PENDING:
+            self._set_traits(gang, task, traits)
+            return
+        eq_class = self.pod_classes.reregister(pod, task.eq_class, traits)
+        if eq_class is not task.eq_class:
+            task.eq_class = eq_class
+            self._on_class_changed(task)
+            gang.version += 1
+            self.changes.mark(gang)
 
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
         """Replace *member* on its node by its *pod*; returns whether it can.
@@ -664,7 +678,8 @@ class SchedulerCache:
         return self._add_gang_traits(own_traits(pod, self.pod_fields), gang, task_role(pod))
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
-        if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
+        has_groups = traits.node_groups or traits.inherited_node_groups or traits.group_limits[0]
+        if self._queue_affinities or has_groups:
             path = self.queues.with_ancestors(self.queues.of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
         return traits.with_topology(gang.podgroup, (gang.key, role))
@@ -679,8 +694,10 @@ class SchedulerCache:
         if traits == task.eq_class.traits:
             return
         on_node = (task.node_index,) if task.node_index >= 0 else ()
-        self.role_counts.observe(task.eq_class, on_node, -1)
-        task.eq_class = task.eq_class.variant(traits=traits)
+        before = task.eq_class
+        task.eq_class = before.variant(traits=traits)
+        self.pod_classes.recount(before, task.eq_class, on_node)
+        self.role_counts.observe(before, on_node, -1)
         self.role_counts.observe(task.eq_class, on_node, 1)
         self._on_class_changed(task)
         gang.version += 1

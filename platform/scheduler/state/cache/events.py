@@ -24,6 +24,7 @@ from ..core_types import (
 )
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
+from ..podinfo.default_spread import PodOwner
 from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
@@ -90,6 +91,15 @@ class CSINodeEvent(ObjectEvent[CSINode]):
     """A CSINode was added, updated or deleted."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodOwnerEvent:
+    """A Service, or a controller of pods, of *kind* was added, updated or deleted."""
+
+    kind: str
+    old: PodOwner | None
+    new: PodOwner | None
+
+
 class NamespaceEvent(ObjectEvent[Namespace]):
     """A namespace was added, updated or deleted."""
 
@@ -136,7 +146,7 @@ class NodesMeasured:
 
 @dataclass(frozen=True, slots=True)
 class DeclarationsChanged:
-    """Plugins read other fields of *pod* than before."""
+    """Plugins read other fields of *pod* than before, or its default constraints differ."""
 
     pod: Pod
 
@@ -170,5 +180,6 @@ CacheEvent = (
     | PlacementForgotten
     | EvictionForgotten
     | DeclarationsChanged
+    | PodOwnerEvent
     | Recheck
 )

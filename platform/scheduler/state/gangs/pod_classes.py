@@ -73,6 +73,16 @@ class PodClasses:
             self._reclassify(self.topology.matching_pods(selector))
         return self._current(eq_class.variant(traits=traits), known)
 
+    def reregister(
+        self, pod: Pod, eq_class: EquivalenceClass, traits: PodTraits
+    ) -> EquivalenceClass:
+        """Return the class of a registered pod without a node, whose default constraints may differ
+        from those of its class *eq_class*."""
+        if self.eq_classes.unmatched(pod).has_base(eq_class):
+            return eq_class.variant(traits=traits)
+        self.unregister(pod.metadata.uid)
+        return self.register(pod, traits)
+
     def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
         """Register a pod whose spec and traits equal those of a registered pod of *eq_class*;
         returns its class. The pod must have neither terms nor PVCs."""
@@ -180,9 +190,15 @@ class PodClasses:
                 pod.eq_class = after
                 self._on_change(pod)
                 if pod.node_index >= 0:
-                    self._count(before, (pod.node_index,), -1)
-                    self._count(after, (pod.node_index,), 1)
+                    self.recount(before, after, (pod.node_index,))
         return uids
+
+    def recount(
+        self, before: EquivalenceClass, after: EquivalenceClass, node_indexes: Sequence[int]
+    ) -> None:
+        """Count pods on *node_indexes* that were of the class *before* as those of *after*."""
+        self._count(before, node_indexes, -1)
+        self._count(after, node_indexes, 1)
 
     def _count(self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int) -> None:
         if eq_class.footprint:

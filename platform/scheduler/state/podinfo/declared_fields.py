@@ -14,7 +14,7 @@ from ..core_types import Pod
 FieldValues = tuple[tuple[str, str | int | None], ...]
 """Declared fields and their values, ``None`` for a label or an annotation that a pod has not."""
 
-_NAMESPACE, _NAME, _PRIORITY = "namespace", "name", "priority"
+_NAMESPACE, _NAME, _PRIORITY, _SCHEDULER = "namespace", "name", "priority", "schedulerName"
 
 
 class HasFields(Protocol):
@@ -46,6 +46,7 @@ class PodFields:
     name: bool = False
     """Whether it reads name and namespace."""
     priority: bool = False
+    scheduler_name: bool = False
 
     def __post_init__(self) -> None:
         """Check the types: the letters of one text would be taken for keys.
@@ -58,7 +59,8 @@ class PodFields:
                 raise TypeError(f"{field} of PodFields must be a tuple of keys, not {keys!r}")
 
     def __bool__(self) -> bool:
-        return bool(self.labels or self.annotations or self.name or self.priority)
+        flags = self.name or self.priority or self.scheduler_name
+        return bool(self.labels or self.annotations or flags)
 
     def of(self, pods: HasFields) -> "DeclaredPod":
         """Return the declared fields of *pods*: an equivalence class or a placement."""
@@ -75,6 +77,8 @@ class PodFields:
             found += [(_NAMESPACE, meta.namespace), (_NAME, meta.name)]
         if self.priority:
             found.append((_PRIORITY, pod.spec.priority or 0))
+        if self.scheduler_name:
+            found.append((_SCHEDULER, pod.spec.scheduler_name))
         return tuple(found)
 
 
@@ -111,6 +115,11 @@ class DeclaredPod:
         """The priority of the pods, 0 if they have none."""
         return int(self._value(_PRIORITY, is_declared=self._fields.priority) or 0)
 
+    @property
+    def scheduler_name(self) -> str:
+        """The ``schedulerName`` of the pods."""
+        return str(self._text(_SCHEDULER, is_declared=self._fields.scheduler_name))
+
     def _text(self, field: str, *, is_declared: bool) -> str | None:
         value = self._value(field, is_declared=is_declared)
         return None if value is None else str(value)
@@ -131,6 +140,7 @@ def union(declared: Iterable[PodFields]) -> PodFields:
         annotations=tuple(sorted({key for each in every for key in each.annotations})),
         name=any(each.name for each in every),
         priority=any(each.priority for each in every),
+        scheduler_name=any(each.scheduler_name for each in every),
     )
 
 

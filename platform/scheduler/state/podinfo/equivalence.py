@@ -15,6 +15,7 @@ from ....model.selectors import SelectorError
 from ..core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
 from ..resources import Amounts, IntVector, ResourceIndex, pod_request
 from .declared_fields import FieldValues
+from .default_spread import DefaultConstraints, DefaultTerms
 from .host_ports import HostPort, host_ports
 from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
@@ -142,6 +143,10 @@ class EquivalenceClass:
             found = base._variants[key] = base._copy(*key)
         return found
 
+    def has_base(self, other: "EquivalenceClass") -> bool:
+        """Return whether the pods differ from those of *other* at most by their variant."""
+        return self._base is other._base
+
     @property
     def fields(self) -> FieldValues:
         """What plugins have declared of the pods, see :meth:`.PodFields.of`."""
@@ -150,7 +155,12 @@ class EquivalenceClass:
     @property
     def sees_pods(self) -> bool:
         """Whether filters or scores may depend on pods on other nodes."""
-        return bool(self.matched_by or self.terms != NO_TERMS or self.volumes.depend_on_pods)
+        return bool(
+            self.matched_by
+            or self.terms != NO_TERMS
+            or self.volumes.depend_on_pods
+            or self.traits.group_limits[0]
+        )
 
     @property
     def is_awaited(self) -> bool:
@@ -161,7 +171,7 @@ class EquivalenceClass:
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes which nodes filters permit for the next such pod."""
         return bool(
-            self.volumes.exclusive_claims or self.volumes.delayed
+            self.volumes.exclusive_claims or self.volumes.delayed or self.traits.group_limits[0]
         ) or not self.matched_by.isdisjoint(self.terms.selectors)
 
     def _copy(
@@ -175,7 +185,9 @@ class EquivalenceClass:
             copy.constraints_key += _encode(traits)
         if volumes.node_selectors or volumes.zones:
             copy.constraints_key += _encode((volumes.node_selectors, volumes.zones))
-        copy.footprint = TermFootprint(matched_by, self.terms)
+        copy.footprint = TermFootprint(
+            matched_by, self.terms, limited_queue=traits.group_limits[0], request=self.request
+        )
         copy._variants = None
         return copy
 
@@ -203,6 +215,8 @@ class EquivalenceCache:
         """Start empty; *topology* knows the selectors in use."""
         self._topology = topology or PodTopology()
         self._compiler = TermCompiler()
+        self.defaults = DefaultConstraints()
+        """Topology spread constraints of pods that have none."""
         self._by_spec: dict[bytes, EquivalenceClass] = {}
         self._by_constraints: dict[_Key, EquivalenceClass] = {}
         self._encode = msgspec.json.Encoder().encode
@@ -214,7 +228,7 @@ class EquivalenceCache:
 
     def unmatched(self, pod: Pod) -> EquivalenceClass:
         """Return the class that *pod* has while no selector matches it."""
-        spec = charged_spec(pod)
+        spec, default = charged_spec(pod), self.defaults.of(pod)
         key = self._encode(
             (
                 spec.containers,
@@ -228,7 +242,8 @@ class EquivalenceCache:
                 spec.resource_claims,
                 spec.scheduling_group,
                 (tuple(exclusive_disks(spec)), *_image_volumes(spec)) if spec.volumes else (),
-                _term_context(pod) if has_terms(spec) else (),
+                _term_context(pod) if default or has_terms(spec) else (),
+                default.key if default else "",
             )
         )
         eq_class = self._by_spec.get(key)
@@ -236,20 +251,22 @@ class EquivalenceCache:
             if len(self._by_spec) >= _MAX_ENTRIES:
                 self._by_spec.clear()
                 self._by_constraints.clear()
-            eq_class = self._by_spec[key] = self._get_or_create(pod, spec)
+            eq_class = self._by_spec[key] = self._get_or_create(pod, spec, default)
         return eq_class
 
     def __len__(self) -> int:
         return len(self._by_constraints)
 
-    def _get_or_create(self, pod: Pod, spec: PodSpec) -> EquivalenceClass:
+    def _get_or_create(
+        self, pod: Pod, spec: PodSpec, default: DefaultTerms | None
+    ) -> EquivalenceClass:
         request = pod_request(spec)
         affinity = spec.affinity.node_affinity if spec.affinity else None
         constraints_key = self._encode((spec.node_selector, affinity, spec.tolerations))
         ports, unsupported, terms = host_ports(spec), unsupported_fields(spec), NO_TERMS
-        if has_terms(spec):
+        if default or has_terms(spec):
             try:
-                terms = self._compiler.compile(pod)
+                terms = self._compiler.compile(pod, default)
             except SelectorError as error:  # a validating API server rejects such a pod
                 unsupported += (UnsupportedField("spec", f"invalid label selector: {error}"),)
         images = pod_images(spec)

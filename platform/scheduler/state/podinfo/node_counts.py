@@ -44,6 +44,10 @@ class TopologyDomains:
         )
         return before
 
+    def id_of(self, value: str) -> int | None:
+        """Return the domain of nodes whose label has *value*, if there has been one."""
+        return self._ids_by_value.get(value)
+
     def spread(self, sums: Mapping[int, int]) -> IntVector:
         """Return for each column the sum of its domain, 0 without a domain."""
         by_domain = np.zeros(len(self) + 1, np.int64)
@@ -68,6 +72,7 @@ class Topology:
         self._columns = columns
         self._labels: dict[int, Mapping[str, str]] = {}
         self._domains: dict[str, TopologyDomains] = {}
+        self._queue_use: dict[tuple[str, str], NodeCounts] = {}
         self._counts: WeakSet[NodeCounts] = WeakSet()
         """Those that have sums."""
 
@@ -94,6 +99,14 @@ class Topology:
     def values(self, counts: "NodeCounts", key: str) -> IntVector:
         """Return for each column the sum of *counts* over its domain of *key*."""
         return self.domains(key).spread(self.sums(counts, key))
+
+    def queue_use(self, queue: str, resource: str) -> "NodeCounts":
+        """Return what the pods of a queue with limits for node groups request on each node."""
+        key = (queue, resource)
+        found = self._queue_use.get(key)
+        if found is None:
+            found = self._queue_use[key] = NodeCounts()
+        return found
 
     def add(self, counts: "NodeCounts", node_index: int, delta: int) -> None:
         """Add *delta* to the count of *node_index*."""

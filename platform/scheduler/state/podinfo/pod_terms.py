@@ -21,6 +21,7 @@ from ..core_types import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
+from .default_spread import DefaultTerms
 from .node_counts import NodeCounts
 
 Labels = Mapping[str, str]
@@ -119,6 +120,8 @@ class SpreadTerm:
     """Whether only nodes whose taints the pod tolerates have domains."""
     counts_pods: bool
     """Whether it counts pods: an empty selector selects all pods, yet counts none."""
+    is_optional: bool = False
+    """Whether nodes without the label of the topology key are preferred by other constraints."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,8 @@ class TermCompiler:
         """Start without selectors."""
         self._selectors: WeakValueDictionary[SelectorKey, PodSelector] = WeakValueDictionary()
 
-    def compile(self, pod: Pod) -> PodTerms:
-        """Return the terms of *pod*.
+    def compile(self, pod: Pod, default: DefaultTerms | None = None) -> PodTerms:
+        """Return the terms of *pod*, which has the constraints *default*, if there are any.
 
         Raises:
             SelectorError: a selector is invalid.
@@ -171,6 +174,8 @@ class TermCompiler:
         required, preferred = _terms(spec_affinity.pod_affinity)
         anti_required, anti_preferred = _terms(spec_affinity.pod_anti_affinity)
         constraints = pod.spec.topology_spread_constraints
+        if default is not None:
+            constraints = default.spread.constraints
         affinity = self._selector(_selected_pods(term, pod) for term in required)
         return PodTerms(
             affinity=affinity if required else None,
@@ -181,12 +186,12 @@ class TermCompiler:
                 *(self._term(each.pod_affinity_term, pod, -each.weight) for each in anti_preferred),
             ),
             spread=tuple(
-                self._spread(each, pod)
+                self._spread(each, pod, default)
                 for each in constraints
                 if each.when_unsatisfiable != "ScheduleAnyway"
             ),
             soft_spread=tuple(
-                self._spread(each, pod)
+                self._spread(each, pod, default)
                 for each in constraints
                 if each.when_unsatisfiable == "ScheduleAnyway"
             ),
@@ -195,8 +200,13 @@ class TermCompiler:
     def _term(self, term: PodAffinityTerm, pod: Pod, weight: int) -> PodTerm:
         return PodTerm(self._selector((_selected_pods(term, pod),)), term.topology_key, weight)
 
-    def _spread(self, constraint: TopologySpreadConstraint, pod: Pod) -> SpreadTerm:
-        labels = _with_labels(constraint.label_selector, pod, equal=constraint.match_label_keys)
+    def _spread(
+        self, constraint: TopologySpreadConstraint, pod: Pod, default: DefaultTerms | None
+    ) -> SpreadTerm:
+        if default is None:
+            labels = _with_labels(constraint.label_selector, pod, equal=constraint.match_label_keys)
+        else:
+            labels = default.selector
         conditions = (SelectedPods(labels, frozenset((pod.metadata.namespace,))),)
         return SpreadTerm(
             selector=self._selector(conditions, without_terminating=True),
@@ -206,6 +216,7 @@ class TermCompiler:
             honors_affinity=constraint.node_affinity_policy in (None, "", "Honor"),
             honors_taints=constraint.node_taints_policy == "Honor",
             counts_pods=bool(labels.requirements),
+            is_optional=default is not None and default.spread.is_system,
         )
 
     def _selector(

@@ -10,6 +10,7 @@ use, the classes of the pods that it matches change: :meth:`PodTopology.add_pod`
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..resources import Amounts
 from .node_counts import NodeCounts, Topology
 from .pod_terms import NO_TERMS, Labels, PodSelector, PodTerms
 from .volumes import MountedPVC
@@ -187,31 +188,45 @@ class PodTopology:
 
 
 class TermFootprint:
-    """What a pod adds to the counts of its node: as a selected pod, and as the holder of terms."""
+    """What a pod adds to the counts of its node: as a selected pod, as the holder of terms, and as
+    one of a queue with limits for node groups."""
 
-    __slots__ = ("matched_by", "terms")
+    __slots__ = ("limited_queue", "matched_by", "request", "terms")
 
-    def __init__(self, matched_by: MatchedBy, terms: PodTerms) -> None:
-        """Keep the selectors in use that match the pod, and its own terms."""
+    def __init__(
+        self,
+        matched_by: MatchedBy,
+        terms: PodTerms,
+        *,
+        limited_queue: str = "",
+        request: Amounts | None = None,
+    ) -> None:
+        """Keep the selectors in use that match the pod, its own terms, and its *request*, which
+        counts if there is a *limited_queue*."""
         self.matched_by = matched_by
         self.terms = terms
+        self.limited_queue = limited_queue
+        self.request = request or {}
 
     def __bool__(self) -> bool:
-        return bool(self.matched_by or self.terms.anti_affinity or self.terms.preferred)
+        terms = self.terms
+        return bool(self.matched_by or terms.anti_affinity or terms.preferred or self.limited_queue)
 
     def add(self, topology: Topology, node_indexes: Sequence[int], sign: int) -> None:
         """Count the pod once for each of *node_indexes*; with *sign* -1, undo that."""
-        for counts, weight in self._counts():
+        for counts, weight in self._counts(topology):
             for node_index in node_indexes:
                 topology.add(counts, node_index, sign * weight)
 
-    def _counts(self) -> Iterator[tuple[NodeCounts, int]]:
+    def _counts(self, topology: Topology) -> Iterator[tuple[NodeCounts, int]]:
         for selector in self.matched_by:
             yield selector.targets, 1
         for term in self.terms.anti_affinity:
             yield _of_key(term.selector.holders, term.topology_key), 1
         for term in self.terms.preferred:
             yield _of_key(term.selector.preferences, term.topology_key), term.weight
+        for resource, units in self.request.items() if self.limited_queue else ():
+            yield topology.queue_use(self.limited_queue, resource), units
 
 
 def _of_key(counts: dict[str, NodeCounts], key: str) -> NodeCounts:

@@ -11,6 +11,7 @@ from .declared_fields import FieldValues, PodFields
 
 PREEMPTABLE = "volcano.sh/preemptable"
 REVOCABLE_ZONE = "volcano.sh/revocable-zone"
+GROUP_LIMITS = "volcano.sh/nodegroup-resource-limits"
 STRATEGY_TYPE = "volcano.sh/resource-strategy-scoring-type"
 STRATEGY_WEIGHT = "volcano.sh/resource-strategy-weight"
 
@@ -35,6 +36,8 @@ class PodTraits:
     """Affinity of its queue to groups of nodes."""
     inherited_node_groups: QueueAffinity | None = None
     """That of the nearest ancestor of a queue that has none."""
+    group_limits: tuple[str, str] = ("", "")
+    """Its queue, and the limits of that for node groups, if it has any."""
     strategy: tuple[str, str] = ("", "")
     """Type and weights of the strategy for its resources."""
     topology: tuple[str, str] = ("", "")
@@ -66,21 +69,28 @@ def own_traits(pod: Pod, declared: PodFields) -> PodTraits:
 
 
 class QueueAffinities:
-    """The affinity of queues to groups of nodes, for the few clusters that use it."""
+    """The affinity of queues to groups of nodes, and which have limits for groups, for the few
+    clusters that use that."""
 
     def __init__(self) -> None:
         """Start without queues."""
         self._by_queue: dict[str, QueueAffinity] = {}
+        self._limits: dict[str, str] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_queue)
+        return bool(self._by_queue or self._limits)
 
     def update(self, name: str, old: Queue | None, new: Queue | None) -> bool:
         """Add, update or delete a queue; returns whether traits of pods may have changed."""
         before, after = old.spec if old else QueueSpec(), new.spec if new else QueueSpec()
-        if (before.affinity, before.parent) == (after.affinity, after.parent):
+        limits = new.metadata.annotations.get(GROUP_LIMITS) if new else None
+        unchanged = limits == self._limits.get(name)
+        if unchanged and (before.affinity, before.parent) == (after.affinity, after.parent):
             return False
         affected = bool(self)
+        self._limits.pop(name, None)
+        if limits is not None:
+            self._limits[name] = limits
         if after.affinity is None:
             self._by_queue.pop(name, None)
         else:
@@ -93,7 +103,10 @@ class QueueAffinities:
         affinities = [self._by_queue.get(name) for name in path]
         own = affinities[0] if affinities else None
         inherited = None if own else next(filter(None, affinities), None)
-        return replace(traits, node_groups=own, inherited_node_groups=inherited)
+        limits = (path[0], self._limits[path[0]]) if path and path[0] in self._limits else ("", "")
+        return replace(
+            traits, node_groups=own, inherited_node_groups=inherited, group_limits=limits
+        )
 
 
 def has_topology(podgroup: PodGroup | None) -> bool:

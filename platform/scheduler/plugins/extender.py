@@ -1,0 +1,299 @@
+"""``extender``: a service that is asked over HTTP which nodes suit pods, and which gangs may start.
+
+No decision waits for it (:mod:`.extender_responses`): without a response, a node or a gang is
+rejected until there is one. Responses are about equivalence classes of pods and about nodes, and
+are kept for some time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Stage
+from ..state.gangs.gang import Gang, QueueInfo
+from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.queue.scheduling_queue import ANY
+from ..state.resources import MAX_AMOUNT, Amounts, FloatVector, IntVector
+from .arguments import ArgumentError, boolean, duration, text
+from .extender_responses import Extender, Json, Response, Responses, parse_prefix
+from .extension_points import NodeAmounts, Rejection, Scores
+from .handle import Handle
+
+_PREFIX = "extender."
+_WAITING = "waits for the response of the extender"
+_UNASKED = "no decision waits for a service, and this verb needs a response within one"
+_UNSUPPORTED = {
+    "onSessionOpenVerb": "the scheduler does not send the whole cluster in each cycle",
+    "onSessionCloseVerb": "the scheduler does not send the whole cluster in each cycle",
+    "preemptableVerb": _UNASKED,
+    "reclaimableVerb": _UNASKED,
+    "jobReadyVerb": _UNASKED,
+    "allocateFuncVerb": _UNASKED,
+    "deallocateFuncVerb": _UNASKED,
+}
+_ABSTAIN = 0
+"""A vote; votes below are rejections, above are permissions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verbs:
+    """The paths below the prefix; empty for what the extender is not asked about."""
+
+    predicate: str
+    prioritize: str
+    job_enqueueable: str
+    job_enqueued: str
+    queue_overused: str
+
+
+class ExtenderPlugin:
+    """Asks a service about nodes, queues and gangs."""
+
+    def __init__(self, arguments: Mapping[str, object], *, handle: Handle | None = None) -> None:
+        """Parse the arguments; nothing is sent yet."""
+        try:
+            prefix = parse_prefix(text(arguments, f"{_PREFIX}urlPrefix"))
+        except ValueError as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(f"{_PREFIX}urlPrefix", str(error)) from error
+        for name, reason in _UNSUPPORTED.items():
+            if text(arguments, _PREFIX + name):
+                raise ArgumentError(_PREFIX + name, f"is not supported: {reason}")
+        self._verbs = _Verbs(
+            *(
+                text(arguments, f"{_PREFIX}{name}Verb").strip("/")
+                for name in (
+                    "predicate", "prioritize", "jobEnqueueable", "jobEnqueued", "queueOverused",
+                )
+            )
+        )  # fmt: skip
+        self._ignorable = boolean(arguments, f"{_PREFIX}ignorable", default=False)
+        self._managed = _managed_resources(arguments)
+        self._keep = _seconds(arguments, "cacheTime", 30.0)
+        wake = (lambda: handle.wake(ANY)) if handle is not None else (lambda: None)
+        self._responses = Responses(
+            Extender(prefix, timeout=_seconds(arguments, "httpTimeout", 1.0)),
+            keep=self._keep,
+            on_responses=wake,
+        )
+        self._nodes = NodeMatrix()
+        self._now = 0.0
+        self._seen = 0
+        self._ask_again_at = 0.0
+        self._versions: dict[int, tuple[NodeInfo | None, int]] = {}
+        """Nodes by index, and how many with this index there have been."""
+        self._reasons: dict[object, str] = {}
+        """Why the extender has rejected a node for a class."""
+        self.generation = 0
+        """Grows when responses differ from before, or are too old."""
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Keep nodes and time, and let requests be sent again whose response is too old."""
+        self._nodes, self._now = cache.node_matrix, cache.cycle_time
+        if self._now >= self._ask_again_at:
+            self._ask_again_at = self._now + self._keep
+            self._responses.drop_unused(self._now)
+            self._reasons.clear()
+            self.generation += 1
+        if self._responses.version != self._seen:
+            self._seen = self._responses.version
+            self.generation += 1
+
+    def retry_at(self, gang: Gang) -> float | None:
+        """Return when responses are too old."""
+        return self._ask_again_at
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Exclude nodes that the extender has rejected, and those without a response yet."""
+        if not self._verbs.predicate or not self._is_managed(eq_class):
+            return None
+        indexes = np.arange(nodes.columns) if node_indexes is None else node_indexes
+        limit: IntVector = np.zeros(len(indexes), np.int64)
+        key = _class_key(eq_class)
+        for position, node_index in enumerate(indexes.tolist()):
+            if nodes.alive[node_index]:
+                reason = self._node_rejection(eq_class, nodes, node_index)
+                limit[position] = 0 if reason else MAX_AMOUNT
+                if reason:
+                    self._reasons[key] = reason
+        return limit
+
+    def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
+        """Return the reason of the extender for a node."""
+        return self._reasons.get(_class_key(eq_class), f"node(s) {_WAITING}")
+
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
+        """Score by the response of the extender; 0 without one."""
+        scores: FloatVector = np.zeros(len(amounts.node_indexes))
+        if not self._verbs.prioritize or not self._is_managed(eq_class):
+            return scores
+        nodes = self._nodes
+
+        def body() -> Json:
+            alive = np.flatnonzero(nodes.alive).tolist()
+            return {"task": _task(eq_class), "nodes": [_node(nodes, index) for index in alive]}
+
+        key = (_class_key(eq_class), nodes.node_changes.position)
+        response = self._responses.get(self._verbs.prioritize, key, body, self._now)
+        by_name = response.body.get("nodeScore") if response is not None else None
+        if not isinstance(by_name, dict) or (response and response.body.get("errorMessage")):
+            return scores
+        for position, node_index in enumerate(amounts.node_indexes.tolist()):
+            value = by_name.get(nodes.names[node_index], 0.0)
+            scores[position] = value if isinstance(value, int | float) else 0.0
+        return scores
+
+    # -- gangs and queues ----------------------------------------------------------------------
+
+    def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
+        """Return the vote of the extender."""
+        if not self._verbs.job_enqueueable:
+            return None
+        verb = self._verbs.job_enqueueable
+        response = self._responses.get(verb, gang.key, lambda: {"job": _job(gang)}, self._now)
+        if response is None:
+            return _rejection(_WAITING, self._ask_again_at)
+        if response.error:
+            return True if self._ignorable else _rejection(response.error, self._ask_again_at)
+        vote = response.body.get("status")
+        if not isinstance(vote, int) or vote < _ABSTAIN:
+            return _rejection("the extender rejects the gang", self._ask_again_at)
+        return True if vote > _ABSTAIN else None
+
+    def job_enqueued(self, gang: Gang) -> None:
+        """Report a gang that has been admitted."""
+        if self._verbs.job_enqueued:
+            self._responses.send(self._verbs.job_enqueued, {"job": _job(gang)})
+
+    def overused(self, queue: QueueInfo) -> bool:
+        """Return whether the extender reports that, or has not responded yet."""
+        if not self._verbs.queue_overused:
+            return False
+        verb = self._verbs.queue_overused
+        response = self._responses.get(
+            verb, queue.name, lambda: {"queue": _queue(queue)}, self._now
+        )
+        if response is None:
+            return True
+        return not self._ignorable if response.error else response.body.get("overused") is True
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _is_managed(self, eq_class: EquivalenceClass) -> bool:
+        return not self._managed or any(eq_class.request.get(name) for name in self._managed)
+
+    def _node_rejection(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_index: int
+    ) -> str:
+        """Return why a node is infeasible; empty if it is not."""
+
+        def body() -> Json:
+            return {"task": _task(eq_class), "node": _node(nodes, node_index)}
+
+        info = nodes.node_infos[node_index]
+        before, version = self._versions.get(node_index, (None, 0))
+        if info is not before:
+            version += 1
+            self._versions[node_index] = (info, version)
+        key = (_class_key(eq_class), node_index, version)
+        response = self._responses.get(self._verbs.predicate, key, body, self._now)
+        if response is None:
+            return f"node(s) {_WAITING}"
+        if response.error:
+            return "" if self._ignorable else f"node(s) without a response: {response.error}"
+        return _message(response)
+
+
+def _message(response: Response) -> str:
+    """Return the error in the response to a predicate; ``status`` is the name of the field."""
+    found = response.body.get("status")
+    if found is None or isinstance(found, str):
+        return found or ""
+    return f"node(s) with an invalid response of the extender: status {found!r}"
+
+
+def _rejection(message: str, retry_at: float) -> Rejection:
+    return Rejection("Extender", message, Stage.QUEUE, retry_at=retry_at)
+
+
+def _managed_resources(arguments: Mapping[str, object]) -> tuple[str, ...]:
+    name = f"{_PREFIX}managedResources"
+    given = arguments.get(name, [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ArgumentError(name, f"must be a list of resources, not {given!r}")
+    return tuple(given)
+
+
+def _seconds(arguments: Mapping[str, object], name: str, default: float) -> float:
+    given = duration(arguments, _PREFIX + name)
+    return default if given is None else given.total_seconds()
+
+
+# -- bodies of requests --------------------------------------------------------------------------
+
+
+def _class_key(eq_class: EquivalenceClass) -> tuple[bytes, tuple[tuple[str, int], ...]]:
+    return eq_class.constraints_key, tuple(sorted(eq_class.request.items()))
+
+
+def _amounts(amounts: Amounts) -> Json:
+    """Return amounts as Volcano's type Resource."""
+    scalars = {name: units for name, units in amounts.items() if name not in ("cpu", "memory")}
+    return {
+        "MilliCPU": amounts.get("cpu", 0),
+        "Memory": amounts.get("memory", 0),
+        "ScalarResources": scalars,
+    }
+
+
+def _task(eq_class: EquivalenceClass) -> Json:
+    """Return what the pods of a class have in common, in the fields of Volcano's TaskInfo."""
+    request = _amounts(eq_class.request)
+    spec = {
+        "nodeSelector": eq_class.node_selector,
+        "tolerations": msgspec.to_builtins(eq_class.tolerations),
+    }
+    return {"Resreq": request, "InitResreq": request, "Pod": {"spec": spec}}
+
+
+def _node(nodes: NodeMatrix, node_index: int) -> Json:
+    """Return a node in the fields of Volcano's NodeInfo."""
+    info, names = nodes.node_infos[node_index], nodes.resource_index
+    allocatable, idle = nodes.allocatable[:, node_index], nodes.idle[:, node_index]
+    node: Json = {}
+    if info is not None:
+        spec = {"taints": msgspec.to_builtins(info.taints), "unschedulable": info.unschedulable}
+        node = {"metadata": {"name": info.name, "labels": dict(info.labels)}, "spec": spec}
+    return {
+        "Name": nodes.names[node_index],
+        "Node": node,
+        "Allocatable": _amounts(names.amounts(allocatable)),
+        "Idle": _amounts(names.amounts(idle)),
+        "Used": _amounts(names.amounts(allocatable - idle)),
+    }
+
+
+def _job(gang: Gang) -> Json:
+    """Return a gang in the fields of Volcano's JobInfo."""
+    namespace, _, name = gang.key.partition("/")
+    return {
+        "UID": gang.key,
+        "Namespace": namespace,
+        "Name": name,
+        "MinAvailable": gang.min_member,
+        "PodGroup": None if gang.podgroup is None else msgspec.to_builtins(gang.podgroup),
+    }
+
+
+def _queue(queue: QueueInfo) -> Json:
+    found = None if queue.object is None else msgspec.to_builtins(queue.object)
+    return {"UID": queue.name, "Name": queue.name, "Queue": found}

@@ -1,0 +1,232 @@
+"""The plugin ``extender``: a service that is asked over HTTP."""
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from support.extender_server import ExtenderServer, extender_server
+from support.scheduled_gangs import GangServer
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+
+from batholith.scheduler import conf
+from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.state.queue.scheduling_queue import ANY, ClusterEvent
+
+WAITING = "waits for the response of the extender"
+
+
+@pytest.fixture
+def service() -> Iterator[ExtenderServer]:
+    with extender_server() as started:
+        yield started
+
+
+def configuration(service: ExtenderServer, arguments: str, actions: str) -> str:
+    given = f"{{extender.urlPrefix: '{service.url}', {arguments}}}"
+    plugins = f"[{{name: gang}}, {{name: extender, arguments: {given}}}]"
+    return f'actions: "{actions}"\ntiers:\n- plugins: {plugins}'
+
+
+class ExtendedWorld(SchedulerWorld):
+    """A cluster whose scheduler asks an extender."""
+
+    def __init__(self, service: ExtenderServer, arguments: str, *, actions: str) -> None:
+        text = configuration(service, arguments, actions)
+        super().__init__(text)
+        self.woken: SimpleQueue[ClusterEvent] = SimpleQueue()
+        read = conf.load(text)
+        self.core.configure(Framework(read.tiers, self.woken.put), read.actions)
+
+    def responded(self) -> dict[str, str]:
+        """Run a cycle, and others until the extender has responded; return what these allocate."""
+        assert self.schedule() == {}
+        while True:
+            self.cluster.scheduling_queue.publish(self.woken.get(timeout=20))
+            allocated = self.schedule()
+            if allocated or (self.woken.empty() and not self._is_waiting()):
+                return allocated
+
+    def _is_waiting(self) -> bool:
+        return any(WAITING in self.fit_message(key[3:]) for key in self.cluster.gangs)
+
+
+def world(service: ExtenderServer, arguments: str, *, actions: str = "allocate") -> ExtendedWorld:
+    """Two nodes and a gang of one pod."""
+    found = ExtendedWorld(service, arguments, actions=actions)
+    found.upsert(
+        node("a", labels={"zone": "one"}),
+        node("b"),
+        podgroup("g", 1, phase="", resources={"cpu": 2}),
+    )
+    found.upsert(pod("g-0", "g", cpu=2))
+    return found
+
+
+def only(name: str) -> Any:
+    """Reject all nodes but one."""
+    return lambda body: {"status": "" if body["node"]["Name"] == name else "no licence"}
+
+
+def test_nodes_that_the_extender_rejects_are_infeasible(service: ExtenderServer) -> None:
+    service.verbs["filter"] = only("b")
+    here = world(service, "extender.predicateVerb: filter")
+    assert here.responded() == {"g-0": "b"}
+    bodies = {body["node"]["Name"]: body for _, body in service.asked}
+    assert bodies["a"]["task"]["Resreq"]["MilliCPU"] == 2000
+    assert bodies["a"]["node"]["Node"]["metadata"]["labels"] == {"zone": "one"}
+    assert bodies["a"]["node"]["Idle"]["MilliCPU"] == 8000
+
+
+def test_the_gang_shows_why_the_extender_rejects_nodes(service: ExtenderServer) -> None:
+    service.verbs["filter"] = only("none")
+    here = world(service, "extender.predicateVerb: filter")
+    assert here.responded() == {}
+    assert "no licence" in here.fit_message("g")
+
+
+def test_responses_are_kept_and_asked_for_again_when_they_are_old(service: ExtenderServer) -> None:
+    service.verbs["filter"] = only("a")
+    here = world(service, "extender.predicateVerb: filter, extender.cacheTime: 10s")
+    here.time = 1000.0
+    assert here.responded() == {"g-0": "a"}
+    here.upsert(podgroup("h", 1), pod("h-0", "h", cpu=2))
+    assert here.schedule() == {"h-0": "a"}
+    assert len(service.asked) == 2
+    service.verbs["filter"] = only("b")
+    here.time = 1011.0
+    here.upsert(podgroup("i", 1), pod("i-0", "i", cpu=2))
+    assert here.schedule() == {"i-0": "a"}, "the former response counts until there is a new one"
+    here.woken.get(timeout=20)
+    here.upsert(podgroup("j", 1), pod("j-0", "j", cpu=2))
+    assert here.schedule() == {"j-0": "b"}
+
+
+def test_a_node_that_has_changed_is_asked_about_again(service: ExtenderServer) -> None:
+    service.verbs["filter"] = lambda body: {
+        "status": "" if body["node"]["Node"]["metadata"]["labels"].get("ready") else "not ready"
+    }
+    here = world(service, "extender.predicateVerb: filter")
+    assert here.responded() == {}
+    here.upsert(node("b", labels={"ready": "yes"}))
+    assert here.responded() == {"g-0": "b"}
+
+
+def test_the_extender_scores_nodes(service: ExtenderServer) -> None:
+    service.verbs["score"] = lambda body: {
+        "nodeScore": {each["Name"]: 10 * (each["Name"] == "b") for each in body["nodes"]}
+    }
+    here = world(service, "extender.prioritizeVerb: score")
+    assert here.schedule() == {"g-0": "a"}, "without a response all nodes are equal"
+    here.woken.get(timeout=20)
+    here.upsert(podgroup("h", 1), pod("h-0", "h", cpu=2))
+    assert here.schedule() == {"h-0": "b"}
+
+
+def test_only_pods_with_a_managed_resource_are_asked_about(service: ExtenderServer) -> None:
+    service.verbs["filter"] = only("none")
+    managed = "extender.managedResources: [example.com/card]"
+    here = world(service, f"extender.predicateVerb: filter, {managed}")
+    assert here.schedule() == {"g-0": "a"}
+    assert service.asked == []
+    here.upsert(node("c", extra={"example.com/card": 1}), podgroup("h", 1))
+    here.upsert(pod("h-0", "h", extra={"example.com/card": 1}))
+    assert here.responded() == {}
+    assert "no licence" in here.fit_message("h")
+
+
+@pytest.mark.parametrize(("vote", "admitted"), [(1, True), (0, True), (-1, False), (None, False)])
+def test_the_extender_votes_on_admission(
+    service: ExtenderServer, vote: int | None, admitted: bool
+) -> None:
+    service.verbs |= {"admit": lambda body: {"status": vote}, "admitted": lambda body: {}}
+    verbs = "extender.jobEnqueueableVerb: admit, extender.jobEnqueuedVerb: admitted"
+    here = world(service, verbs, actions="enqueue, allocate")
+    here.responded()
+    assert here.cluster.gangs["ns/g"].phase == ("Inqueue" if admitted else "Pending")
+    assert service.asked[0][1]["job"]["UID"] == "ns/g"
+    if not admitted:
+        assert "the extender rejects the gang" in here.fit_message("g")
+
+
+def test_a_queue_that_the_extender_calls_overused_gets_nothing(service: ExtenderServer) -> None:
+    service.verbs["queue"] = lambda body: {"overused": body["queue"]["Name"] == "default"}
+    here = world(service, "extender.queueOverusedVerb: queue")
+    assert here.schedule() == {}
+    here.cluster.scheduling_queue.publish(here.woken.get(timeout=20))
+    assert here.schedule() == {}
+    service.verbs["queue"] = lambda body: {"overused": False}
+    here.time = 31.0
+    assert here.schedule() == {}
+    here.cluster.scheduling_queue.publish(here.woken.get(timeout=20))
+    assert here.schedule() == {"g-0": "a"}
+
+
+@pytest.mark.parametrize("ignorable", [False, True])
+@pytest.mark.parametrize("failure", ["status", "json", "list", "closed", "slow"])
+def test_what_fails_rejects_unless_the_extender_is_ignorable(
+    service: ExtenderServer, ignorable: bool, failure: str
+) -> None:
+    responses = {"json": lambda body: b"{", "list": lambda body: []}
+    if failure in responses:
+        service.verbs["filter"] = responses[failure]
+    if failure == "slow":
+        service.may_respond.clear()
+    if failure == "closed":
+        service.url = service.url.replace("127.0.0.1:", "127.0.0.1:1/")
+    flags = f"extender.ignorable: {str(ignorable).lower()}, extender.httpTimeout: 50ms"
+    here = world(service, f"extender.predicateVerb: filter, {flags}")
+    assert here.responded() == ({"g-0": "a"} if ignorable else {})
+    if not ignorable:
+        assert "without a response: filter: " in here.fit_message("g")
+
+
+def test_a_cycle_does_not_wait_for_the_extender(service: ExtenderServer) -> None:
+    service.may_respond.clear()
+    service.verbs["filter"] = only("b")
+    here = world(service, "extender.predicateVerb: filter, extender.httpTimeout: 20s")
+    assert here.schedule() == {}
+    assert WAITING in here.fit_message("g")
+    assert here.woken.empty()
+    service.may_respond.set()
+    assert here.woken.get(timeout=20) is ANY
+    here.cluster.scheduling_queue.publish(ANY)
+    assert here.schedule() == {"g-0": "b"}
+
+
+async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_responded(
+    service: ExtenderServer,
+) -> None:
+    service.verbs |= {"filter": only("b"), "admit": lambda body: {"status": 1}}
+    verbs = "extender.predicateVerb: filter, extender.jobEnqueueableVerb: admit"
+    async with GangServer() as server:
+        server.prepare()
+        server.node("a", 2)
+        server.node("b", 2)
+        async with server.scheduler(conf=configuration(service, verbs, "enqueue, allocate")):
+            server.gang("g", 2)
+            assert await server.wait_bound("g", 2) == ["b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("", "extender.urlPrefix: must be a URL"),
+        ("extender.urlPrefix: 'ftp://a'", "extender.urlPrefix: must be a URL"),
+        ("extender.urlPrefix: 'http://a/?b'", "must have no query, fragment or user"),
+        ("extender.urlPrefix: 'http://a:x'", "extender.urlPrefix: Port could not"),
+        ("extender.urlPrefix: 5", "extender.urlPrefix: must be text"),
+        ("extender.urlPrefix: 'http://a', extender.httpTimeout: 1", "must be a positive duration"),
+        ("extender.urlPrefix: 'http://a', extender.managedResources: a", "a list of resources"),
+        ("extender.urlPrefix: 'http://a', extender.verb: a", "extender.verb: unknown argument"),
+        *(
+            (f"extender.urlPrefix: 'http://a', extender.{name}Verb: a", "is not supported: ")
+            for name in ("onSessionOpen", "onSessionClose", "preemptable", "jobReady")
+        ),
+    ],
+)
+def test_malformed_arguments_are_errors(arguments: str, problem: str) -> None:
+    plugin = f"{{name: extender, arguments: {{{arguments}}}}}"
+    with pytest.raises(conf.ConfError) as caught:
+        conf.load(f'actions: "allocate"\ntiers:\n- plugins: [{plugin}]')
+    assert problem in str(caught.value)
