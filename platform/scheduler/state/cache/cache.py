@@ -16,6 +16,7 @@ from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue, QueueState
 from ....model.run_times import OF_LIMIT, OF_RUN_TIME
 from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from ..gangs.device_claims import DeviceBinding
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
 from ..gangs.gang import (
@@ -56,6 +57,7 @@ from .events import (
     CSINodeEvent,
     CSIStorageCapacityEvent,
     DeclarationsChanged,
+    DeviceClassEvent,
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
@@ -71,7 +73,9 @@ from .events import (
     PVEvent,
     QueueEvent,
     Recheck,
+    ResourceClaimEvent,
     ResourceQuotaEvent,
+    ResourceSliceEvent,
     StorageClassEvent,
     VolumeAttachmentEvent,
 )
@@ -146,10 +150,12 @@ class SchedulerCache:
     def cycle(self) -> Iterator[None]:
         """Refuse events while the block runs a cycle, maybe in a thread."""
         self._in_cycle = True
+        self.node_matrix.available_devices.set_in_cycle(True)
         try:
             yield
         finally:
             self._in_cycle = False
+            self.node_matrix.available_devices.set_in_cycle(False)
 
     def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - a branch per event
         """Apply *event*.
@@ -193,6 +199,12 @@ class SchedulerCache:
                 self._retry_pods(self.pod_classes.update_capacity(old, new))
             case VolumeAttachmentEvent(old, new):
                 self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
+            case ResourceClaimEvent(old, new):
+                self._retry_pods(self.pod_classes.update_device_claim(old, new))
+            case ResourceSliceEvent(old, new):
+                self._retry_pods(self.pod_classes.device_claims.update_slice(old, new))
+            case DeviceClassEvent(old, new):
+                self._retry_pods(self.pod_classes.device_claims.update_class(old, new))
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
             case CSINodeEvent(old, new):
@@ -396,7 +408,7 @@ class SchedulerCache:
         task = self._new_task(pod, eq_class)
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
             return False
-        if task.pvcs:
+        if task.pvcs or task.device_claims:
             return False  # they are to be followed
         self.pod_classes.unregister(member.uid)
         self.pod_classes.register_like(pod, eq_class)
@@ -444,6 +456,13 @@ class SchedulerCache:
         if task.eq_class.volumes.delayed:
             self.pod_classes.assume_volumes(task)
         return self.pod_classes.pvcs.join(task)
+
+    def assume_devices(self, task: Task) -> tuple[DeviceBinding, ...]:
+        """Assume what the claims of devices of *task*, whose placement is assumed, get; returns
+        what is to be written into them."""
+        if task.eq_class.devices.pending:
+            self.pod_classes.assume_devices(task)
+        return self.pod_classes.device_claims.join(task)
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -501,6 +520,8 @@ class SchedulerCache:
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
+        if task.device_claims:
+            self._retry_pods(self.pod_classes.release_devices(uid))
         gang.version += 1
         self._mark_allocation_changed(gang)
         return gang
@@ -728,6 +749,8 @@ class SchedulerCache:
         self.changes.mark(gang)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
+        if task.device_claims:
+            self._retry_pods(self.pod_classes.release_devices(uid))
 
     def _node_of(self, uid: str) -> str:
         """Return the name of the node on which the pod with *uid* is counted, or an empty one."""

@@ -22,6 +22,7 @@ from ..core_types import (
     StorageClass,
     VolumeAttachment,
 )
+from ..devices.types import DeviceClass, ResourceClaim, ResourceSlice
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
@@ -80,6 +81,18 @@ class CSIDriverEvent(ObjectEvent[CSIDriver]):
 
 class CSIStorageCapacityEvent(ObjectEvent[CSIStorageCapacity]):
     """What is free of a storage class was added, updated or deleted."""
+
+
+class ResourceClaimEvent(ObjectEvent[ResourceClaim]):
+    """A claim of devices was added, updated or deleted."""
+
+
+class ResourceSliceEvent(ObjectEvent[ResourceSlice]):
+    """A ResourceSlice was added, updated or deleted."""
+
+
+class DeviceClassEvent(ObjectEvent[DeviceClass]):
+    """A device class was added, updated or deleted."""
 
 
 class VolumeAttachmentEvent(ObjectEvent[VolumeAttachment]):
@@ -162,6 +175,9 @@ CacheEvent = (
     | CSIDriverEvent
     | CSIStorageCapacityEvent
     | VolumeAttachmentEvent
+    | ResourceClaimEvent
+    | ResourceSliceEvent
+    | DeviceClassEvent
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent

@@ -10,6 +10,7 @@ use, the classes of the pods that it matches change: :meth:`PodTopology.add_pod`
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from .device_claims import UsedClaim
 from .node_counts import NodeCounts, Topology
 from .pod_terms import NO_TERMS, Labels, PodSelector, PodTerms
 from .volumes import MountedPVC
@@ -27,6 +28,7 @@ class KnownPod:
     terminating: bool
     terms: PodTerms = NO_TERMS
     pvcs: tuple[MountedPVC, ...] = ()
+    device_claims: tuple[UsedClaim, ...] = ()
 
 
 class PodTopology:
