@@ -165,13 +165,13 @@ async def test_an_allocation_that_a_killed_scheduler_left_is_removed_and_made_an
     await add_devices(server, "a")
     await add_claim(server, "c")
     waiting = await add_pod(server, "p", "c")
-    gone = {"key": "metadata.name", "operator": "In", "values": ["gone"]}
-    result = {"request": "r", "driver": DRIVER, "pool": "gone", "device": "x"}
+    other = {"key": "metadata.name", "operator": "In", "values": ["deleted"]}
+    result = {"request": "r", "driver": DRIVER, "pool": "deleted", "device": "x"}
     consumer = {"resource": "pods", "name": "p", "uid": waiting["metadata"]["uid"]}
     left = {
         "allocation": {
             "devices": {"results": [result]},
-            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [gone]}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [other]}]},
         },
         "reservedFor": [consumer],
     }

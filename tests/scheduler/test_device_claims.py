@@ -32,10 +32,10 @@ def device_slice(
     host: str, *devices: Json, name: str = "", count: int = 1, generation: int = 1, **spec: Any
 ) -> ResourceSlice:
     pool = {"name": spec.pop("pool", host), "generation": generation, "resourceSliceCount": count}
-    place = {} if spec.keys() & {"allNodes", "nodeSelector", "perDeviceNodeSelection"} else {
+    location = {} if spec.keys() & {"allNodes", "nodeSelector", "perDeviceNodeSelection"} else {
         "nodeName": host
     }  # fmt: skip
-    body = {"driver": DRIVER, "pool": pool, "devices": list(devices), **place, **spec}
+    body = {"driver": DRIVER, "pool": pool, "devices": list(devices), **location, **spec}
     return msgspec.convert({"metadata": {"name": name or host}, "spec": body}, ResourceSlice)
 
 
@@ -121,7 +121,7 @@ def device_world(*slices: ResourceSlice, hosts: str = "abc") -> SchedulerWorld:
     return world
 
 
-def place(world: SchedulerWorld, *claims: ResourceClaim) -> dict[str, tuple[str, list[str]]]:
+def allocate_for(world: SchedulerWorld, *claims: ResourceClaim) -> dict[str, tuple[str, list[str]]]:
     """What one pod with *claims* gets."""
     add(world, *claims)
     names = [each.metadata.name for each in claims]
@@ -134,7 +134,7 @@ def test_a_pod_goes_where_a_device_matches() -> None:
         device_slice("a", gpu("a0")), device_slice("b", gpu("b0"), gpu("b1", "large"))
     )
     large = request(selectors=[f'device.attributes["{DRIVER}"].model == "large"'])
-    assert place(world, claim("c", large)) == {"c": ("b", ["b1"])}
+    assert allocate_for(world, claim("c", large)) == {"c": ("b", ["b1"])}
     world.validate()
 
 
@@ -158,7 +158,7 @@ def test_devices_of_an_allocated_claim_are_in_use_until_it_is_not() -> None:
     world = device_world(device_slice("a", gpu("a0")))
     other = claim("other", allocation=allocated("a", "a0"))
     add(world, other)
-    assert place(world, claim("c")) == {}
+    assert allocate_for(world, claim("c")) == {}
     world.cluster.apply(ResourceClaimEvent(other, claim("other")))
     assert world.cluster.has_changes()
     assert results(world.decision()) == {"c": ("a", ["a0"])}
@@ -186,12 +186,12 @@ def test_a_pod_whose_claim_is_on_a_full_node_names_that_node() -> None:
 def test_all_devices_that_match_are_allocated_or_none() -> None:
     world = device_world(device_slice("a", gpu("a0"), gpu("a1")), device_slice("b", gpu("b0")))
     add(world, claim("other", allocation=allocated("a", "a1")))
-    assert place(world, claim("c", request(allocationMode="All"))) == {"c": ("b", ["b0"])}
+    assert allocate_for(world, claim("c", request(allocationMode="All"))) == {"c": ("b", ["b0"])}
 
 
 def test_all_devices_of_a_node_without_any_do_not_suffice() -> None:
     world = device_world()
-    assert place(world, claim("c", request(allocationMode="All"))) == {}
+    assert allocate_for(world, claim("c", request(allocationMode="All"))) == {}
 
 
 def test_the_first_sub_request_that_can_be_satisfied_counts() -> None:
@@ -234,7 +234,7 @@ def test_devices_have_equal_or_different_attributes(
     requests = [request("r", count=2)]
     if "requests" in constraint:
         constraint = {**constraint, "requests": ["unused"]}
-    found = place(world, claim("c", *requests, constraints=[constraint]))
+    found = allocate_for(world, claim("c", *requests, constraints=[constraint]))
     assert found == ({"c": ("a", expected)} if expected else {})
 
 
@@ -256,7 +256,7 @@ def test_admin_access_gets_devices_that_are_in_use() -> None:
     world = device_world(device_slice("a", gpu("a0")))
     add(world, claim("other", allocation=allocated("a", "a0")))
     admin = claim("c", request(adminAccess=True))
-    assert place(world, admin) == {"c": ("a", ["a0"])}
+    assert allocate_for(world, admin) == {"c": ("a", ["a0"])}
     # It does not keep them from others, either.
     freed = claim("other")
     world.cluster.apply(ResourceClaimEvent(claim("other", allocation=allocated("a", "a0")), freed))
@@ -290,7 +290,7 @@ def test_devices_of_all_nodes_or_of_selected_ones_are_allocated_once() -> None:
 
 def test_nothing_is_allocated_from_a_pool_that_is_being_updated() -> None:
     world = device_world(device_slice("a", gpu("a0"), count=2))
-    assert place(world, claim("c")) == {}
+    assert allocate_for(world, claim("c")) == {}
     add(world, device_slice("a", gpu("a1"), name="second", count=2))
     assert results(world.decision()) == {"c": ("a", ["a0"])}
 
@@ -300,13 +300,13 @@ def test_slices_of_an_older_generation_are_ignored() -> None:
         device_slice("a", gpu("old"), generation=1),
         device_slice("a", gpu("new"), name="later", generation=2),
     )
-    assert place(world, claim("c")) == {"c": ("a", ["new"])}
+    assert allocate_for(world, claim("c")) == {"c": ("a", ["new"])}
 
 
 def test_a_tainted_device_needs_a_toleration() -> None:
     taint = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
     world = device_world(device_slice("a", gpu("a0", taints=[taint])))
-    assert place(world, claim("c")) == {}
+    assert allocate_for(world, claim("c")) == {}
     tolerant = request(tolerations=[{"key": "broken", "operator": "Exists"}])
     add(world, claim("d", tolerant))
     world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "d"))
@@ -314,20 +314,21 @@ def test_a_tainted_device_needs_a_toleration() -> None:
 
 
 def test_partitions_of_a_device_share_its_counters() -> None:
-    def part(name: str, memory: str) -> Json:
+    def partition(name: str, memory: str) -> Json:
         counters = {"memory": {"value": memory}}
         return gpu(name, consumesCounters=[{"counterSet": "whole", "counters": counters}])
 
+    sizes = {"half": "20Gi", "whole": "40Gi", "other": "20Gi"}
+    partitions = [partition(name, size) for name, size in sizes.items()]
     counters = [{"name": "whole", "counters": {"memory": {"value": "40Gi"}}}]
     world = device_world(
         device_slice("a", name="counters", count=2, sharedCounters=counters),
-        device_slice("a", part("half", "20Gi"), part("whole", "40Gi"), part("other", "20Gi"),
-                     name="devices", count=2),
-    )  # fmt: skip
-    assert place(world, claim("c", request(count=2))) == {"c": ("a", ["half", "other"])}
+        device_slice("a", *partitions, name="devices", count=2),
+    )
+    assert allocate_for(world, claim("c", request(count=2))) == {"c": ("a", ["half", "other"])}
 
 
-def test_what_blocks_a_pod_is_named_in_the_words_of_kube_scheduler() -> None:
+def test_what_blocks_a_pod_is_named_with_the_messages_of_kube_scheduler() -> None:
     world = device_world(device_slice("a", gpu("a0")))
     cases = (
         (using(pod("g-0", "g"), "none"), 'resourceclaim.resource.k8s.io "none" not found'),
@@ -352,7 +353,7 @@ def test_what_blocks_a_pod_is_named_in_the_words_of_kube_scheduler() -> None:
 def test_a_selector_that_fails_at_run_time_is_named() -> None:
     world = device_world(device_slice("a", gpu("a0")))
     wrong = request(selectors=[f'device.attributes["{DRIVER}"].missing == 1'])
-    assert place(world, claim("c", wrong)) == {}
+    assert allocate_for(world, claim("c", wrong)) == {}
     assert "request r: selector #0: CEL runtime error: no such key: missing" in world.fit_message(
         "g"
     )
@@ -364,18 +365,18 @@ def test_a_claim_from_a_template_is_used_once_the_status_of_the_pod_names_it() -
     before = labelled(pod("g-0", "g"), spec=spec)
     world.upsert(podgroup("g", 1), before)
     assert world.schedule() == {}
-    add(world, claim("made", owner=before.metadata.uid))
+    add(world, claim("created", owner=before.metadata.uid))
     body = msgspec.to_builtins(before)
-    names = [{"name": "n", "resourceClaimName": "made"}]
+    names = [{"name": "n", "resourceClaimName": "created"}]
     body["status"] = {**body.get("status", {}), "resourceClaimStatuses": names}
     world.upsert(msgspec.convert(body, Pod))
     assert world.cluster.has_changes()
-    assert results(world.decision()) == {"made": ("b", ["b0"])}
+    assert results(world.decision()) == {"created": ("b", ["b0"])}
 
 
 def test_devices_are_free_again_when_a_placement_is_forgotten() -> None:
     world = device_world(device_slice("b", gpu("b0")))
-    assert place(world, claim("c")) == {"c": ("b", ["b0"])}
+    assert allocate_for(world, claim("c")) == {"c": ("b", ["b0"])}
     add(world, claim("d"))
     world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "d"))
     assert world.schedule() == {}

@@ -62,7 +62,7 @@ async def test_a_pod_gets_a_claim_from_a_template_and_again_if_it_is_deleted(
     await cluster.delete(RESOURCECLAIMS, name)
 
     async def is_another() -> bool:
-        # Kubernetes' controller looks again when the pod changes.
+        # Kubernetes' controller reconciles the pod when that changes.
         touched = {"metadata": {"labels": {"touched": str(time.monotonic_ns())}}}
         await cluster.patch(PODS, "p", touched)
         found = await cluster.list_all(RESOURCECLAIMS)

@@ -148,7 +148,7 @@ def decide_pod(view: PodClaimsView) -> Iterator[PodClaimsEffect]:
 def _creation(
     view: PodClaimsView, wanted: PodClaim, name: str
 ) -> CreateClaim | ReportFailure | None:
-    """Return how the claim *name* comes into being; ``None`` if it exists."""
+    """Return how the claim *name* is created; ``None`` if it exists."""
     existing = view.claims.get(name)
     template = view.templates.get(wanted.resource_claim_template_name)
     if existing is not None and existing.was_created_for(view.pod):
@@ -207,7 +207,7 @@ class ClaimView:
     """A claim, which of its consumers use it no longer, and whether its own pod needs it."""
 
     claim: ResourceClaim
-    gone: frozenset[str]
+    ended: frozenset[str]
     """Uids of pods that have ended or do not exist."""
     is_unneeded: bool
     """Whether the pod that it was created for has ended, or was replaced."""
@@ -238,7 +238,7 @@ def decide_claim(view: ClaimView) -> Iterator[ClaimEffect]:
     """Return what a claim needs: devices are free once the last consumer has ended."""
     claim = view.claim
     status, is_protected = claim.status, FINALIZER in claim.metadata.finalizers
-    remaining = tuple(each for each in status.reserved_for if each.uid not in view.gone)
+    remaining = tuple(each for each in status.reserved_for if each.uid not in view.ended)
     is_deleted = claim.metadata.deletion_timestamp is not None
     is_allocated = status.allocation is not None
     lost_last = bool(status.reserved_for) and not remaining

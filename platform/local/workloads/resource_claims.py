@@ -174,7 +174,7 @@ class ResourceClaimController(Controller[ClaimView, ClaimEffect]):
             self.queue.add(known.metadata.key)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod that uses claims was added, has ended, or is gone."""
+        """A pod that uses claims was added, has ended, or was deleted."""
         known = new or old
         if known is None or not known.spec.resource_claims:
             return
@@ -188,19 +188,19 @@ class ResourceClaimController(Controller[ClaimView, ClaimEffect]):
         if claim is None:
             return None
         namespace = claim.metadata.namespace
-        gone = {
+        ended = {
             each.uid
             for each in claim.status.reserved_for
-            if each.is_pod and await self._is_gone(namespace, each.name, each.uid)
+            if each.is_pod and await self._has_ended(namespace, each.name, each.uid)
         }
         owner = claim.metadata.controller
         is_unneeded = False
         if owner is not None and owner.kind == "Pod":
             pod = self._pods.get(f"{namespace}/{owner.name}")
             is_unneeded = pod is not None and (pod.metadata.uid != owner.uid or _is_done(pod))
-        return ClaimView(claim, frozenset(gone), is_unneeded)
+        return ClaimView(claim, frozenset(ended), is_unneeded)
 
-    async def _is_gone(self, namespace: str, name: str, uid: str) -> bool:
+    async def _has_ended(self, namespace: str, name: str, uid: str) -> bool:
         """Return whether a pod has ended or does not exist; the informer may not have it yet."""
         pod = self._pods.get(f"{namespace}/{name}")
         if pod is None:

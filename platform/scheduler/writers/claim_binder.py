@@ -141,7 +141,7 @@ class ClaimBinder:
             log.warning("cannot undo an allocation", extra={"claim": meta.key, "why": str(error)})
 
     async def _release(self, claim: ResourceClaim) -> None:
-        """Remove an allocation; if the claim has changed, the next cycle decides anew."""
+        """Remove an allocation; if the claim has changed, the next cycle decides again."""
         uids = {each.uid for each in claim.status.reserved_for}
         while True:
             try:

@@ -34,7 +34,7 @@ def admin_access_errors(resource: Resource, obj: Json, namespace: Json | None) -
 def status_errors(
     authorizer: Authorizer, user: User, obj: Json, old: Json, namespace: Json | None
 ) -> list[FieldError]:
-    """Reject a write of the status of a claim that *user* may not make."""
+    """Reject a write of the status of a claim that *user* has no right to."""
     status, before = obj.get("status") or {}, old.get("status") or {}
     errors: list[FieldError] = []
     if not any(_results(before, "adminAccess")):

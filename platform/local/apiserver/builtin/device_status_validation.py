@@ -122,9 +122,9 @@ def pool_name_errors(name: str, path: str) -> list[FieldError]:
     if not name:
         return [required(path)]
     errors = [
-        invalid(path, part, problem)
-        for part in name.split("/")
-        if (problem := validation.dns1123_subdomain_error(part))
+        invalid(path, each, problem)
+        for each in name.split("/")
+        if (problem := validation.dns1123_subdomain_error(each))
     ]
     if problem := validation.too_long_error(name, _MAX_POOL_NAME):
         errors.append(invalid(path, name, problem))

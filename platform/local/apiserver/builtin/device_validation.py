@@ -281,7 +281,7 @@ def label_errors(name: str, path: str) -> list[FieldError]:
 
 
 def driver_errors(name: str, path: str) -> list[FieldError]:
-    """Require the name of a driver: a DNS subdomain in any case."""
+    """Require the name of a driver: a DNS subdomain, which may have capital letters."""
     if not name:
         return [required(path)]
     errors = []

@@ -199,12 +199,8 @@ class SchedulerCache:
                 self._retry_pods(self.pod_classes.update_capacity(old, new))
             case VolumeAttachmentEvent(old, new):
                 self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
-            case ResourceClaimEvent(old, new):
-                self._retry_pods(self.pod_classes.update_device_claim(old, new))
-            case ResourceSliceEvent(old, new):
-                self._retry_pods(self.pod_classes.device_claims.update_slice(old, new))
-            case DeviceClassEvent(old, new):
-                self._retry_pods(self.pod_classes.device_claims.update_class(old, new))
+            case ResourceClaimEvent() | ResourceSliceEvent() | DeviceClassEvent():
+                self._update_devices(event)
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
             case CSINodeEvent(old, new):
@@ -302,6 +298,18 @@ class SchedulerCache:
     def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Add, update or delete a PV; gangs that mount it are tried again."""
         self._retry_pods(self.pod_classes.update_volume(old, new))
+
+    def _update_devices(
+        self, event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent
+    ) -> None:
+        classes = self.pod_classes
+        match event:
+            case ResourceClaimEvent(old, new):
+                self._retry_pods(classes.update_device_claim(old, new))
+            case ResourceSliceEvent(old, new):
+                self._retry_pods(classes.device_claims.update_slice(old, new))
+            case DeviceClassEvent(old, new):
+                self._retry_pods(classes.device_claims.update_class(old, new))
 
     def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:

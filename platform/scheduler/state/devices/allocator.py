@@ -32,7 +32,7 @@ _EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class AllocationError(Exception):
-    """A claim cannot be allocated because something is wrong with it; the message says what."""
+    """Something is wrong with a claim that is to be allocated; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from ....machinery.cel.device_selectors import device_value
 from ....model import quantity
 from ..core_types import NodeSelector
 from ..podinfo.available_volumes import Nodes
+from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
 from ..podinfo.node_terms import LabelledNode, matches_any
 from ..resources import BoolVector
 from .allocator import AllocationError, ClaimAllocation, Device, Pool, allocate
 from .requests import decode
-from .requirements import DeviceRequirements, PendingClaim
 from .types import Allocation, DeviceClass, DeviceRef, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
@@ -151,7 +151,7 @@ class AvailableDevices:
                 self._choose(claim, node_index, chosen, sign)
 
     def take(self, devices: Iterable[DeviceRef], sign: int) -> None:
-        """Use *devices* once more; with *sign* -1, undo that."""
+        """Count another use of *devices*; with *sign* -1, undo that."""
         for ref in devices:
             self._in_use[ref] += sign
             if not self._in_use[ref]:
@@ -321,11 +321,11 @@ def _pool_for(
                 DeviceRef(driver, name, content.get("name", "")),
                 content,
                 device_value(driver, content),
-                *_place(each, content),
+                *_location(each, content),
             )
             for each in slices
             for content in each.spec.devices
-            if _is_allocatable(content) and _has_place_for(node, each, content)
+            if _is_allocatable(content) and _is_usable_on(node, each, content)
         ]
     except ValueError:
         return Pool(driver, name, problem=_INVALID)
@@ -342,18 +342,18 @@ def _is_allocatable(content: Json) -> bool:
 def _is_for(node: LabelledNode, each: ResourceSlice) -> bool:
     spec = each.spec
     if spec.per_device_node_selection:
-        return any(_has_place_for(node, each, content) for content in spec.devices)
+        return any(_is_usable_on(node, each, content) for content in spec.devices)
     return _matches(node, spec.node_name, spec.node_selector, bool(spec.all_nodes))
 
 
-def _has_place_for(node: LabelledNode, each: ResourceSlice, content: Json) -> bool:
+def _is_usable_on(node: LabelledNode, each: ResourceSlice, content: Json) -> bool:
     if not each.spec.per_device_node_selection:
         return _is_for(node, each)
-    name, selector = _place(each, content)
+    name, selector = _location(each, content)
     return _matches(node, name, selector, bool(content.get("allNodes")))
 
 
-def _place(each: ResourceSlice, content: Json) -> tuple[str, NodeSelector | None]:
+def _location(each: ResourceSlice, content: Json) -> tuple[str, NodeSelector | None]:
     """Return the node to which a device is local, or the selector of those that can use it."""
     if not each.spec.per_device_node_selection:
         return each.spec.node_name, each.spec.node_selector

@@ -7,7 +7,6 @@ import msgspec
 
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
-from ..devices.requirements import NO_DEVICES, DeviceRequirements, PendingClaim
 from ..devices.types import (
     FINALIZER,
     MAX_CONSUMERS,
@@ -18,6 +17,7 @@ from ..devices.types import (
     ResourceSlice,
 )
 from ..podinfo.device_claims import UsedClaim
+from ..podinfo.device_requirements import NO_DEVICES, DeviceRequirements, PendingClaim
 from .gang import Task, TaskStatus
 
 _MAX_DEVICES = 32
@@ -129,8 +129,8 @@ class DeviceClaimTracker:
         return DeviceRequirements(tuple(selectors), tuple(held), tuple(pending))
 
     def blocking_reason(self, task: Task) -> str:
-        """Return which claim blocks *task* and why, in the words of kube-scheduler; empty if none
-        does."""
+        """Return which claim blocks *task* and why, with the message of kube-scheduler; empty if
+        none does."""
         for used in task.device_claims:
             if not used.name:
                 return f'pod "{task.namespace}/{task.name}": ResourceClaim not created yet'

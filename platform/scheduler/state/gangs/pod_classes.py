@@ -18,9 +18,9 @@ from ..core_types import (
     Pod,
     StorageClass,
 )
-from ..devices.requirements import NO_DEVICES
 from ..devices.types import ResourceClaim
 from ..nodes.node_matrix import NodeMatrix
+from ..podinfo.device_requirements import NO_DEVICES
 from ..podinfo.equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from ..podinfo.pod_topology import KnownPod, PodTopology
 from ..podinfo.pod_traits import NO_TRAITS, PodTraits

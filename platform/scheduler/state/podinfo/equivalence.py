@@ -13,10 +13,10 @@ import msgspec
 
 from ....model.selectors import SelectorError
 from ..core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
-from ..devices.requirements import NO_DEVICES, DeviceRequirements
 from ..resources import Amounts, IntVector, ResourceIndex, pod_request
 from .declared_fields import FieldValues
 from .device_claims import used_claims
+from .device_requirements import NO_DEVICES, DeviceRequirements
 from .host_ports import HostPort, host_ports
 from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
