@@ -236,7 +236,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].resizePolicy": enforced(
         f"{AGENT}/state/resizes.py", [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
     ),
-    "containers[*].resources.claims": warned([{"name": "c"}]),
+    "containers[*].resources.claims": enforced(f"{AGENT}/devices/claims.py", [{"name": "c"}]),
     "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": enforced(f"{AGENT}/state/status.py", "Always"),

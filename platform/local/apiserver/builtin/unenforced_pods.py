@@ -21,7 +21,7 @@ _NO_PRIVILEGES = "no container has rights over the machine, and the pod will not
 _FEW_CAPABILITIES = (
     "only rights over the pod's own users are given, and with others it will not start"
 )
-_NO_DEVICES = "the agent gives containers no devices of claims"
+_NO_DEVICES = "containers name the claims whose devices they use"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
 
 
@@ -86,7 +86,6 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("resources.claims", _NO_DEVICES),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",
