@@ -77,6 +77,7 @@ from .state.gangs.disruption_budgets import PodDisruptionBudget
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .storage_sources import StorageSources
 from .writers.binder import Binder
+from .writers.claim_binder import ClaimBinder
 from .writers.evictor import Evictor
 from .writers.kept_entries import kept_entries
 from .writers.nominator import Nominator
@@ -225,6 +226,9 @@ class Scheduler:
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
+        self._claim_binder = ClaimBinder(
+            client, clock=self._clock, claims=self._storage.device_claims.get
+        )
         self._binder = self._new_binder(client, recorder)
         self._evictor = self._new_evictor(client, recorder)
         self._nominator = Nominator(
@@ -303,6 +307,7 @@ class Scheduler:
                 count_failures=self._metrics.count_plugin_failures,
             ),
             volume_binder=self._volume_binder,
+            claim_binder=self._claim_binder,
         )
 
     def _new_volume_binder(self, client: Client) -> VolumeBinder:
@@ -547,6 +552,7 @@ class Scheduler:
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
+        self._claim_binder.release(cache.pod_classes.device_claims.stale(cache.task))
         failures = self._cycle_runner.reserved.release_lost(cache.task)
         self._metrics.count_plugin_failures(failures)
         self._report_disabled_plugins()

@@ -1,4 +1,4 @@
-"""Informers of claims, volumes, storage classes and CSI drivers, and the events that they cause."""
+"""Informers of what pods claim, volumes and devices, and the events that they cause."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -13,8 +13,11 @@ from .state.cache.events import (
     CSIDriverEvent,
     CSINodeEvent,
     CSIStorageCapacityEvent,
+    DeviceClassEvent,
     PVCEvent,
     PVEvent,
+    ResourceClaimEvent,
+    ResourceSliceEvent,
     StorageClassEvent,
     VolumeAttachmentEvent,
 )
@@ -27,12 +30,13 @@ from .state.core_types import (
     StorageClass,
     VolumeAttachment,
 )
+from .state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
 
 T = TypeVar("T", bound=HasMeta)
 
 
 class StorageSources:
-    """What the scheduler watches of storage."""
+    """What the scheduler watches of storage, and of devices."""
 
     def __init__(self, client: Client, enqueue: Callable[[CacheEvent], None]) -> None:
         """Call *enqueue* with the events."""
@@ -40,6 +44,7 @@ class StorageSources:
         self._enqueue = enqueue
         self.pvcs = Informer(client, names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim)
         self.volumes = Informer(client, names.PERSISTENTVOLUMES, PersistentVolume)
+        self.device_claims = Informer(client, names.RESOURCECLAIMS, ResourceClaim)
 
     def __iter__(self) -> Iterator[KindSource[Any] | OptionalSource[Any]]:
         yield self._optional(names.STORAGECLASSES, StorageClass, StorageClassEvent)
@@ -50,6 +55,11 @@ class StorageSources:
         )
         yield OptionalSource(self.volumes, lambda old, new: self._enqueue(PVEvent(old, new)))
         yield self._optional(names.VOLUMEATTACHMENTS, VolumeAttachment, VolumeAttachmentEvent)
+        yield self._optional(names.DEVICECLASSES, DeviceClass, DeviceClassEvent)
+        yield self._optional(names.RESOURCESLICES, ResourceSlice, ResourceSliceEvent)
+        yield OptionalSource(
+            self.device_claims, lambda old, new: self._enqueue(ResourceClaimEvent(old, new))
+        )
         yield KindSource(self.pvcs, lambda old, new: self._enqueue(PVCEvent(old, new)))
 
     def _optional(

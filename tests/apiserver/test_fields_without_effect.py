@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 import pytest
 from support.enforcement_rows import (
     AGENT,
@@ -20,8 +19,6 @@ from batholith.local.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
 from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
-from batholith.scheduler.state.core_types import PodSpec
-from batholith.scheduler.state.podinfo.unsupported_fields import unsupported_fields
 
 Json = dict[str, Any]
 
@@ -152,7 +149,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "priority": enforced(f"{SERVER}/verbs/admission.py", 1),
     "priorityClassName": enforced(f"{SERVER}/verbs/admission.py", "c"),
     "readinessGates": enforced(f"{AGENT}/state/status.py", [{"conditionType": "a"}]),
-    "resourceClaims": warned([{"name": "c"}]),
+    "resourceClaims": enforced(f"{SCHEDULER}/state/gangs/device_claims.py", [{"name": "c"}]),
     "resources.claims": warned([{"name": "c"}]),
     "resources.limits": warned({"cpu": "1"}),
     "resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
@@ -239,7 +236,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].resizePolicy": enforced(
         f"{AGENT}/state/resizes.py", [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
     ),
-    "containers[*].resources.claims": warned([{"name": "c"}]),
+    "containers[*].resources.claims": enforced(f"{AGENT}/devices/claims.py", [{"name": "c"}]),
     "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": enforced(f"{AGENT}/state/status.py", "Always"),
@@ -315,13 +312,6 @@ def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
         assert all(
             text.startswith(f"spec.{field_path.replace('[*]', '[0]')}") for text in warnings
         ), path
-
-
-def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored() -> None:
-    spec = {"resourceClaims": [{"name": "c"}]}
-    (warning,) = field_warnings(names.PODS, {"spec": spec})
-    assert " leaves the pod unschedulable in the embedded cluster: " in warning
-    assert unsupported_fields(msgspec.convert(spec, PodSpec))
 
 
 def test_warnings_are_only_of_fields_that_a_pod_has() -> None:

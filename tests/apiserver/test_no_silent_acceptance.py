@@ -186,11 +186,18 @@ ROWS: Mapping[str, EnforcementRow] = {
     "discovery.k8s.io/v1/endpointslices": enforced(
         "local/proxy/backends.py", {"addressType": "IPv4", "endpoints": []}
     ),
-    "resource.k8s.io/v1/deviceclasses": warned({"spec": {}}),
-    "resource.k8s.io/v1/resourceclaims": warned({"spec": _DEVICE}),
-    "resource.k8s.io/v1/resourceclaimtemplates": warned({"spec": {"spec": _DEVICE}}),
-    "resource.k8s.io/v1/resourceslices": warned(
-        {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
+    "resource.k8s.io/v1/deviceclasses": enforced(
+        f"{SCHEDULER}/state/devices/allocator.py", {"spec": {}}
+    ),
+    "resource.k8s.io/v1/resourceclaims": enforced(
+        f"{SCHEDULER}/state/gangs/device_claims.py", {"spec": _DEVICE}
+    ),
+    "resource.k8s.io/v1/resourceclaimtemplates": enforced(
+        "local/workloads/claim_rules.py", {"spec": {"spec": _DEVICE}}
+    ),
+    "resource.k8s.io/v1/resourceslices": enforced(
+        f"{SCHEDULER}/state/devices/available_devices.py",
+        {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}},
     ),
     "batch.volcano.sh/v1alpha1/cronjobs": enforced(
         "cron_ctrl/volcano.py",

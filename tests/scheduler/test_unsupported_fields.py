@@ -26,7 +26,6 @@ _SPREADS = [
 ]
 
 REJECTED: tuple[tuple[str, Json, str], ...] = (
-    ("resourceClaims", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims[0]"),
     *(
         ("volumes[*]", {"volumes": [{"name": "v", name: {}}]}, f"spec.volumes[0].{name}")
         for name in ("awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd")
@@ -70,9 +69,9 @@ def test_unsupported_field_is_in_the_conditions_of_pod_and_podgroup(
 
 
 def test_all_unsupported_fields_are_named() -> None:
-    spec = {"resourceClaims": [{"name": "c"}], "volumes": [{"name": "v", "rbd": {}}]}
-    found = unsupported_fields(msgspec.convert(spec, PodSpec))
-    assert {each.path for each in found} == {"spec.resourceClaims[0]", "spec.volumes[0].rbd"}
+    disk = {"volumes": [{"name": "v", "rbd": {}}, {"name": "w", "iscsi": {}}]}
+    found = unsupported_fields(msgspec.convert(disk, PodSpec))
+    assert {each.path for each in found} == {"spec.volumes[0].rbd"}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_preferences_and_empty_fields_do_not_matter(spec: Json) -> None:
 
 def test_other_members_are_scheduled_if_they_suffice() -> None:
     world = SchedulerWorld()
-    unsupported = {"resourceClaims": [{"name": "c"}]}
+    unsupported = {"volumes": [{"name": "v", "rbd": {}}]}
     world.upsert(node("a"), podgroup("g", 1), decoded("g-0", unsupported), decoded("g-1", {}))
     assert world.schedule() == {"g-1": "a"}
     diagnosis = world.cluster.gangs["ns/g"].diagnosis
@@ -106,14 +105,14 @@ def test_other_members_are_scheduled_if_they_suffice() -> None:
 
 def test_single_pod_is_rejected_as_well() -> None:
     world = SchedulerWorld()
-    spec = {"schedulerName": "default-scheduler", "resourceClaims": [{"name": "c"}]}
+    spec = {"schedulerName": "default-scheduler", "volumes": [{"name": "v", "rbd": {}}]}
     world.upsert(node("a"), decoded("p", spec, group=""))
     assert world.schedule() == {}
 
 
 def test_bound_pod_with_an_unsupported_field_counts() -> None:
     world = SchedulerWorld()
-    spec = {"schedulerName": "other", "nodeName": "a", "resourceClaims": [{"name": "c"}]}
+    spec = {"schedulerName": "other", "nodeName": "a", "volumes": [{"name": "v", "rbd": {}}]}
     world.upsert(node("a", cpu=1), decoded("p", spec), podgroup("g", 1), decoded("g-0", {}))
     assert world.schedule() == {}
 
@@ -122,11 +121,11 @@ def test_queue_gate_of_an_unschedulable_pod_is_kept() -> None:
     """Without the gate it would count in its queue for ever."""
     world = SchedulerWorld(queue_gates=True)
     world.upsert(node("a"), queue(capability={"cpu": 1}), podgroup("g", 1), podgroup("h", 1))
-    unsupported = {"resourceClaims": [{"name": "c"}]}
+    unsupported = {"volumes": [{"name": "v", "rbd": {}}]}
     world.upsert(decoded("g-0", unsupported, gated=True))
     world.upsert(decoded("h-0", {}, group="h", gated=True))
     assert [each.name for each in world.decision().ungated] == ["h-0"]
-    assert world.fit_message("g").startswith("g-0: spec.resourceClaims[0]: ")
+    assert world.fit_message("g").startswith("g-0: spec.volumes[0].rbd: ")
 
 
 # Every field of a pod's spec has a row, so that one that a new version of Kubernetes adds is
@@ -172,7 +171,7 @@ POD_FIELDS: Mapping[str, str] = {
     "containers[*].ports[*].hostIP": IMPLEMENTED,
     "containers[*].ports[*].hostPort": IMPLEMENTED,
     "containers[*].ports[*].protocol": IMPLEMENTED,
-    "containers[*].resources.claims": REJECTED_FIELD,  # they refer to resourceClaims
+    "containers[*].resources.claims": UNRELATED,  # the pod has its claims as a whole
     "containers[*].resources.limits": IMPLEMENTED,  # the default of requests
     "containers[*].resources.requests": IMPLEMENTED,
     "containers[*].restartPolicy": IMPLEMENTED,  # of sidecars
@@ -182,7 +181,7 @@ POD_FIELDS: Mapping[str, str] = {
     "preemptionPolicy": IMPLEMENTED,  # nothing is preempted
     "priority": IMPLEMENTED,
     "priorityClassName": IMPLEMENTED,  # the API server sets priority from it
-    "resourceClaims": REJECTED_FIELD,
+    "resourceClaims": IMPLEMENTED,
     "resources": IMPLEMENTED,
     "runtimeClassName": IMPLEMENTED,  # the API server sets overhead, tolerations and selector
     "schedulerName": IMPLEMENTED,

@@ -34,6 +34,7 @@ REAL_CONTROLLERS = (
     "deployment",
     "statefulset",
     "daemonset",
+    "resourceclaim-controller",
 )
 """Those of kube-controller-manager."""
 

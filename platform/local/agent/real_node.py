@@ -19,6 +19,7 @@ from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, NODES, PODS, SERVICES
 from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
 from .certificates import NodeCertificates
+from .devices.claims import SlicePublisher, slice_device
 from .devices.manager import DeviceManager
 from .images.errors import ImageError
 from .images.manager import RUN_MODE_LABEL, ImageManager, RunMode
@@ -117,6 +118,7 @@ class RealNode:
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
+        self._device_slice = SlicePublisher(client, settings.node_name)
         self._host_ports = HostPorts(clock, self._record_pod_warning)
 
     @property
@@ -160,6 +162,8 @@ class RealNode:
             self._supervise("usage meter", self._measure_usage)
             self._supervise("storage guard", self._enforce_storage_limits)
             self._supervise("device check", functools.partial(self._check_devices, node_status))
+            self._devices.on_assigned = functools.partial(self._on_devices, node_status)
+            self._supervise("device slice", self._publish_devices)
             ready.set()
             await stop.requested.wait()
             if stop.stop_pods:
@@ -200,7 +204,7 @@ class RealNode:
         )
         records = list(PodDir.all(settings.data_dir))
         for _, record in records:
-            self._devices.restore(record.uid, record.devices)
+            self._devices.restore(record.uid, record.devices, record.claimed)
         self._context = NodeContext(
             client=self._client,
             settings=settings,
@@ -502,7 +506,22 @@ class RealNode:
         while True:
             await self._clock.sleep(self._settings.device_interval)
             if await asyncio.to_thread(self._devices.discover):
-                node_status.write_soon(self._settings.node_name)
+                self._on_devices(node_status)
+
+    def _on_devices(self, node_status: NodeStatusManager) -> None:
+        """Let the node and its slice show which devices pods may have now."""
+        node_status.write_soon(self._settings.node_name)
+        self._device_slice.changed.set()
+
+    async def _publish_devices(self) -> None:
+        """Keep the ResourceSlice of the node up to date, until cancelled."""
+        publisher = self._device_slice
+        while True:
+            publisher.changed.clear()
+            devices = [slice_device(each) for each in self._devices.offered()]
+            publish = functools.partial(publisher.publish, devices)
+            await retry_until_done(publish, clock=self._clock)
+            await publisher.changed.wait()
 
     async def _enforce_memory_limits(self) -> None:
         """Kill containers above their memory limits, until cancelled."""

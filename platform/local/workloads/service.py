@@ -19,12 +19,15 @@ from ...model.names import (
     PODS,
     REPLICASETS,
     REPLICATIONCONTROLLERS,
+    RESOURCECLAIMS,
+    RESOURCECLAIMTEMPLATES,
     SERVICES,
     STATEFULSETS,
     Resource,
 )
 from .autoscaler_types import AUTOSCALERS, Autoscaler
 from .autoscalers import AutoscalerController
+from .claim_rules import ResourceClaim, ResourceClaimTemplate
 from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
@@ -33,6 +36,14 @@ from .endpoints import EndpointsController
 from .node_rules import Node
 from .replica_rules import ReplicaSet
 from .replica_sets import ReplicaSetController
+from .resource_claims import (
+    CLAIMS_INDEX,
+    TEMPLATES_INDEX,
+    PodClaimController,
+    ResourceClaimController,
+    claims_of,
+    templates_of,
+)
 from .revisions import Revision
 from .stateful_sets import StatefulSetController
 from .stateful_types import Claim, StatefulSet
@@ -40,6 +51,9 @@ from .types import Pod, Service
 
 ACCOUNT_NAMESPACE = "kube-system"
 """Namespace of the service accounts of the controllers, as in Kubernetes."""
+
+
+_CLAIM_CONTROLLER = "resource-claim-controller"
 
 
 class _Common(TypedDict):
@@ -67,8 +81,19 @@ class _Builder:
         self._client = client
         self._recorder = recorder
         self._common = common
-        indexes = {"namespace": _namespace, "owner": _owner, "orphans": _orphan_namespace}
-        self._pods = Informer(client, PODS, Pod, indexes=indexes)
+        self._pods = Informer(
+            client,
+            PODS,
+            Pod,
+            indexes={
+                "namespace": _namespace,
+                "owner": _owner,
+                "orphans": _orphan_namespace,
+                CLAIMS_INDEX: claims_of,
+                TEMPLATES_INDEX: templates_of,
+            },
+        )
+        self._claims = Informer(client, RESOURCECLAIMS, ResourceClaim)
         self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
         self._replica_sets = self._sets(REPLICASETS)
 
@@ -87,6 +112,13 @@ class _Builder:
             "statefulset-controller": self._stateful_sets(),
             "daemon-set-controller": self._daemon_sets(),
             "horizontal-pod-autoscaler": self._autoscalers(),
+            "resource-claims-of-pods": self._pod_claims(),
+            _CLAIM_CONTROLLER: ResourceClaimController(
+                self._account(_CLAIM_CONTROLLER),
+                pods=self._pods,
+                claims=self._claims,
+                **self._common,
+            ),
         }
 
     def _account(self, name: str) -> Client:
@@ -157,6 +189,16 @@ class _Builder:
             revisions=self._revisions,
             pods=self._pods,
             recorder=self._events("daemonset-controller"),
+            **self._common,
+        )
+
+    def _pod_claims(self) -> PodClaimController:
+        return PodClaimController(
+            self._account(_CLAIM_CONTROLLER),
+            pods=self._pods,
+            claims=self._claims,
+            templates=Informer(self._client, RESOURCECLAIMTEMPLATES, ResourceClaimTemplate),
+            recorder=self._events("resource_claim"),
             **self._common,
         )
 

@@ -50,6 +50,21 @@ class Volume(ApiStruct, frozen=True):
     persistent_volume_claim: ClaimSource | None = None
 
 
+class PodClaim(ApiStruct, frozen=True):
+    """A claim of devices that a pod names."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodClaimStatus(ApiStruct, frozen=True):
+    """The claim that was created for a pod from a template."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class PodSpec(ApiStruct, frozen=True):
     """``spec`` of a pod."""
 
@@ -60,6 +75,7 @@ class PodSpec(ApiStruct, frozen=True):
     init_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     affinity: Json | None = None
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -70,6 +86,12 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+
+    @property
+    def claim_names(self) -> dict[str, str]:
+        """The claims that were created from templates, by their names in the spec."""
+        return {each.name: each.resource_claim_name for each in self.resource_claim_statuses}
 
 
 class Pod(ApiStruct, frozen=True):

@@ -212,7 +212,7 @@ class PreemptionAttempt:
         return (
             task.traits.may_preempt
             and not task.eq_class.unsupported_fields
-            and not self._session.pvc_rejection(task)
+            and not self._session.claim_rejection(task)
         )
 
     def _pipeline_class(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
@@ -512,6 +512,7 @@ def _may_exclude(there: EquivalenceClass, pending: EquivalenceClass) -> bool:
         not there.matched_by.isdisjoint(pending.terms.selectors)
         or not pending.matched_by.isdisjoint(there.terms.selectors)
         or bool(there.volumes and pending.volumes)
+        or bool(there.devices.held and pending.devices.pending)
     )
 
 

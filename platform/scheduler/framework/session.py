@@ -386,9 +386,10 @@ class Session(PluginDecisions):
         if task.nominated_node != node:
             self.nominations[task.uid] = Nomination(task.namespace, task.name, task.uid, node)
 
-    def pvc_rejection(self, task: Task) -> str:
-        """Return which PVC blocks *task* and why; empty if none does."""
-        return self.cache.pod_classes.pvcs.blocking_reason(task)
+    def claim_rejection(self, task: Task) -> str:
+        """Return which PVC or claim of devices blocks *task* and why; empty if none does."""
+        classes = self.cache.pod_classes
+        return classes.pvcs.blocking_reason(task) or classes.device_claims.blocking_reason(task)
 
     def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
@@ -542,13 +543,13 @@ class Session(PluginDecisions):
         self.scheduled += 1
         self.count_decision()
         self.cache.scheduling_queue.activate(gang)
-        with_volumes: list[Task] = []
+        with_claims: list[Task] = []
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
-            if change.eq_class.volumes is not NO_VOLUMES:
-                with_volumes += change.tasks
-        if with_volumes:
-            placements = self._with_volumes(placements, with_volumes)
+            if change.eq_class.volumes is not NO_VOLUMES or change.eq_class.devices:
+                with_claims += change.tasks
+        if with_claims:
+            placements = self._with_claims(placements, with_claims)
         self.placements += placements
         for task in committed.evicted:
             self.cache.assume_evicted(task)
@@ -560,13 +561,17 @@ class Session(PluginDecisions):
             self.cache.reservations.drop(gang.key)
         self.cache.refresh()
 
-    def _with_volumes(
+    def _with_claims(
         self, placements: Sequence[Placement], tasks: Sequence[Task]
     ) -> list[Placement]:
-        """Return *placements* with what is to be bound to PVCs of *tasks*, and assume it."""
+        """Return *placements* with what claims of *tasks* get, volumes and devices, and assume
+        it."""
         volumes = {task.uid: self.cache.assume_volumes(task) for task in tasks}
+        devices = {task.uid: self.cache.assume_devices(task) for task in tasks}
         return [
-            replace(each, volumes=volumes[each.uid]) if volumes.get(each.uid) else each
+            replace(each, volumes=volumes[each.uid], devices=devices[each.uid])
+            if volumes.get(each.uid) or devices.get(each.uid)
+            else each
             for each in placements
         ]
 

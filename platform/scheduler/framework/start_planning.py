@@ -670,7 +670,8 @@ class StartPlanning:
     def _is_blocked(self, task: Task) -> bool:
         if task.eq_class.unsupported_fields:
             return True
-        return bool(task.pvcs) and bool(self._session.pvc_rejection(task))
+        has_claims = bool(task.pvcs or task.device_claims)
+        return has_claims and bool(self._session.claim_rejection(task))
 
     # -- limits of queues ----------------------------------------------------------------------
 

@@ -63,8 +63,8 @@ class SessionView(Protocol):
         """Return what may raise the limits of *queue*."""
         ...
 
-    def pvc_rejection(self, task: Task) -> str:
-        """Return which PVC blocks *task* and why; empty if none does."""
+    def claim_rejection(self, task: Task) -> str:
+        """Return which PVC or claim of devices blocks *task* and why; empty if none does."""
         ...
 
     def explain(self, eq_class: EquivalenceClass) -> NodeFit:
@@ -506,18 +506,20 @@ class Statement:
         self.fit_errors.setdefault(task.role, fit_error)
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the tasks without unsupported fields that no PVC blocks.
+        """Return the tasks without unsupported fields that no claim blocks.
 
         Records a fit error for the others.
         """
-        if not any(task.pvcs or task.eq_class.unsupported_fields for task in tasks):
+        if not any(
+            task.pvcs or task.device_claims or task.eq_class.unsupported_fields for task in tasks
+        ):
             return tasks
         unblocked = []
         for task in tasks:
             unsupported = task.unsupported_message()
             if unsupported:
                 self._reason = UNSUPPORTED_FIELD
-            if message := unsupported or self._session.pvc_rejection(task):
+            if message := unsupported or self._session.claim_rejection(task):
                 self.unfit.blocked.add(task.uid)
                 fit_error = FitError(task.name, task.uid, message, Stage.POD)
                 self.fit_errors.setdefault(task.role, fit_error)

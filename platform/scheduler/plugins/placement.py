@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
+from ..state.gangs.device_claims import DeviceBinding
 from ..state.gangs.pvcs import ClaimBinding
 from ..state.nodes.node_matrix import NodeInfo
 from ..state.podinfo.declared_fields import FieldValues
@@ -42,6 +43,9 @@ class Placement:
 
     volumes: tuple[ClaimBinding, ...] = ()
     """What is to be bound to PVCs of the pod before it is bound."""
+
+    devices: tuple[DeviceBinding, ...] = ()
+    """What is to be written into its claims of devices before it is bound."""
 
     @property
     def group_key(self) -> str:

@@ -30,6 +30,7 @@ NO_FREE_STORAGE = "node(s) did not have enough free storage"
 CLAIM_IN_USE = (
     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 )
+CLAIM_ELSEWHERE = "resourceclaim not available on the node"
 NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -88,6 +89,8 @@ class PredicatesPlugin:
             return VOLUME_ZONE_MISMATCH
         if self._volume_binding_enabled and not allowed_by_volumes(eq_class.volumes, node):
             return VOLUME_AFFINITY_MISMATCH
+        if not all(matches_any(each, node) for each in eq_class.devices.node_selectors):
+            return CLAIM_ELSEWHERE
         return None
 
     def node_limit(
@@ -106,7 +109,9 @@ class PredicatesPlugin:
     def depends_on_pods(self, eq_class: EquivalenceClass) -> bool:
         """Return whether affinity, anti-affinity or a constraint concerns the pods."""
         terms = eq_class.terms
-        if eq_class.volumes.depend_on_pods or (terms.spread and self._spread_enabled):
+        if eq_class.devices.pending or eq_class.volumes.depend_on_pods:
+            return True
+        if terms.spread and self._spread_enabled:
             return True
         return self._pod_affinity_enabled and bool(
             terms.affinity
@@ -123,6 +128,9 @@ class PredicatesPlugin:
             yield from spread_filters(eq_class, nodes, included)
         if eq_class.volumes:
             yield from self._volume_filters(eq_class.volumes, nodes)
+        if claims := eq_class.devices.pending:
+            for mask, reason in nodes.available_devices.unsuitable(claims):
+                yield RejectedNodes(mask, reason)
 
     def _volume_filters(
         self, volumes: VolumeRequirements, nodes: NodeMatrix

@@ -153,9 +153,18 @@ class Container(ContainerResources, frozen=True):
 
 
 class PodResourceClaim(ApiStruct, frozen=True):
-    """A claim of devices."""
+    """A claim of devices: one that exists, or a template for one of the pod."""
 
     name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodResourceClaimStatus(ApiStruct, frozen=True):
+    """The claim that was created for a pod from a template."""
+
+    name: str = ""
+    resource_claim_name: str = ""
 
 
 class PodSpec(ApiStruct, frozen=True):
@@ -198,6 +207,7 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
     nominated_node_name: str = ""
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     allocated_resources: Quantities = {}

@@ -10,8 +10,8 @@ another node. A pod whose binding is rejected keeps its assumed placement for a 
 placement is forgotten and the pod is scheduled again. While the API server is unavailable the same
 binding is retried: it may have taken effect, and another node would conflict with it.
 
-Plugins may prepare the placements of a gang first (``pre_bind``), and volumes are bound before its
-pods. No worker waits for that, so it delays no other gang.
+Plugins may prepare the placements of a gang first (``pre_bind``), and devices are allocated and
+volumes bound before its pods. No worker waits for that, so it delays no other gang.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ from ...model.meta import ObjectReference
 from ..framework.reserved_placements import ReservedPlacements
 from ..plugins.placement import Placement
 from ..state.core_types import Pod
+from .claim_binder import ClaimBinder
 from .placement_check import PODGROUP_DELETED, StalePlacement
 from .pod_versions import PodVersions
 from .pre_binder import PreBinder
@@ -88,6 +89,7 @@ class Binder:
         reserved: ReservedPlacements | None = None,
         pre_binder: PreBinder | None = None,
         volume_binder: VolumeBinder | None = None,
+        claim_binder: ClaimBinder | None = None,
     ) -> None:
         """Keep at most *max_in_flight* bindings in flight.
 
@@ -95,8 +97,8 @@ class Binder:
         again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
         *check* returns why a placement does not hold any more; *count_stale* is then called with
         the reason and the number of placements that are forgotten. *pre_binder* calls plugins
-        before bindings are sent, and *volume_binder* binds volumes; *reserved* gets the outcome of
-        each.
+        before bindings are sent, *claim_binder* allocates devices, and *volume_binder* binds
+        volumes; *reserved* gets the outcome of each.
         """
         self._client = client
         self._recorder = recorder
@@ -107,6 +109,7 @@ class Binder:
         self._reserved = reserved
         self._pre_binder = pre_binder
         self._volume_binder = volume_binder
+        self._claim_binder = claim_binder
         self._pre_binds: dict[str, asyncio.Task[bool]] = {}
         """The last one of each gang; it returns whether it was prepared."""
         self._count_stale = count_stale
@@ -128,7 +131,9 @@ class Binder:
         prepared = {
             each.group_key
             for each in placements
-            if each.volumes or (pre_binder is not None and pre_binder.is_needed(each))
+            if each.volumes
+            or each.devices
+            or (pre_binder is not None and pre_binder.is_needed(each))
         }
         for placement in placements:
             if key := _gang_key(placement):
@@ -159,6 +164,8 @@ class Binder:
                 task.cancel()
             if self._pre_binder is not None:
                 self._pre_binder.close()
+            if self._claim_binder is not None:
+                self._claim_binder.close()
 
     def _start_pre_bind(self, key: str, requests: list[_BindRequest]) -> None:
         """Let *requests*, of the gang *key*, be prepared, without waiting for that."""
@@ -203,11 +210,14 @@ class Binder:
         return succeeded
 
     async def _prepare(self, placements: Sequence[Placement]) -> str:
-        """Let plugins prepare *placements*, of one gang, and bind their volumes; returns why that
+        """Let plugins prepare *placements*, of one gang, and bind what they claim; returns why that
         failed, or an empty text."""
         problem = ""
         if self._pre_binder is not None and self._pre_binder.is_needed(placements[0]):
             problem = await self._pre_binder.run(placements)
+        with_devices = [each for each in placements if each.devices]
+        if not problem and with_devices and self._claim_binder is not None:
+            problem = await self._claim_binder.bind(with_devices)
         with_volumes = [each for each in placements if each.volumes]
         if not problem and with_volumes and self._volume_binder is not None:
             problem = await self._volume_binder.bind(with_volumes)

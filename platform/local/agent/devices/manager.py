@@ -2,13 +2,14 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ....model.quantity import QuantityError, parse
 from ..runtime import shim
 from ..state.core_types import Container, Pod
+from .claims import ClaimedDevices, ClaimError, device_name
 from .discovery import AMD, NVIDIA, Device, Discovery
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,12 @@ class DeviceManager:
         self._assigned: dict[str, DeviceNames] = {}
         """By the uid of the pod."""
 
+        self._claimed: dict[str, frozenset[str]] = {}
+        """Those of them that a pod has by claims, but for administrators' access."""
+
         self._reported: set[str] = set()
+        self.on_assigned: Callable[[], None] = lambda: None
+        """Called when other devices are free."""
 
     def discover(self) -> bool:
         """Look for devices; return whether others work than before. Blocks for seconds."""
@@ -72,8 +78,24 @@ class DeviceManager:
         return self._counts(self._devices.values())
 
     def allocatable(self) -> dict[str, str]:
-        """Return how many devices work, by resource."""
-        return self._counts(each for each in self._devices.values() if each.name in self._working)
+        """Return how many devices work and are not claimed, by resource."""
+        claimed = frozenset().union(*self._claimed.values())
+        usable = self._working - claimed
+        return self._counts(each for each in self._devices.values() if each.name in usable)
+
+    def offered(self) -> list[Device]:
+        """Return the devices that pods may claim: those that work, but for those that pods have by
+        requests for resources."""
+        requested = {
+            name
+            for uid, names in self._assigned.items()
+            for each in names.values()
+            for name in each
+            if name not in self._claimed.get(uid, ())
+        }
+        usable = self._working - requested
+        found = [each for each in self._devices.values() if each.name in usable]
+        return sorted(found, key=lambda each: (each.driver, each.index))
 
     def _counts(self, devices: Iterable[Device]) -> dict[str, str]:
         counts = dict.fromkeys(sorted(self._reported), 0)
@@ -81,10 +103,36 @@ class DeviceManager:
             counts[each.resource] += 1
         return {name: str(count) for name, count in counts.items()}
 
-    def restore(self, uid: str, names: DeviceNames) -> None:
-        """Record what an earlier agent has assigned to a pod."""
+    def restore(self, uid: str, names: DeviceNames, claimed: Iterable[str] = ()) -> None:
+        """Record what an earlier agent has assigned to a pod, and which of it is *claimed*."""
         if names:
             self._assigned[uid] = names
+        if found := frozenset(claimed):
+            self._claimed[uid] = found
+
+    def claim(self, uid: str, claimed: ClaimedDevices) -> None:
+        """Assign the devices that a pod has by claims, before :meth:`assign`.
+
+        Raises:
+            ClaimError: one does not work, or a pod has it by a request for resources.
+        """
+        by_name = {device_name(each): each for each in self._devices.values()}
+        offered = {device_name(each) for each in self.offered()}
+        for name in sorted(claimed.exclusive):
+            if name not in offered:
+                known = name in by_name and by_name[name].name in self._working
+                problem = "is in use by another pod" if known else "does not work"
+                raise ClaimError(f"device {name} {problem}")
+        names = {
+            container: tuple(by_name[each].name for each in found if each in by_name)
+            for container, found in claimed.by_container.items()
+        }
+        self.restore(uid, names, (by_name[each].name for each in claimed.exclusive))
+        self.on_assigned()
+
+    def claimed(self, uid: str) -> tuple[str, ...]:
+        """Return the devices that no other pod may have by requests while the pod claims them."""
+        return tuple(sorted(self._claimed.get(uid, ())))
 
     def assign(self, pod: Pod) -> DeviceNames:
         """Assign devices to the containers of a pod, the first free ones; return their names.
@@ -93,13 +141,15 @@ class DeviceManager:
             DeviceUnavailableError: too few of them work and are free.
         """
         uid = pod.metadata.uid
-        if uid in self._assigned:
+        if uid in self._assigned and uid not in self._claimed:
             return self._assigned[uid]
-        names: dict[str, tuple[str, ...]] = {}
+        names = dict(self._assigned.get(uid, {}))
         for resource in RESOURCES:
             for container, found in self._assign(pod, resource).items():
                 names[container] = (*names.get(container, ()), *found)
         self.restore(uid, names)
+        if names:
+            self.on_assigned()
         return names
 
     def _assign(self, pod: Pod, resource: str) -> dict[str, tuple[str, ...]]:
@@ -131,7 +181,7 @@ class DeviceManager:
     def _take_free(self, resource: str, count: int) -> list[str]:
         taken = {
             name for names in self._assigned.values() for each in names.values() for name in each
-        }
+        }.union(*self._claimed.values())
         free = [
             each
             for each in self._devices.values()
@@ -146,7 +196,10 @@ class DeviceManager:
 
     def release(self, uid: str) -> None:
         """Free the devices of a pod."""
-        self._assigned.pop(uid, None)
+        assigned = self._assigned.pop(uid, None)
+        claimed = self._claimed.pop(uid, None)
+        if assigned or claimed:
+            self.on_assigned()
 
     def files(self, uid: str, container: str) -> list[tuple[str, str]]:
         """Return source and path of the device files that a container may see."""

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from ....kube.errors import UNAVAILABLE_ERRORS, ApiError
 from ....model import times
+from ..devices.claims import ClaimError, claimed_devices
 from ..devices.manager import DeviceUnavailableError
 from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
@@ -95,6 +97,8 @@ class PodSetup:
         pod, node = self._pod(), self._node
         ip = node.ip_of(pod)
         try:
+            if pod.spec.resource_claims and self._pod_dir.read_record() is None:
+                await self._prepare_claims(pod)
             self._write_record(ip, accepted=accepted, ready=ready)
             if node.namespace_of(pod):
                 await self._set_up_network(ip)
@@ -102,6 +106,8 @@ class PodSetup:
         except DeviceUnavailableError as error:
             self._on_rejected(str(error))
             return None
+        except (ClaimError, ApiError, *UNAVAILABLE_ERRORS) as error:
+            reason, text = "FailedPrepareDynamicResources", str(error)
         except _NetworkError as error:
             reason, text = "FailedCreatePodSandBox", str(error)
         except VOLUME_ERRORS as error:
@@ -110,6 +116,18 @@ class PodSetup:
         self._failures += 1
         self.back_off("", mount_retry_delay(self._failures))
         return None
+
+    async def _prepare_claims(self, pod: Pod) -> None:
+        """Assign the devices of the pod's claims.
+
+        Raises:
+            ClaimError, ApiError, ConnectionLostError: that is not possible now.
+        """
+        meta, node = pod.metadata, self._node
+        found = await claimed_devices(
+            node.client, meta.namespace, meta.name, meta.uid, node=node.settings.node_name
+        )
+        node.devices.claim(meta.uid, found)
 
     async def _set_up_network(self, ip: str) -> None:
         uid = self._pod().metadata.uid
@@ -138,6 +156,7 @@ class PodSetup:
                 ids=ids.base or 0,
                 resources=allocation_of(pod),
                 devices=dict(self._node.devices.assign(pod)),
+                claimed=self._node.devices.claimed(meta.uid),
             )
             pod_dir.write_record(record)
             if self._node.isolation is IsolationLevel.PLAIN:

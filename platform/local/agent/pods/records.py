@@ -47,6 +47,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[str, ...]] = {}
     """Names of the devices of each container that has any."""
 
+    claimed: tuple[str, ...] = ()
+    """Those of the devices that the pod has by claims."""
+
 
 def create_dirs(data_dir: Path) -> None:
     """Create the agent's directories.

@@ -393,6 +393,7 @@ class PodSpec(ApiStruct, frozen=True):
     priority: int = 0
     overhead: dict[str, str | int | float] = {}
     resources: Resources = Resources()
+    resource_claims: tuple[ObjectName, ...] = ()
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):

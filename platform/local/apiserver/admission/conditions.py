@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from ....machinery.cel.environment import EvaluationError
 from ..authorization.authorizer import Authorizer
 from ..authorization.rules import Attributes
 from ..cel.authorizer_functions import AUTHORIZER_VALUE, Check, deciding, resource_check
-from ..cel.environment import EvaluationError
 from ..cel.policy_expressions import REQUEST_RESOURCE, BoundedProgram, Expressions
 from ..http.auth import AUTHENTICATED_GROUP, User
 from ..http.requests import Json

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ....machinery.cel.environment import CompileError, EvaluationError
 from ..authorization.authorizer import Authorizer
 from ..cel import mutation_objects
-from ..cel.environment import CompileError, EvaluationError
 from ..cel.policy_expressions import BoundedProgram, Expressions
 from ..errors.status import forbidden
 from ..http.requests import Json

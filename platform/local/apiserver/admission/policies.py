@@ -7,11 +7,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from ....machinery.cel.environment import CompileError, EvaluationError, evaluate_message
 from ....model.meta import LabelSelector
 from ....model.names import Resource
 from ....model.selectors import SelectorError, from_label_selector
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError, evaluate_message
 from ..cel.policy_expressions import BoundedProgram, Expressions
 from ..errors.status import StatusError, forbidden
 from ..http.requests import Json

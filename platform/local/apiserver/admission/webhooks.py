@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ....machinery.cel.environment import CompileError, EvaluationError
 from ....model.selectors import SelectorError
 from ..authorization.authorizer import Authorizer
-from ..cel.environment import CompileError, EvaluationError
 from ..errors.status import bad_request, forbidden, internal
 from ..http.requests import Json
 from ..kinds.info import KindInfo

@@ -60,6 +60,7 @@ _WORKLOADS_RULES = (
     ),
     PolicyRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
     PolicyRule(_READ, ("autoscaling",), ("horizontalpodautoscalers",)),
+    PolicyRule(_READ, ("resource.k8s.io",), ("resourceclaims", "resourceclaimtemplates")),
     PolicyRule(("create", "patch", "update"), ("", "events.k8s.io"), ("events",)),
 )  # fmt: skip
 
@@ -82,6 +83,16 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
     ),
     "replication-controller": (
         PolicyRule(_PATCH, ("",), ("replicationcontrollers/status",)),
+        PolicyRule(_GET, ("",), ("pods",)),
+    ),
+    "resource-claim-controller": (
+        PolicyRule(
+            _PATCH,
+            ("resource.k8s.io",),
+            ("resourceclaims", "resourceclaims/binding", "resourceclaims/status"),
+        ),
+        PolicyRule(_GET, ("resource.k8s.io",), ("resourceclaims",)),
+        PolicyRule(_PATCH, ("",), ("pods/status",)),
         PolicyRule(_GET, ("",), ("pods",)),
     ),
     "statefulset-controller": (

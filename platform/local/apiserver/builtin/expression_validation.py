@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ....machinery.cel.environment import CompileError
 from ....model import validation
-from ..cel.environment import CompileError
 from ..cel.policy_expressions import Expressions, check_result
 from ..errors.fields import FieldError, duplicate, invalid, required, too_many
 

@@ -15,7 +15,6 @@ from ..kinds.groups import (
     NETWORKING,
     RBAC,
     REGISTRATION,
-    RESOURCE,
     STORAGE,
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
@@ -386,21 +385,21 @@ _OTHERS = (
         generation="spec",
     ),
     _kind(
-        _cluster(RESOURCE, "deviceclasses", "DeviceClass"),
+        names.DEVICECLASSES,
         delete_returns_object=True,
         generation="spec",
     ),
     _kind(
-        Resource(RESOURCE, "v1", "resourceclaims", "ResourceClaim"),
+        names.RESOURCECLAIMS,
         subresources=("status",),
         delete_returns_object=True,
     ),
     _kind(
-        Resource(RESOURCE, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+        names.RESOURCECLAIMTEMPLATES,
         delete_returns_object=True,
     ),
     _kind(
-        _cluster(RESOURCE, "resourceslices", "ResourceSlice"),
+        names.RESOURCESLICES,
         field_labels=_label("spec.nodeName", "spec.driver"),
         delete_returns_object=True,
         generation="spec",

@@ -83,7 +83,7 @@ def validate_podgroup_status(obj: Json, old: Json) -> list[FieldError]:
         if kind in seen:
             errors.append(duplicate(f"{path}.type", kind))
         seen.add(kind)
-        errors += _condition_errors(condition, path)
+        errors += condition_errors(condition, path)
     claims = {each.get("name") for each in (obj.get("spec") or {}).get("resourceClaims") or ()}
     for index, each in enumerate(status.get("resourceClaimStatuses") or ()):
         if each.get("name") not in claims:
@@ -167,7 +167,8 @@ def _claim_errors(claims: Sequence[Json], path: str) -> list[FieldError]:
     return errors
 
 
-def _condition_errors(condition: Json, path: str) -> list[FieldError]:
+def condition_errors(condition: Json, path: str) -> list[FieldError]:
+    """Validate a condition of Kubernetes' common type."""
     kind, status = condition.get("type", ""), condition.get("status", "")
     reason, message = condition.get("reason", ""), condition.get("message", "")
     errors = []

@@ -6,6 +6,7 @@ from typing import Any
 from ..errors.fields import FieldError, forbidden, invalid, quote
 from ..kinds.info import SubresourceStrategy
 from ..kinds.metadata import validate_annotations
+from .pod_claims import pod_claim_status_errors
 from .pod_validation import validate_pod_spec
 
 Json = dict[str, Any]
@@ -34,7 +35,10 @@ def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
     before = old.get("spec", {})
     if spec == before:
         # Unchanged specs are not validated again: status updates are most of the traffic.
-        return validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
+        return [
+            *validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations"),
+            *pod_claim_status_errors(pod),
+        ]
     return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
 
 

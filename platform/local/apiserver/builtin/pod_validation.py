@@ -25,6 +25,7 @@ from .container_validation import (
     validate_resize_policy,
     validate_run_as,
 )
+from .pod_claims import pod_claim_errors
 from .scheduling_validation import validate_scheduling
 from .volume_validation import validate_source
 
@@ -80,6 +81,7 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
     _validate_security(spec, path, errors)
     _validate_dns(spec, path, errors)
     validate_scheduling(spec, path, errors)
+    errors += pod_claim_errors(spec, path)
     return errors
 
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ....machinery.cel.environment import CompileError
 from ....model import validation
 from ..cel import mutation_objects
-from ..cel.environment import CompileError
 from ..cel.policy_expressions import Expressions
 from ..errors.fields import FieldError, duplicate, invalid, not_supported, required
 from .expression_validation import check_expression, validate_conditions

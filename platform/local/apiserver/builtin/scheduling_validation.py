@@ -132,14 +132,8 @@ def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) 
 def _validate_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
     node = affinity.get("nodeAffinity", {})
     needed = node.get(_REQUIRED)
-    field_path = f"{path}.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     if needed is not None:
-        terms = needed.get("nodeSelectorTerms") or ()
-        if not terms:
-            errors.append(required(field_path, "must have at least one node selector term"))
-        for index, term in enumerate(terms):
-            _validate_node_term(term, f"{field_path}[{index}]", errors)
-            _validate_label_values(term, f"{field_path}[{index}]", errors)
+        validate_node_selector(needed, f"{path}.nodeAffinity.{_REQUIRED}", errors)
     field_path = f"{path}.nodeAffinity.{_PREFERRED}"
     for index, preferred in enumerate(node.get(_PREFERRED, ())):
         _validate_weight(preferred, f"{field_path}[{index}].weight", errors)
@@ -148,6 +142,17 @@ def _validate_affinity(affinity: Json, path: str, errors: list[FieldError]) -> N
         )
     for kind in ("podAffinity", "podAntiAffinity"):
         _validate_pod_affinity(affinity.get(kind, {}), f"{path}.{kind}", errors)
+
+
+def validate_node_selector(selector: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate a selector of nodes at *path*, whose values are checked, too."""
+    field_path = f"{path}.nodeSelectorTerms"
+    terms = selector.get("nodeSelectorTerms") or ()
+    if not terms:
+        errors.append(required(field_path, "must have at least one node selector term"))
+    for index, term in enumerate(terms):
+        _validate_node_term(term, f"{field_path}[{index}]", errors)
+        _validate_label_values(term, f"{field_path}[{index}]", errors)
 
 
 def _validate_weight(term: Json, path: str, errors: list[FieldError]) -> None:

@@ -77,23 +77,3 @@ def _default_match(match: Json) -> None:
     for key in ("resourceRules", "excludeResourceRules"):
         for rule in match.get(key, ()):
             rule.setdefault("scope", "*")
-
-
-def default_resource_claim(obj: Json) -> None:
-    """Default a ResourceClaim."""
-    _default_devices(obj.get("spec", {}))
-
-
-def default_resource_claim_template(obj: Json) -> None:
-    """Default a ResourceClaimTemplate."""
-    _default_devices(obj.get("spec", {}).get("spec", {}))
-
-
-def _default_devices(spec: Json) -> None:
-    for request in spec.get("devices", {}).get("requests") or ():
-        choices = [request["exactly"]] if "exactly" in request else []
-        for choice in (*choices, *request.get("firstAvailable", ())):
-            if choice.setdefault("allocationMode", "ExactCount") == "ExactCount":
-                choice.setdefault("count", 1)
-            for toleration in choice.get("tolerations", ()):
-                toleration.setdefault("operator", "Equal")

@@ -8,7 +8,7 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC
+from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC, RESOURCE
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
@@ -18,6 +18,9 @@ from . import (
     certificate_requests,
     core_objects,
     cron_jobs,
+    device_defaults,
+    device_status_validation,
+    device_validation,
     endpoint_validation,
     event_conversion,
     flow_control,
@@ -29,6 +32,7 @@ from . import (
     policy_validation,
     quota_validation,
     service_validation,
+    slice_validation,
     stored_defaults,
     volume_warnings,
     webhook_validation,
@@ -276,11 +280,19 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     (RBAC, "ClusterRoleBinding"): _BINDING,
     (RBAC, "Role"): _ROLE,
     (RBAC, "RoleBinding"): _BINDING,
-    ("resource.k8s.io", "ResourceClaim"): StrategyHooks(
-        default=stored_defaults.default_resource_claim
+    (RESOURCE, "DeviceClass"): StrategyHooks(validate=device_validation.validate_device_class),
+    (RESOURCE, "ResourceClaim"): StrategyHooks(
+        default=device_defaults.default_resource_claim,
+        validate=device_validation.validate_claim,
+        prepare_for_update=device_status_validation.prepare_claim_for_update,
+        validate_status=device_status_validation.validate_claim_status,
     ),
-    ("resource.k8s.io", "ResourceClaimTemplate"): StrategyHooks(
-        default=stored_defaults.default_resource_claim_template
+    (RESOURCE, "ResourceClaimTemplate"): StrategyHooks(
+        default=device_defaults.default_resource_claim_template,
+        validate=device_validation.validate_claim_template,
+    ),
+    (RESOURCE, "ResourceSlice"): StrategyHooks(
+        default=device_defaults.default_slice, validate=slice_validation.validate_slice
     ),
     ("scheduling.k8s.io", "PodGroup"): StrategyHooks(
         default=pod_groups.default_podgroup,

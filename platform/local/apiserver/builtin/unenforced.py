@@ -31,7 +31,7 @@ _ENFORCED = "enforced"
 _USED = "used"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_QUEUES = "it handles all requests at once, without queues"
-_NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
+_NOT_ALLOCATED = "the scheduler allocates devices to one claim each, without conditions"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
 
@@ -53,10 +53,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
-    (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
-    (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
-    (RESOURCE, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
 }
 """By group and kind. Kinds that are plain data on any cluster are not included."""
 
@@ -199,6 +195,18 @@ def _service(obj: Json) -> Found:
             yield f"spec.ports[{index}].protocol", why
 
 
+def _device_slice(obj: Json) -> Found:
+    for index, device in enumerate(_list(_dict(obj.get("spec")).get("devices"))):
+        for key in ("allowMultipleAllocations", "bindingConditions"):
+            if _dict(device).get(key):
+                yield f"spec.devices[{index}].{key}", _NOT_ALLOCATED, "prevents its allocation"
+
+
+def _device_class(obj: Json) -> Found:
+    if _dict(obj.get("spec")).get("extendedResourceName"):
+        yield "spec.extendedResourceName", "pods get devices by claims only"
+
+
 def _secret(obj: Json) -> Found:
     if obj.get("type") == "kubernetes.io/service-account-token":
         yield "type", "no token is written into it; use kubectl create token"
@@ -280,5 +288,7 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("flow.volcano.sh", "JobTemplate"): _job_template,
+    (RESOURCE, "DeviceClass"): _device_class,
+    (RESOURCE, "ResourceSlice"): _device_slice,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

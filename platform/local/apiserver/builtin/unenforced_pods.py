@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 _SHARED_NETWORK = "pods use the network of the machine"
 _NO_EFFECT = "has no effect"
-_UNSCHEDULABLE = "leaves the pod unschedulable"
 _PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
 OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
 """Not so where pods have a network namespace."""
@@ -22,7 +21,7 @@ _NO_PRIVILEGES = "no container has rights over the machine, and the pod will not
 _FEW_CAPABILITIES = (
     "only rights over the pod's own users are given, and with others it will not start"
 )
-_NO_DEVICES = "no devices are allocated"
+_NO_DEVICES = "containers name the claims whose devices they use"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
 
 
@@ -54,7 +53,6 @@ _POD = (
     UnenforcedField("hostPID", _OWN_NAMESPACES),
     UnenforcedField("hostnameOverride", "use spec.hostname"),
     UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
-    UnenforcedField("resourceClaims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("resources.claims", _NO_DEVICES),
     UnenforcedField("resources.limits", "only the limits of containers are enforced"),
     UnenforcedField("runtimeClassName", "containers are processes of the machine"),
@@ -88,7 +86,6 @@ _POD = (
 )
 
 _CONTAINER = (
-    UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField(
         "securityContext.capabilities.add",

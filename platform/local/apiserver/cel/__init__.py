@@ -1,5 +1,4 @@
-"""CEL: expressions in definitions, policies and webhook configurations.
+"""CEL in definitions, policies and webhook configurations: its variables, types and results.
 
-The language is evaluated by Google's C++ implementation; the functions that Kubernetes adds are
-here. The library is imported when the first expression is compiled.
+Expressions are compiled and evaluated by :mod:`....machinery.cel`.
 """

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .signatures import (
+from ....machinery.cel.signatures import (
     AUTHORIZER,
     DECISION,
     GROUP_CHECK,

@@ -8,9 +8,9 @@ knows the result as an abstract type, whose fields it cannot read.
 import re
 from typing import Any
 
-from .environment import CompileError
-from .literals import LITERAL
-from .signatures import NESTED_OBJECT, OBJECT, PATCH, Signature, value_of
+from ....machinery.cel.environment import CompileError
+from ....machinery.cel.literals import LITERAL
+from ....machinery.cel.signatures import NESTED_OBJECT, OBJECT, PATCH, Signature, value_of
 
 _MAX_DEPTH = 64
 _TYPE = re.compile(r"(?<![\w.])(Object(?:\s*\.\s*\w+)*|JSONPatch)\s*\{")

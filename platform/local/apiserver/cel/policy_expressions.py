@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from ....machinery.cel.environment import CompileError, Environment, EvaluationError, Program
+from ....machinery.cel.input_limits import Inputs, Loops
+from ....machinery.cel.literals import LITERAL
+from ....machinery.cel.signatures import AUTHORIZER, RESOURCE_CHECK
 from . import mutation_objects
 from .authorizer_functions import SIGNATURES
-from .environment import CompileError, Environment, EvaluationError, Program
-from .input_limits import Inputs, Loops
-from .literals import LITERAL
-from .signatures import AUTHORIZER, RESOURCE_CHECK
 
 _DYNAMIC = ("object", "oldObject", "request", "namespaceObject")
 REQUEST_RESOURCE = "authorizer__requestResource"

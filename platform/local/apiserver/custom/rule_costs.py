@@ -7,7 +7,7 @@ As on kube-apiserver, a schema bounds the sizes of values by ``maxItems``, ``max
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..cel.cost import MOST, Path, Size
+from ....machinery.cel.cost import MOST, Path, Size
 from ..cel.schema_types import Schema, escape
 from ..errors.fields import FieldError, forbidden
 from .rules import KEY, branches_with_rules, environment, nodes_below

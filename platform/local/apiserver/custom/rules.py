@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..cel.cost import SizeOf
-from ..cel.environment import (
+from ....machinery.cel.cost import SizeOf
+from ....machinery.cel.environment import (
     CompileError,
     Environment,
     EvaluationError,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from ..cel.environment import CompileError
+from ....machinery.cel.environment import CompileError
 from ..errors.fields import FieldError, forbidden, invalid, required
 from ..kinds import go_types
 from ..kinds.info import OFFLOAD_THRESHOLD

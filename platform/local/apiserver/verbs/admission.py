@@ -21,6 +21,7 @@ from ..admission.limit_ranges import LIMIT_RANGES, LIMITED, set_defaults, violat
 from ..admission.node_restriction import NodeRestriction
 from ..admission.quotas import Quotas
 from ..admission.runtime_classes import RUNTIME_CLASSES, apply_runtime_class
+from ..authorization import device_claims
 from ..authorization.authorizer import Authorizer
 from ..authorization.escalation import RoleWrite, check_escalation
 from ..authorization.signers import check_signer, check_subject
@@ -255,8 +256,17 @@ class Admission:
             self._check_priority_class(attributes, obj)
         if obj is not None and attributes.kind.resource == CSRS:
             check_subject(obj, attributes.name)
+        if obj is not None and attributes.operation == "CREATE":
+            self._check_admin_access(attributes, obj)
         if obj is not None:
             self._check_pod_security(attributes, obj)
+
+    def _check_admin_access(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        resource = attributes.kind.resource
+        if resource in (names.RESOURCECLAIMS, names.RESOURCECLAIMTEMPLATES):
+            namespace = self._lookup.get(names.NAMESPACES, "", attributes.namespace)
+            if errors := device_claims.admin_access_errors(resource, obj, namespace):
+                raise invalid(resource, attributes.name, errors)
 
     def _check_pod_security(self, attributes: AdmissionAttributes, obj: Json) -> None:
         """Reject a pod that violates the level of its namespace; warn of templates that do."""
@@ -311,6 +321,18 @@ class Admission:
             return True
 
         reads.append(is_within_quotas)
+
+    def check_claim_status(self, user: User, kind: KindInfo, *, obj: Json, old: Json) -> None:
+        """Check that *user* may write what has changed in the status of a ResourceClaim.
+
+        Raises:
+            StatusError: 422, as of kube-apiserver.
+        """
+        if kind.resource == names.RESOURCECLAIMS:
+            namespace = self._lookup.get(names.NAMESPACES, "", obj["metadata"]["namespace"])
+            errors = device_claims.status_errors(self._authorizer, user, obj, old, namespace)
+            if errors:
+                raise invalid(kind.resource, obj["metadata"]["name"], errors)
 
     def check_signer(
         self, user: User, kind: KindInfo, subresource: str, *, obj: Json, old: Json

@@ -513,6 +513,7 @@ class Writer:
         if errors:
             raise invalid(kind.resource, old["metadata"]["name"], errors)
         self.admission.check_signer(write_request.user, kind, subresource, obj=obj, old=old)
+        self.admission.check_claim_status(write_request.user, kind, obj=obj, old=old)
         if reviewed:
             dynamic.validate(attributes, obj)
         if subresource == _RESIZE:

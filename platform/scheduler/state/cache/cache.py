@@ -17,13 +17,8 @@ from ....model.pod import DISRUPTION_TARGET, FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue, QueueState
 from ....model.run_times import OF_LIMIT, OF_RUN_TIME
-from ..core_types import (
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PriorityClass,
-)
+from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from ..gangs.device_claims import DeviceBinding
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
 from ..gangs.gang import (
@@ -64,6 +59,7 @@ from .events import (
     CSINodeEvent,
     CSIStorageCapacityEvent,
     DeclarationsChanged,
+    DeviceClassEvent,
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
@@ -80,7 +76,9 @@ from .events import (
     PVEvent,
     QueueEvent,
     Recheck,
+    ResourceClaimEvent,
     ResourceQuotaEvent,
+    ResourceSliceEvent,
     StorageClassEvent,
     VolumeAttachmentEvent,
 )
@@ -155,10 +153,12 @@ class SchedulerCache:
     def cycle(self) -> Iterator[None]:
         """Refuse events while the block runs a cycle, maybe in a thread."""
         self._in_cycle = True
+        self.node_matrix.available_devices.set_in_cycle(True)
         try:
             yield
         finally:
             self._in_cycle = False
+            self.node_matrix.available_devices.set_in_cycle(False)
 
     def apply(self, event: CacheEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - a branch per event
         """Apply *event*.
@@ -204,6 +204,8 @@ class SchedulerCache:
                 self._retry_pods(self.pod_classes.update_capacity(old, new))
             case VolumeAttachmentEvent(old, new):
                 self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
+            case ResourceClaimEvent() | ResourceSliceEvent() | DeviceClassEvent():
+                self._update_devices(event)
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
             case CSINodeEvent(old, new):
@@ -303,6 +305,18 @@ class SchedulerCache:
     def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Add, update or delete a PV; gangs that mount it are tried again."""
         self._retry_pods(self.pod_classes.update_volume(old, new))
+
+    def _update_devices(
+        self, event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent
+    ) -> None:
+        classes = self.pod_classes
+        match event:
+            case ResourceClaimEvent(old, new):
+                self._retry_pods(classes.update_device_claim(old, new))
+            case ResourceSliceEvent(old, new):
+                self._retry_pods(classes.device_claims.update_slice(old, new))
+            case DeviceClassEvent(old, new):
+                self._retry_pods(classes.device_claims.update_class(old, new))
 
     def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:
@@ -422,7 +436,7 @@ class SchedulerCache:
         task = self._new_task(pod, eq_class)
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
             return False
-        if task.pvcs:
+        if task.pvcs or task.device_claims:
             return False  # they are to be followed
         self.pod_classes.unregister(member.uid)
         self.pod_classes.register_like(pod, eq_class)
@@ -470,6 +484,13 @@ class SchedulerCache:
         if task.eq_class.volumes.delayed:
             self.pod_classes.assume_volumes(task)
         return self.pod_classes.pvcs.join(task)
+
+    def assume_devices(self, task: Task) -> tuple[DeviceBinding, ...]:
+        """Assume what the claims of devices of *task*, whose placement is assumed, get; returns
+        what is to be written into them."""
+        if task.eq_class.devices.pending:
+            self.pod_classes.assume_devices(task)
+        return self.pod_classes.device_claims.join(task)
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -527,6 +548,8 @@ class SchedulerCache:
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
+        if task.device_claims:
+            self._retry_pods(self.pod_classes.release_devices(uid))
         gang.version += 1
         self._mark_allocation_changed(gang)
         return gang
@@ -773,6 +796,8 @@ class SchedulerCache:
         self.changes.mark(gang)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
+        if task.device_claims:
+            self._retry_pods(self.pod_classes.release_devices(uid))
 
     def _node_of(self, uid: str) -> str:
         """Return the name of the node on which the pod with *uid* is counted, or an empty one."""

@@ -22,6 +22,7 @@ from ..core_types import (
     StorageClass,
     VolumeAttachment,
 )
+from ..devices.types import DeviceClass, ResourceClaim, ResourceSlice
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
 from ..podinfo.default_spread import PodOwner
@@ -81,6 +82,18 @@ class CSIDriverEvent(ObjectEvent[CSIDriver]):
 
 class CSIStorageCapacityEvent(ObjectEvent[CSIStorageCapacity]):
     """What is free of a storage class was added, updated or deleted."""
+
+
+class ResourceClaimEvent(ObjectEvent[ResourceClaim]):
+    """A claim of devices was added, updated or deleted."""
+
+
+class ResourceSliceEvent(ObjectEvent[ResourceSlice]):
+    """A ResourceSlice was added, updated or deleted."""
+
+
+class DeviceClassEvent(ObjectEvent[DeviceClass]):
+    """A device class was added, updated or deleted."""
 
 
 class VolumeAttachmentEvent(ObjectEvent[VolumeAttachment]):
@@ -172,6 +185,9 @@ CacheEvent = (
     | CSIDriverEvent
     | CSIStorageCapacityEvent
     | VolumeAttachmentEvent
+    | ResourceClaimEvent
+    | ResourceSliceEvent
+    | DeviceClassEvent
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent

@@ -16,6 +16,7 @@ from ....model.pod import is_rejection
 from ....model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
 from ....model.queue import Queue as QueueObject
 from ..core_types import Pod
+from ..podinfo.device_claims import used_claims
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_fields import reported_condition, task_index, task_priority
 from ..podinfo.victim_traits import victim_traits
@@ -129,6 +130,7 @@ class Task:
 
     __slots__ = (
         "created",
+        "device_claims",
         "eq_class",
         "evicting",
         "gang",
@@ -183,6 +185,8 @@ class Task:
         self.index = task_index(meta.name)
         self.pvcs = mounted_pvcs(pod)
         """The PVCs that it mounts."""
+        self.device_claims = used_claims(pod)
+        """The claims of devices that it uses."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
         """Whether the pod was created with a queue gate."""
@@ -221,6 +225,8 @@ class Task:
 
     def has_same_scheduling_fields(self, other: "Task") -> bool:
         """Return whether two versions of a pod are equal in all fields that scheduling uses."""
+        if self.device_claims != other.device_claims:
+            return False
         return (self.status, self.gates, self.role, self.priority, self.node) == (
             other.status,
             other.gates,

@@ -18,11 +18,14 @@ from ..core_types import (
     Pod,
     StorageClass,
 )
+from ..devices.types import ResourceClaim
 from ..nodes.node_matrix import NodeMatrix
+from ..podinfo.device_requirements import NO_DEVICES
 from ..podinfo.equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from ..podinfo.pod_topology import KnownPod, PodTopology
 from ..podinfo.pod_traits import NO_TRAITS, PodTraits
 from ..podinfo.volumes import NO_VOLUMES
+from .device_claims import DeviceClaimTracker
 from .gang import Task, TaskStatus
 from .pvcs import PVCTracker
 
@@ -52,6 +55,7 @@ class PodClasses:
         """
         self.topology = PodTopology()
         self.eq_classes = EquivalenceCache(self.topology)
+        self.device_claims = DeviceClaimTracker(node_matrix.available_devices)
         self.pvcs = PVCTracker(node_matrix.available_volumes, node_matrix.attached_volumes)
         self._node_matrix = node_matrix
         self._find = find
@@ -69,6 +73,9 @@ class PodClasses:
         known = known_pod(pod, eq_class.terms)
         if known.pvcs:
             self._reclassify(self.pvcs.add_pod(uid, known.namespace, known.pvcs))
+        if known.device_claims:
+            others = self.device_claims.add_pod(uid, known.namespace, known.device_claims)
+            self._reclassify(others)
         for selector in self.topology.add_pod(uid, known):
             self._reclassify(self.topology.matching_pods(selector))
         return self._current(eq_class.variant(traits=traits), known)
@@ -95,6 +102,8 @@ class PodClasses:
         known = self.topology.pod(uid)
         if known is not None:
             self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
+        if known is not None and known.device_claims:
+            self.device_claims.remove_pod(uid)
         for selector in self.topology.remove_pod(uid):
             self._reclassify(self.topology.matching_pods(selector))
 
@@ -160,6 +169,24 @@ class PodClasses:
         concern."""
         return self._reclassify(self.pvcs.release(uid))
 
+    def update_device_claim(
+        self, old: ResourceClaim | None, new: ResourceClaim | None
+    ) -> Collection[str]:
+        """Add, update or delete a claim of devices; returns the uids of pods that it may
+        concern."""
+        return self._reclassify(self.device_claims.update(old, new))
+
+    def assume_devices(self, task: Task) -> None:
+        """Assume what the claims of devices of *task* get on its node; see
+        :meth:`assume_volumes`."""
+        uids = self.device_claims.assume(task)
+        self._reclassify([uid for uid in uids if not self._is_pipelined(uid)])
+
+    def release_devices(self, uid: str) -> Collection[str]:
+        """Forget what is assumed for the claims of devices of a pod; returns the uids of pods that
+        it may concern."""
+        return self._reclassify(self.device_claims.release(uid))
+
     def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> bool:
         """Add, update or delete the limits of CSI drivers on a node; returns whether they have
         changed."""
@@ -176,7 +203,12 @@ class PodClasses:
 
     def _current(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
         volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
-        return eq_class.variant(matched_by=self.topology.matched_by(pod), volumes=volumes)
+        devices = NO_DEVICES
+        if pod.device_claims:
+            devices = self.device_claims.requirements(pod.namespace, pod.device_claims)
+        return eq_class.variant(
+            matched_by=self.topology.matched_by(pod), volumes=volumes, devices=devices
+        )
 
     def _reclassify(self, uids: Collection[str]) -> Collection[str]:
         """Update the classes of pods; returns *uids*."""
@@ -207,3 +239,5 @@ class PodClasses:
             self._node_matrix.attached_volumes.add(volumes, node_indexes, sign)
             if volumes.delayed:
                 self._node_matrix.available_volumes.add(volumes.delayed, node_indexes, sign)
+        if devices := eq_class.devices:
+            self._node_matrix.available_devices.add(devices, node_indexes, sign)

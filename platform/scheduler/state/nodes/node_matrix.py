@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ..core_types import Node, Taint
+from ..devices.available_devices import AvailableDevices
 from ..podinfo.available_volumes import AvailableVolumes
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.host_ports import HostPort, HostPortMatrix
@@ -109,6 +110,7 @@ class NodeMatrix:
         self._index_by_name: dict[str, int] = {}
         self.attached_volumes = AttachedVolumes(self.names, self._index_by_name)
         self.available_volumes = AvailableVolumes(self)
+        self.available_devices = AvailableDevices(self)
         self._free_indexes: list[int] = []
         self._tie_breakers: IntVector | None = None
 

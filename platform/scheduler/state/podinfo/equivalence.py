@@ -16,6 +16,8 @@ from ..core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, To
 from ..resources import Amounts, IntVector, ResourceIndex, pod_request
 from .declared_fields import FieldValues
 from .default_spread import DefaultConstraints, DefaultTerms
+from .device_claims import used_claims
+from .device_requirements import NO_DEVICES, DeviceRequirements
 from .host_ports import HostPort, host_ports
 from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
@@ -50,7 +52,7 @@ class EquivalenceClass:
 
     Created by an :class:`EquivalenceCache`, and compared by identity. Classes of pods with
     equal specs are *variants* of one: they differ in traits, in the selectors that match the pods,
-    or in volumes.
+    in volumes, or in devices.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class EquivalenceClass:
         "best_effort",
         "constraints_key",
         "container_count",
+        "devices",
         "footprint",
         "host_ports",
         "images",
@@ -115,6 +118,8 @@ class EquivalenceClass:
         self._request_vector: IntVector | None = None
         self.volumes = NO_VOLUMES
         """What the volumes of the pods require."""
+        self.devices = NO_DEVICES
+        """What the claims of devices of the pods require."""
         self._base: EquivalenceClass = self
         self._variants: _Variants | None = None
 
@@ -124,6 +129,7 @@ class EquivalenceClass:
         traits: PodTraits | None = None,
         matched_by: MatchedBy | None = None,
         volumes: VolumeRequirements | None = None,
+        devices: DeviceRequirements | None = None,
     ) -> "EquivalenceClass":
         """Return the class of pods that differ from these only in the given properties."""
         base = self._base
@@ -131,10 +137,11 @@ class EquivalenceClass:
             self.traits if traits is None else traits,
             self.matched_by if matched_by is None else matched_by,
             self.volumes if volumes is None else volumes,
+            self.devices if devices is None else devices,
         )
-        if key == (self.traits, self.matched_by, self.volumes):
+        if key == (self.traits, self.matched_by, self.volumes, self.devices):
             return self
-        if key == (base.traits, base.matched_by, base.volumes):
+        if key == (base.traits, base.matched_by, base.volumes, base.devices):
             return base
         if base._variants is None:
             base._variants = WeakValueDictionary()
@@ -160,6 +167,7 @@ class EquivalenceClass:
             or self.terms != NO_TERMS
             or self.volumes.depend_on_pods
             or self.traits.group_limits[0]
+            or self.devices.pending
         )
 
     @property
@@ -171,20 +179,30 @@ class EquivalenceClass:
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes which nodes filters permit for the next such pod."""
         return bool(
-            self.volumes.exclusive_claims or self.volumes.delayed or self.traits.group_limits[0]
+            self.volumes.exclusive_claims
+            or self.volumes.delayed
+            or self.traits.group_limits[0]
+            or self.devices.pending
         ) or not self.matched_by.isdisjoint(self.terms.selectors)
 
     def _copy(
-        self, traits: PodTraits, matched_by: MatchedBy, volumes: VolumeRequirements
+        self,
+        traits: PodTraits,
+        matched_by: MatchedBy,
+        volumes: VolumeRequirements,
+        devices: DeviceRequirements,
     ) -> "EquivalenceClass":
         copy = object.__new__(EquivalenceClass)
         for name in _COPIED_SLOTS:
             setattr(copy, name, getattr(self, name))
         copy.traits, copy.matched_by, copy.volumes = traits, matched_by, volumes
+        copy.devices = devices
         if traits != NO_TRAITS:
             copy.constraints_key += _encode(traits)
         if volumes.node_selectors or volumes.zones:
             copy.constraints_key += _encode((volumes.node_selectors, volumes.zones))
+        if devices.node_selectors:
+            copy.constraints_key += _encode(("devices", devices.node_selectors))
         copy.footprint = TermFootprint(
             matched_by, self.terms, limited_queue=traits.group_limits[0], request=self.request
         )
@@ -200,11 +218,14 @@ class EquivalenceClass:
         return self._request_vector
 
 
-_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, VolumeRequirements], EquivalenceClass]
+_Variants = WeakValueDictionary[
+    tuple[PodTraits, MatchedBy, VolumeRequirements, DeviceRequirements], EquivalenceClass
+]
 _COPIED_SLOTS = tuple(
     name
     for name in EquivalenceClass.__slots__
-    if name not in ("__weakref__", "footprint", "matched_by", "traits", "volumes", "_variants")
+    if name
+    not in ("__weakref__", "devices", "footprint", "matched_by", "traits", "volumes", "_variants")
 )
 
 
@@ -239,7 +260,6 @@ class EquivalenceCache:
                 spec.tolerations,
                 spec.resources,
                 spec.topology_spread_constraints,
-                spec.resource_claims,
                 spec.scheduling_group,
                 (tuple(exclusive_disks(spec)), *_image_volumes(spec)) if spec.volumes else (),
                 _term_context(pod) if default or has_terms(spec) else (),
@@ -291,7 +311,8 @@ def known_pod(pod: Pod, terms: PodTerms = NO_TERMS) -> KnownPod:
     """Return what selectors see of *pod*, with its *terms*."""
     meta = pod.metadata
     pvcs = mounted_pvcs(pod) if pod.spec.volumes else ()
-    return KnownPod(meta.namespace, meta.labels, bool(meta.deletion_timestamp), terms, pvcs)
+    terminating = bool(meta.deletion_timestamp)
+    return KnownPod(meta.namespace, meta.labels, terminating, terms, pvcs, used_claims(pod))
 
 
 def _image_volumes(spec: PodSpec) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..resources import Amounts
+from .device_claims import UsedClaim
 from .node_counts import NodeCounts, Topology
 from .pod_terms import NO_TERMS, Labels, PodSelector, PodTerms
 from .volumes import MountedPVC
@@ -28,6 +29,7 @@ class KnownPod:
     terminating: bool
     terms: PodTerms = NO_TERMS
     pvcs: tuple[MountedPVC, ...] = ()
+    device_claims: tuple[UsedClaim, ...] = ()
 
 
 class PodTopology:

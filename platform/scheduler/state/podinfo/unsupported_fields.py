@@ -40,11 +40,6 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
     return tuple(found)
 
 
-def _resource_claims(spec: PodSpec) -> Iterator[str]:
-    if spec.resource_claims:
-        yield "resourceClaims[0]"
-
-
 def exclusive_disks(spec: PodSpec) -> Iterator[str]:
     """Yield the paths of volumes that may be attached to a node once only."""
     for index, volume in enumerate(spec.volumes):
@@ -59,7 +54,6 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
     "volumes[*]": (
         "the disk must not be used twice on a node, which is not checked; use a claim",
         exclusive_disks,

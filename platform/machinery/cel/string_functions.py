@@ -8,7 +8,7 @@ from typing import Any
 
 import re2
 
-from ....model import times
+from ...model import times
 from .signatures import Signature
 
 _OPTIONS = re2.Options()

@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import kubernetes_functions, list_functions, string_functions
+from .checked import Checked, decode
 from .cost import SizeOf, estimate
 from .signatures import ABSTRACT_TYPES, ANY, Signature
 
@@ -148,11 +149,18 @@ class Environment:
         Raises:
             CompileError: it has an error.
         """
+        return estimate(self.checked(expression), size_of)
+
+    def checked(self, expression: str) -> Checked:
+        """Return the syntax tree of an expression with its types.
+
+        Raises:
+            CompileError: it has an error.
+        """
         try:
-            serialized = self._checker.compile(expression).serialize()
+            return decode(self._checker.compile(expression).serialize())
         except RuntimeError as error:
             raise CompileError(_STATUS.sub("", str(error)).strip()) from error
-        return estimate(serialized, size_of)
 
     def activation(self, values: Mapping[str, Any]) -> "cel.Activation":
         """Return values of all variables, for the programs of this environment."""

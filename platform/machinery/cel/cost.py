@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .checked import Checked, Expression, Type, decode
+from .checked import Checked, Expression, Type
 from .signatures import ABSTRACT_TYPES
 
 MOST = 2**64 - 1
@@ -83,13 +83,12 @@ class _Call(NamedTuple):
     size: Size | None = None
 
 
-def estimate(serialized: bytes, size_of: SizeOf) -> int:
-    """Return the most that the evaluation of a serialized checked expression costs.
+def estimate(checked: Checked, size_of: SizeOf) -> int:
+    """Return the most that the evaluation of a checked expression costs.
 
     The library compiles no expression that is nested more than some 32 times, so neither this nor
     decoding recurses deeply.
     """
-    checked = decode(serialized)
     return _Estimator(checked, size_of).cost(checked.root)
 
 

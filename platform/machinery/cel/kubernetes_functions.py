@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ....model import quantity
+from ...model import quantity
 from .signatures import CIDR, IP, QUANTITY, SEMVER, URL, Signature, value_of
 
 _NANO = 1_000_000_000

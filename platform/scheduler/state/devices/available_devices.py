@@ -1,0 +1,368 @@
+"""Which devices can be used from which node, which are in use, and what the next pod would get.
+
+Devices are in use by the claims that are allocated, by those that a cycle has decided on, and by
+the pods of open statements, so that two pods of a gang never get one device. What a node has for a
+pod is kept until devices of the node change, so a mask costs one allocation for each node that has
+devices and has changed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from ....machinery.cel.device_selectors import device_value
+from ....model import quantity
+from ..core_types import NodeSelector
+from ..podinfo.available_volumes import Nodes
+from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
+from ..podinfo.node_terms import LabelledNode, matches_any
+from ..resources import BoolVector
+from .allocator import AllocationError, ClaimAllocation, Device, Pool, allocate
+from .requests import decode
+from .types import Allocation, DeviceClass, DeviceRef, Json, ResourceSlice
+
+CANNOT_ALLOCATE = "cannot allocate all claims"
+_MAX_DEMANDS = 1_000
+"""Different demands for which the results are kept."""
+
+
+Decision = tuple[ClaimAllocation, ...]
+"""What each pending claim of a pod gets, in their order."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """An allocated claim."""
+
+    devices: tuple[DeviceRef, ...]
+    pods: int = 0
+    """Pods on nodes that use it."""
+    is_lent: bool = False
+    """Whether its devices do not count in this cycle, since all of its pods are to be evicted."""
+
+
+@dataclass(slots=True)
+class _PoolSlices:
+    """The slices of one pool."""
+
+    by_name: dict[str, ResourceSlice] = field(default_factory=dict)
+
+    def current(self) -> list[ResourceSlice]:
+        """Return the slices of the latest generation, by name."""
+        latest = max((each.spec.pool.generation for each in self.by_name.values()), default=0)
+        found = (each for each in self.by_name.values() if each.spec.pool.generation == latest)
+        return sorted(found, key=lambda each: each.metadata.name)
+
+
+@dataclass(slots=True)
+class _Known:
+    """The results for one demand."""
+
+    by_node: dict[int, tuple[int, Decision | str]] = field(default_factory=dict)
+    """The version of the devices of the node, and what the pod gets there, or why nothing."""
+
+
+class AvailableDevices:
+    """Devices of all nodes, and who uses them."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        """Start without devices; *nodes* are read when a mask is asked for."""
+        self._nodes = nodes
+        self._pools: dict[tuple[str, str], _PoolSlices] = {}
+        self._classes: dict[str, DeviceClass] = {}
+        self._in_use: Counter[DeviceRef] = Counter()
+        self._held: dict[str, _Held] = {}
+        self._decisions: dict[tuple[tuple[PendingClaim, ...], int], list[Decision | None]] = {}
+        self._chosen: dict[str, list[tuple[int, ClaimAllocation]]] = {}
+        """For claims with a key: node and allocation for each pod of an open statement."""
+        self._known: dict[tuple[PendingClaim, ...], _Known] = {}
+        self._versions: Counter[str] = Counter()
+        """How often the devices of a node have changed; of no node: those of several."""
+        self._position = (-1, -1)
+        self._by_node: dict[int, tuple[Pool, ...]] = {}
+        self._local: dict[tuple[str, str], str] = {}
+        """The node of each pool whose slices are all local to it."""
+        self._in_cycle = False
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def update_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        """Add, update or delete a slice."""
+        for each in (old, new):
+            if each is None:
+                continue
+            key = each.spec.driver, each.spec.pool.name
+            slices = self._pools.setdefault(key, _PoolSlices()).by_name
+            slices.pop(each.metadata.name, None)
+            if each is new:
+                slices[each.metadata.name] = each
+            if not slices:
+                del self._pools[key]
+        self._forget_pools()
+
+    def update_class(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        """Add, update or delete a class."""
+        for each in (old, new):
+            if each is not None:
+                self._classes.pop(each.metadata.name, None)
+        if new is not None:
+            self._classes[new.metadata.name] = new
+        self._known.clear()
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """Return the class *name*, if it is known."""
+        return self._classes.get(name)
+
+    def hold(self, key: str, allocation: Allocation | None) -> None:
+        """Count the devices of the claim *key* as in use; ``None`` if it is not allocated."""
+        known = self._held.get(key)
+        devices = tuple(allocation.in_use()) if allocation is not None else ()
+        if known is not None:
+            self.take(known.devices, -1)
+            known.devices = devices
+        elif devices:
+            self._held[key] = _Held(devices)
+        self.take(devices, 1)
+        if known is not None and not devices and not known.pods:
+            del self._held[key]
+
+    # -- pods ----------------------------------------------------------------------------------
+
+    def set_in_cycle(self, in_cycle: bool) -> None:
+        """Note that a cycle begins or ends: in a cycle, pods leave nodes by statements alone."""
+        self._in_cycle = in_cycle
+
+    def add(self, requirements: DeviceRequirements, node_indexes: Sequence[int], sign: int) -> None:
+        """Count a pod with *requirements* on each of *node_indexes*; with *sign* -1, undo that."""
+        for key in requirements.held:
+            self._count_holders(key, sign * len(node_indexes))
+        claims = requirements.pending
+        for node_index in node_indexes if claims else ():
+            decisions = self._decisions.setdefault((claims, node_index), [])
+            decision = self.decide(claims, node_index) if sign > 0 else decisions.pop()
+            if sign > 0:
+                decisions.append(decision)
+            if not decisions:
+                del self._decisions[claims, node_index]
+            for claim, chosen in zip(claims, decision or (), strict=bool(decision)):
+                self._choose(claim, node_index, chosen, sign)
+
+    def take(self, devices: Iterable[DeviceRef], sign: int) -> None:
+        """Count another use of *devices*; with *sign* -1, undo that."""
+        for ref in devices:
+            self._in_use[ref] += sign
+            if not self._in_use[ref]:
+                del self._in_use[ref]
+            self._versions[self._local.get((ref.driver, ref.pool), "")] += 1
+
+    def decided(self, claims: tuple[PendingClaim, ...], node_index: int) -> Decision | None:
+        """Return what the claims of the pod with *claims* that was counted last on a node get;
+        ``None`` if they cannot be allocated there."""
+        decisions = self._decisions.get((claims, node_index))
+        return decisions[-1] if decisions else None
+
+    def decide(self, claims: tuple[PendingClaim, ...], node_index: int) -> Decision | None:
+        """Return what *claims* of one pod would get on a node, if they can be allocated."""
+        found = self._result(claims, node_index)
+        return None if isinstance(found, str) else found
+
+    def unsuitable(self, claims: tuple[PendingClaim, ...]) -> Iterator[tuple[BoolVector, str]]:
+        """Yield the nodes on which *claims* of one more pod cannot be allocated, by the reason."""
+        masks: dict[str, BoolVector] = {}
+        for node_index, node in enumerate(self._nodes.node_infos):
+            if node is None:
+                continue
+            found = self._result(claims, node_index)
+            if isinstance(found, str):
+                mask = masks.get(found)
+                if mask is None:
+                    mask = masks[found] = np.zeros(self._nodes.columns, np.bool_)
+                mask[node_index] = True
+        for reason, mask in masks.items():
+            yield mask, reason
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _count_holders(self, key: str, count: int) -> None:
+        held = self._held.setdefault(key, _Held(()))
+        before, held.pods = held.pods, held.pods + count
+        if self._in_cycle and before > 0 and not held.pods and not held.is_lent:
+            held.is_lent = True  # a statement evicts its last pod
+            self.take(held.devices, -1)
+        elif held.is_lent and held.pods:
+            held.is_lent = False
+            self.take(held.devices, 1)
+        if not held.pods and not held.devices:
+            del self._held[key]
+
+    def _choose(
+        self, claim: PendingClaim, node_index: int, chosen: ClaimAllocation, sign: int
+    ) -> None:
+        if not claim.key:
+            self.take(chosen.devices, sign)
+            return
+        choices = self._chosen.setdefault(claim.key, [])
+        if sign > 0:
+            choices.append((node_index, chosen))
+        else:
+            choices.remove((node_index, chosen))
+        if len(choices) == max(sign, 0):  # the first pod, or the last one
+            self.take(chosen.devices, sign)
+        self._versions[""] += 1  # other pods with this claim go where its devices can be used
+        if not choices:
+            del self._chosen[claim.key]
+
+    def _result(self, claims: tuple[PendingClaim, ...], node_index: int) -> Decision | str:
+        """Return what *claims* get on a node, or why they get nothing."""
+        pools = self._pools_of(node_index)
+        version = self._versions[""] + self._versions[self._nodes.names[node_index]]
+        known = self._known.get(claims)
+        if known is None:
+            if len(self._known) >= _MAX_DEMANDS:
+                self._known.clear()
+            known = self._known[claims] = _Known()
+        # All nodes without devices are equal, but for claims that are decided already.
+        index = node_index if pools or any(each.key for each in claims) else -1
+        found = known.by_node.get(index)
+        if found is None or found[0] != version:
+            found = known.by_node[index] = (version, self._allocate(claims, node_index, pools))
+        return found[1]
+
+    def _allocate(
+        self, claims: tuple[PendingClaim, ...], node_index: int, pools: tuple[Pool, ...]
+    ) -> Decision | str:
+        chosen: dict[int, ClaimAllocation] = {}
+        for position, claim in enumerate(claims):
+            choices = self._chosen.get(claim.key) if claim.key else None
+            if choices:
+                allocation, node = choices[0][1], self._nodes.node_infos[node_index]
+                selector = allocation.node_selector
+                if selector is not None and (node is None or not matches_any(selector, node)):
+                    return CANNOT_ALLOCATE
+                chosen[position] = allocation
+        left = [position for position in range(len(claims)) if position not in chosen]
+        try:
+            found = allocate(
+                [decode(claims[position].devices) for position in left],
+                pools,
+                classes=self._classes.get,
+                is_in_use=self._in_use.__contains__,
+            )
+        except AllocationError as error:
+            return str(error)
+        if found is None:
+            invalid = any(pool.problem == _INVALID for pool in pools)
+            return "invalid resource pools were encountered" if invalid else CANNOT_ALLOCATE
+        chosen |= dict(zip(left, found, strict=True))
+        return tuple(chosen[position] for position in range(len(claims)))
+
+    def _forget_pools(self) -> None:
+        self._by_node.clear()
+        self._known.clear()
+        self._local = {}
+        for key, slices in self._pools.items():
+            names = {each.spec.node_name for each in slices.by_name.values()}
+            if len(names) == 1:
+                self._local[key] = names.pop()
+
+    def _pools_of(self, node_index: int) -> tuple[Pool, ...]:
+        """Return the pools with devices that can be used from a node, by name."""
+        position = self._nodes.node_position, self._nodes.columns
+        if position != self._position:
+            self._position = position
+            self._by_node.clear()
+            self._known.clear()
+        known = self._by_node.get(node_index)
+        if known is None:
+            node = self._nodes.node_infos[node_index]
+            found = []
+            for key in sorted(self._pools) if node is not None else ():
+                local = self._local.get(key)
+                if node is not None and (not local or local == node.name):
+                    pool = _pool_for(node, key, self._pools[key].current())
+                    if pool is not None:
+                        found.append(pool)
+            known = self._by_node[node_index] = tuple(found)
+        return known
+
+
+_INVALID = "invalid"
+_INCOMPLETE = "being updated"
+
+
+def _pool_for(
+    node: LabelledNode, key: tuple[str, str], slices: Sequence[ResourceSlice]
+) -> Pool | None:
+    """Return the pool *key* as *node* sees it; ``None`` if it has no devices for it."""
+    driver, name = key
+    if not any(_is_for(node, each) for each in slices):
+        return None
+    if len(slices) != slices[0].spec.pool.resource_slice_count:
+        return Pool(driver, name, problem=_INCOMPLETE)
+    counters: dict[str, Mapping[str, int]] = {}
+    for each in slices:
+        for counter_set in each.spec.shared_counters:
+            counters[counter_set.get("name", "")] = {
+                counter: quantity.parse(amount.get("value", "0")).nanos
+                for counter, amount in (counter_set.get("counters") or {}).items()
+            }
+    consumers = {
+        content.get("name", ""): content
+        for each in slices
+        for content in each.spec.devices
+        if content.get("consumesCounters")
+    }
+    try:
+        devices = [
+            Device(
+                DeviceRef(driver, name, content.get("name", "")),
+                content,
+                device_value(driver, content),
+                *_location(each, content),
+            )
+            for each in slices
+            for content in each.spec.devices
+            if _is_allocatable(content) and _is_usable_on(node, each, content)
+        ]
+    except ValueError:
+        return Pool(driver, name, problem=_INVALID)
+    if len({each.ref for each in devices}) < len(devices):
+        return Pool(driver, name, problem=_INVALID)
+    return Pool(driver, name, tuple(devices), counters=counters, consumers=consumers)
+
+
+def _is_allocatable(content: Json) -> bool:
+    """Return whether the scheduler implements how a device is to be allocated."""
+    return not content.get("allowMultipleAllocations") and not content.get("bindingConditions")
+
+
+def _is_for(node: LabelledNode, each: ResourceSlice) -> bool:
+    spec = each.spec
+    if spec.per_device_node_selection:
+        return any(_is_usable_on(node, each, content) for content in spec.devices)
+    return _matches(node, spec.node_name, spec.node_selector, bool(spec.all_nodes))
+
+
+def _is_usable_on(node: LabelledNode, each: ResourceSlice, content: Json) -> bool:
+    if not each.spec.per_device_node_selection:
+        return _is_for(node, each)
+    name, selector = _location(each, content)
+    return _matches(node, name, selector, bool(content.get("allNodes")))
+
+
+def _location(each: ResourceSlice, content: Json) -> tuple[str, NodeSelector | None]:
+    """Return the node to which a device is local, or the selector of those that can use it."""
+    if not each.spec.per_device_node_selection:
+        return each.spec.node_name, each.spec.node_selector
+    selector = content.get("nodeSelector")
+    converted = msgspec.convert(selector, NodeSelector) if selector is not None else None
+    return content.get("nodeName") or "", converted
+
+
+def _matches(node: LabelledNode, name: str, selector: NodeSelector | None, all_nodes: bool) -> bool:
+    if name:
+        return node.name == name
+    return all_nodes or (selector is not None and matches_any(selector, node))

@@ -1,0 +1,109 @@
+"""The requests and constraints of claims, decoded once for all equal claims."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+_CACHED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Devices that satisfy a request: of a request as a whole, or of one of its sub-requests."""
+
+    name: str
+    """As in the results of an allocation: ``request`` or ``request/sub-request``."""
+    device_class: str
+    count: int
+    """How many; 0: all that match."""
+    selectors: tuple[str, ...] = ()
+    tolerations: tuple[tuple[tuple[str, Any], ...], ...] = ()
+    """The fields of each."""
+    admin_access: bool = False
+    capacity: tuple[tuple[str, str], ...] = ()
+    """What a device must have at least, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, of which the first choice that can be satisfied counts."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Devices of several requests have the same value of an attribute, or different ones."""
+
+    attribute: str
+    is_distinct: bool
+    requests: frozenset[str]
+    """Names of requests or sub-requests; all if there are none."""
+
+    def concerns(self, choice: Choice) -> bool:
+        """Return whether the devices of *choice* count."""
+        request = choice.name.partition("/")[0]
+        return not self.requests or request in self.requests or choice.name in self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequests:
+    """What a claim asks for."""
+
+    requests: tuple[Request, ...]
+    constraints: tuple[Constraint, ...]
+    config: tuple[Json, ...]
+
+    def choices(self) -> Iterable[Choice]:
+        """Yield the choices of all requests."""
+        for request in self.requests:
+            yield from request.choices
+
+
+encode = msgspec.json.Encoder(order="deterministic").encode
+"""Encodes ``spec.devices`` of a claim: equal claims are equal bytes."""
+
+
+@lru_cache(maxsize=_CACHED)
+def decode(devices: bytes) -> ClaimRequests:
+    """Return what ``spec.devices`` of a claim asks for."""
+    spec: Json = msgspec.json.decode(devices)
+    requests = []
+    for each in spec.get("requests") or ():
+        name = each.get("name", "")
+        if "exactly" in each:
+            choices: tuple[Choice, ...] = (_choice(name, each["exactly"]),)
+        else:
+            subs = each.get("firstAvailable") or ()
+            choices = tuple(_choice(f"{name}/{sub.get('name', '')}", sub) for sub in subs)
+        requests.append(Request(name, choices))
+    constraints = tuple(
+        Constraint(
+            each.get("matchAttribute") or each.get("distinctAttribute") or "",
+            is_distinct=not each.get("matchAttribute"),
+            requests=frozenset(each.get("requests") or ()),
+        )
+        for each in spec.get("constraints") or ()
+    )
+    return ClaimRequests(tuple(requests), constraints, tuple(spec.get("config") or ()))
+
+
+def _choice(name: str, spec: Json) -> Choice:
+    selectors = (each.get("cel") or {} for each in spec.get("selectors") or ())
+    capacity = (spec.get("capacity") or {}).get("requests") or {}
+    is_all = spec.get("allocationMode") == "All"
+    return Choice(
+        name,
+        spec.get("deviceClassName", ""),
+        0 if is_all else spec.get("count", 1),
+        tuple(each.get("expression", "") for each in selectors),
+        tuple(tuple(sorted(each.items())) for each in spec.get("tolerations") or ()),
+        bool(spec.get("adminAccess")),
+        tuple(sorted(capacity.items())),
+    )

@@ -1,0 +1,32 @@
+"""What the claims of a pod require of its node; part of its equivalence class."""
+
+from dataclasses import dataclass
+
+from ..core_types import NodeSelector
+
+
+@dataclass(frozen=True, slots=True)
+class PendingClaim:
+    """A claim that is allocated once its pod has a node."""
+
+    devices: bytes
+    """``spec.devices``, encoded."""
+    key: str = ""
+    """``namespace/name`` if several pods use it, which get the same devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequirements:
+    """What the claims of a pod require."""
+
+    node_selectors: tuple[NodeSelector, ...] = ()
+    """Of claims that are allocated."""
+    held: tuple[str, ...] = ()
+    """The claims that are allocated, as ``namespace/name``."""
+    pending: tuple[PendingClaim, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != NO_DEVICES
+
+
+NO_DEVICES = DeviceRequirements()

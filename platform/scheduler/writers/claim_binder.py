@@ -1,0 +1,193 @@
+"""Writes allocations into claims of devices before their pods are bound, and removes them again.
+
+A claim gets the finalizer, then its allocation together with the pods that may use it. If one of a
+gang cannot be written, what was written for the gang is undone, and the gang is tried again.
+
+A crash between these writes and the bindings leaves claims that are allocated for pods without a
+node. The next cycle finds them, and their allocation is removed, so that the pods are not tied to
+the nodes that an earlier cycle has chosen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ...kube.client.client import Client
+from ...kube.errors import UNAVAILABLE_ERRORS, ApiError, ConflictError, NotFoundError
+from ...machinery.clock import Clock
+from ...model.names import RESOURCECLAIMS
+from ..plugins.placement import Placement
+from ..state.devices.types import FINALIZER, Json, ResourceClaim
+from ..state.gangs.device_claims import DeviceBinding
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 1.0
+_MAX_WRITES = 16
+"""Concurrent writes."""
+
+
+class _ClaimBindingError(Exception):
+    """A claim cannot be written; the message has the reason."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """What is to be written into one claim, for one or several pods of a gang."""
+
+    binding: DeviceBinding
+    pods: list[Placement] = field(default_factory=list)
+
+
+class ClaimBinder:
+    """Writes the claims of placements."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, claims: Callable[[str], ResourceClaim | None]
+    ) -> None:
+        """*claims* returns the newest claim of a key."""
+        self._client = client
+        self._clock = clock
+        self._claims = claims
+        self._writes = asyncio.Semaphore(_MAX_WRITES)
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def bind(self, placements: Sequence[Placement]) -> str:
+        """Write the claims of *placements*, which are of one gang.
+
+        Returns why that failed, or an empty text.
+        """
+        writes: dict[str, _Write] = {}
+        for placement in placements:
+            for binding in placement.devices:
+                key = binding.claim.metadata.key
+                writes.setdefault(key, _Write(binding)).pods.append(placement)
+        written: list[_Write] = []
+
+        async def write(each: _Write) -> None:
+            async with self._writes:
+                await self._write(each, written)
+
+        results = await asyncio.gather(*map(write, writes.values()), return_exceptions=True)
+        problem = next((each for each in results if each is not None), None)
+        if problem is None:
+            return ""
+        await asyncio.gather(*map(self._undo, written))
+        if isinstance(problem, (_ClaimBindingError, ApiError, *UNAVAILABLE_ERRORS)):
+            return f"cannot allocate devices: {problem}"
+        raise problem
+
+    def release(self, claims: Iterable[ResourceClaim]) -> None:
+        """Remove the allocations of *claims*, whose pods have no node, without waiting for it."""
+        for claim in claims:
+            task = asyncio.create_task(self._release(claim))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    def close(self) -> None:
+        """Cancel what runs; another process continues with what the claims state."""
+        for task in self._releases:
+            task.cancel()
+
+    # -- private -------------------------------------------------------------------------------
+
+    async def _write(self, each: _Write, written: list[_Write]) -> None:
+        meta = each.binding.claim.metadata
+        claim = self._claims(meta.key)
+        if claim is None or claim.metadata.uid != meta.uid:
+            raise _ClaimBindingError(f"claim {meta.key} got deleted in the meantime")
+        status, content = claim.status, each.binding.allocation
+        if content is not None and status.allocation is not None:
+            raise _ClaimBindingError(f"claim {meta.key} got allocated elsewhere in the meantime")
+        if content is None and status.allocation is None:
+            raise _ClaimBindingError(f"claim {meta.key} got deallocated elsewhere in the meantime")
+        version = claim.metadata.resource_version
+        written.append(each)
+        if content is not None and FINALIZER not in claim.metadata.finalizers:
+            finalizers = [*claim.metadata.finalizers, FINALIZER]
+            changed = await self._patch(claim, {"finalizers": finalizers}, version=version)
+            version = changed.metadata.resource_version
+        known = {each.uid for each in status.reserved_for}
+        consumers = [
+            {"resource": "pods", "name": pod.name, "uid": pod.uid}
+            for pod in each.pods
+            if pod.uid not in known
+        ]
+        reserved = [*msgspec.to_builtins(status.reserved_for), *consumers]
+        body: Json = {"reservedFor": reserved}
+        if content is not None:
+            body["allocation"] = content
+        await self._patch(claim, {}, version=version, status=body)
+
+    async def _undo(self, each: _Write) -> None:
+        """Remove the pods from the claim, and its allocation if that was for them alone."""
+        meta = each.binding.claim.metadata
+        try:
+            claim = await self._client.get(
+                RESOURCECLAIMS, meta.name, namespace=meta.namespace, view=ResourceClaim
+            )
+            if claim.metadata.uid == meta.uid:
+                await self._deallocate(
+                    claim,
+                    {pod.uid for pod in each.pods},
+                    keep_allocation=each.binding.allocation is None,
+                )
+        except (NotFoundError, ConflictError):
+            return
+        except (ApiError, *UNAVAILABLE_ERRORS) as error:
+            log.warning("cannot undo an allocation", extra={"claim": meta.key, "why": str(error)})
+
+    async def _release(self, claim: ResourceClaim) -> None:
+        """Remove an allocation; if the claim has changed, the next cycle decides again."""
+        uids = {each.uid for each in claim.status.reserved_for}
+        while True:
+            try:
+                await self._deallocate(claim, uids, keep_allocation=False)
+                return
+            except (NotFoundError, ConflictError):
+                return
+            except (ApiError, *UNAVAILABLE_ERRORS) as error:
+                fields = {"claim": claim.metadata.key, "why": str(error)}
+                log.warning("cannot remove an allocation", extra=fields)
+                await self._clock.sleep(_RETRY_DELAY)
+
+    async def _deallocate(
+        self, claim: ResourceClaim, uids: set[str], *, keep_allocation: bool
+    ) -> None:
+        """Remove consumers of *claim*, and the allocation once there are none."""
+        remaining = [each for each in claim.status.reserved_for if each.uid not in uids]
+        body: Json = {"reservedFor": msgspec.to_builtins(remaining) or None}
+        frees = not keep_allocation and not remaining
+        if frees:
+            body["allocation"] = None
+        version = claim.metadata.resource_version
+        changed = await self._patch(claim, {}, version=version, status=body)
+        if frees and FINALIZER in changed.metadata.finalizers:
+            finalizers = [each for each in changed.metadata.finalizers if each != FINALIZER]
+            await self._patch(
+                changed, {"finalizers": finalizers}, version=changed.metadata.resource_version
+            )
+
+    async def _patch(
+        self,
+        claim: ResourceClaim,
+        metadata: Mapping[str, object],
+        *,
+        version: str,
+        status: Json | None = None,
+    ) -> ResourceClaim:
+        meta = claim.metadata
+        body: Json = {"metadata": {"uid": meta.uid, "resourceVersion": version, **metadata}}
+        if status is not None:
+            body["status"] = status
+        return await self._client.patch(
+            RESOURCECLAIMS,
+            meta.name,
+            body,
+            namespace=meta.namespace,
+            subresource="status" if status is not None else "",
+            view=ResourceClaim,
+        )

@@ -1,0 +1,218 @@
+"""The scheduler on an API server: what it writes into claims of devices, and when."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.api_servers import ServerFactory, add_node, merge_patch
+from support.embedded_apiserver import Server, pod
+from support.polling import wait_until_true
+from support.running_controller import FakeRecorder, running
+
+from batholith.machinery.clock import SystemClock
+from batholith.model import crds
+from batholith.model.names import (
+    DEVICECLASSES,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    RESOURCECLAIMS,
+    RESOURCESLICES,
+    Resource,
+)
+from batholith.scheduler.plugins.placement import Placement
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.state.devices.types import ResourceClaim
+from batholith.scheduler.state.gangs.device_claims import DeviceBinding
+from batholith.scheduler.writers.claim_binder import ClaimBinder
+
+Json = dict[str, Any]
+DRIVER = "gpu.example.com"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+SINGLE = SchedulerSettings(pod_scheduler_names=("default-scheduler",))
+
+
+def typed(resource: Resource, body: Json) -> Json:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "spec": {}, **body}
+
+
+@pytest.fixture
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as started:
+        await started.create(QUEUES.path(), typed(QUEUES, {"metadata": {"name": "default"}}))
+        await merge_patch(
+            started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}}
+        )
+        await started.create(DEVICECLASSES.path(), {"metadata": {"name": "gpu"}, "spec": {}})
+        yield started
+
+
+@asynccontextmanager
+async def scheduling(server: Server) -> AsyncIterator[FakeRecorder]:
+    recorder = FakeRecorder()
+    async with (
+        server.client("scheduler") as client,
+        running(Scheduler(client, settings=SINGLE, recorder=recorder)),
+    ):
+        yield recorder
+
+
+async def add_devices(server: Server, node: str, count: int = 1) -> None:
+    await add_node(server, node)
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"{node}{index}"} for index in range(count)]
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    await server.create(RESOURCESLICES.path(), {"metadata": {"name": node}, "spec": spec})
+
+
+async def add_claim(server: Server, name: str) -> Json:
+    exactly = {"deviceClassName": "gpu"}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+    body = {"metadata": {"name": name}, "spec": spec}
+    created: Json = await server.create(RESOURCECLAIMS.path("default"), body)
+    return created
+
+
+async def add_pod(server: Server, name: str, claim: str, group: str = "") -> Json:
+    body = pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}])
+    if group:
+        body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
+        body["spec"]["schedulerName"] = "volcano"
+    created: Json = await server.create(PODS.path("default"), body)
+    return created
+
+
+async def claim_of(server: Server, name: str) -> Json:
+    found: Json = await server.get(RESOURCECLAIMS.path("default", name))
+    return found
+
+
+async def wait_bound(server: Server, *names: str) -> list[str]:
+    """Wait until pods have nodes; return these."""
+    nodes: list[str] = []
+
+    async def are_bound() -> bool:
+        found = [await server.get(PODS.path("default", name)) for name in names]
+        nodes[:] = [each["spec"].get("nodeName", "") for each in found]
+        return all(nodes)
+
+    await wait_until_true(are_bound)
+    return nodes
+
+
+async def test_a_gang_is_bound_with_a_device_each(server: Server) -> None:
+    for node in ("a", "b"):
+        await add_devices(server, node, 2)
+    body = {"metadata": {"name": "g"}, "spec": {"minMember": 3, "queue": "default"}}
+    await server.create(PODGROUPS.path("default"), typed(PODGROUPS, body))
+    names = [f"p{index}" for index in range(3)]
+    for name in names:
+        await add_claim(server, f"c-{name}")
+    created = [await add_pod(server, name, f"c-{name}", "g") for name in names]
+    async with scheduling(server):
+        nodes = await wait_bound(server, *names)
+    devices = set()
+    for name, node, each in zip(names, nodes, created, strict=True):
+        claim = await claim_of(server, f"c-{name}")
+        assert claim["metadata"]["finalizers"] == [FINALIZER]
+        allocation = claim["status"]["allocation"]
+        (result,) = allocation["devices"]["results"]
+        assert (result["request"], result["driver"], result["pool"]) == ("r", DRIVER, node)
+        devices.add(result["device"])
+        (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+        (field,) = term["matchFields"]
+        assert (field["key"], field["values"]) == ("metadata.name", [node])
+        consumer = {"resource": "pods", "name": name, "uid": each["metadata"]["uid"]}
+        assert claim["status"]["reservedFor"] == [consumer]
+    assert len(devices) == 3
+
+
+async def test_a_pod_waits_for_a_device_and_starts_when_a_slice_appears(server: Server) -> None:
+    await add_node(server, "a")
+    await add_claim(server, "c")
+    await add_pod(server, "p", "c")
+    async with scheduling(server):
+
+        async def is_explained() -> bool:
+            found = await server.get(PODS.path("default", "p"))
+            return any(
+                "cannot allocate all claims" in each.get("message", "")
+                for each in found["status"].get("conditions", ())
+            )
+
+        await wait_until_true(is_explained)
+        await add_devices(server, "b")
+        assert await wait_bound(server, "p") == ["b"]
+
+
+async def test_a_shared_claim_is_reserved_for_each_of_its_pods(server: Server) -> None:
+    await add_devices(server, "a")
+    await add_claim(server, "c")
+    async with scheduling(server):
+        for name in ("p", "q"):
+            await add_pod(server, name, "c")
+            await wait_bound(server, name)
+    claim = await claim_of(server, "c")
+    assert [each["name"] for each in claim["status"]["reservedFor"]] == ["p", "q"]
+
+
+async def test_an_allocation_that_a_killed_scheduler_left_is_removed_and_made_anew(
+    server: Server,
+) -> None:
+    await add_devices(server, "a")
+    await add_claim(server, "c")
+    waiting = await add_pod(server, "p", "c")
+    other = {"key": "metadata.name", "operator": "In", "values": ["deleted"]}
+    result = {"request": "r", "driver": DRIVER, "pool": "deleted", "device": "x"}
+    consumer = {"resource": "pods", "name": "p", "uid": waiting["metadata"]["uid"]}
+    left = {
+        "allocation": {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [other]}]},
+        },
+        "reservedFor": [consumer],
+    }
+    path = RESOURCECLAIMS.path("default", "c")
+    await merge_patch(server, path, {"metadata": {"finalizers": [FINALIZER]}})
+    await merge_patch(server, f"{path}/status", {"status": left})
+    async with scheduling(server):
+        assert await wait_bound(server, "p") == ["a"]
+    claim = await claim_of(server, "c")
+    (found,) = claim["status"]["allocation"]["devices"]["results"]
+    assert found["device"] == "a0"
+
+
+def placement(name: str, binding: DeviceBinding) -> Placement:
+    return Placement("default", name, f"uid-{name}", "a", devices=(binding,))
+
+
+async def test_what_was_written_for_a_gang_is_undone_if_one_claim_is_gone(server: Server) -> None:
+    first, second = [await add_claim(server, name) for name in ("c", "d")]
+    await server.request("DELETE", RESOURCECLAIMS.path("default", "d"))
+    result = {"request": "r", "driver": DRIVER, "pool": "a", "device": "a0"}
+    content = {"devices": {"results": [result]}}
+    async with server.client("scheduler") as client:
+        views = {
+            name: await client.get(RESOURCECLAIMS, name, namespace="default", view=ResourceClaim)
+            for name in ("c",)
+        }
+        binder = ClaimBinder(
+            client,
+            clock=SystemClock(),
+            claims=lambda key: views.get(key.partition("/")[2]),
+        )
+        lost = msgspec.convert(second, ResourceClaim)
+        problem = await binder.bind(
+            [
+                placement("p", DeviceBinding(views["c"], content)),
+                placement("q", DeviceBinding(lost, content)),
+            ]
+        )
+    assert problem == "cannot allocate devices: claim default/d got deleted in the meantime"
+    claim = await claim_of(server, "c")
+    assert claim["metadata"]["uid"] == first["metadata"]["uid"]
+    assert not claim.get("status")
+    assert not claim["metadata"].get("finalizers")
