@@ -123,7 +123,7 @@ _REASONS = {
     "export-file": "name variables with --export",
     "wrap": "it is an option of the command line",
     "wait": "it is an option of the command line",
-    "test-only": "use --dry-run",
+    "test-only": "it is an option of the command line",
     "uid": "the job runs as the user of its image",
     "gid": "the job runs as the group of its image",
     "container": "use --image",
