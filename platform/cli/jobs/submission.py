@@ -19,7 +19,7 @@ from ...wire.renewal import new_number
 from ..submit import option_table
 from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
 from ..submit.errors import SubmitError
-from ..submit.manifest import Program, build_manifest
+from ..submit.manifest import Claim, Program, build_manifest
 from ..submit.option_table import Argument
 from ..submit.options import parse_options
 from .hooks import CommandHook
@@ -117,6 +117,8 @@ class Submission:
     """The command that is notified of it."""
     archive: bytes = b""
     """Its working directory; empty for none."""
+    claim: Claim | None = None
+    """Where that is stored; ``None`` for ConfigMaps."""
 
 
 @with_flags
@@ -308,7 +310,7 @@ def prepare(
         typer.echo(f"batholith: {note}", err=True)
     events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
     hook = CommandHook(options.notify_command, events) if options.notify_command else None
-    return Submission(manifest, hook, workspace.archive)
+    return Submission(manifest, hook, workspace.archive, workspace.claim)
 
 
 def _check_test(client: "Client", *, wait: bool, dry_run: bool) -> None:
@@ -382,7 +384,7 @@ def _submitted(client: "Client", submission: Submission) -> "JobHandle":
         return client.jobs.submit(submission.manifest)
     from .kubernetes import submit_packed
 
-    return submit_packed(client, submission.manifest, submission.archive)
+    return submit_packed(client, submission.manifest, submission.archive, submission.claim)
 
 
 def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:

@@ -102,6 +102,8 @@ _SUPPORTED = (
     Option(name="image", own=True, help="Image of the container."),
     _switch("workdir-rw", "The job may write to the working directory.", own=True),
     _switch("no-workdir", "Do not mount the working directory.", own=True),
+    Option(name="workdir-claim", own=True, help="PersistentVolumeClaim for the working directory;"
+           " with --kubernetes."),
     _switch("every-node", "Run the script in each of several pods.", own=True),
     Option(name="notify", own=True, help="URL or, while the command line waits for the job, command"
            " that is notified of its start, end, failure and time limit."),
