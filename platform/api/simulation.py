@@ -12,6 +12,7 @@ from ..kube.client.client import Client
 from ..kube.errors import ForbiddenError, NotFoundError
 from ..model import times
 from ..model.base import ApiStruct
+from ..model.dependencies import begin_of, dependencies_of
 from ..model.job import Job
 from ..model.names import SECRETS
 from ..model.run_times import Basis
@@ -76,8 +77,7 @@ class SchedulerSimulations:
             ):
                 status, content = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
-            text = str(error) or type(error).__name__
-            raise _unavailable(f"the scheduler does not respond: {text}") from None
+            raise _unavailable(f"the scheduler does not respond: {_reason(error)}") from None
         if status == 422:
             raise ProblemError(422, content.decode(errors="replace"))
         if status != 200:
@@ -104,12 +104,22 @@ class SchedulerSimulations:
         return url, tls, token
 
 
+def _reason(error: Exception) -> str:
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(
+        error, aiohttp.ClientSSLError
+    ):
+        return f"cannot connect to {error.host}:{error.port}"  # its own text shows Python objects
+    return str(error) or type(error).__name__
+
+
 def _unavailable(text: str) -> ProblemError:
     return ProblemError(503, text, retry_after=_RETRY_AFTER)
 
 
-def simulation_of(result: SimulationResult, job: Job) -> Simulation:
-    """Return the response for the *result* of *job*."""
+def simulation_of(result: SimulationResult, job: Job, now: datetime) -> Simulation:
+    """Return the response for the *result* of *job* at the time *now*."""
     changes = [_change(each, job) for each in result.changes]
     explanation = decode_explanation(result.why)
     if result.starts_now:
@@ -123,19 +133,36 @@ def simulation_of(result: SimulationResult, job: Job) -> Simulation:
             next_step = "ask for less: it could not start even if nothing else ran"
         else:
             next_step = _waiting(result.forecast)
+    assumed = _assumed(job, now)
+    if assumed:
+        summary = f"after {' and '.join(assumed)}, {summary}"
     return Simulation(
         starts_now=result.starts_now,
         summary=summary,
         next_step=next_step,
         nodes=[NodePods(node=each.node, pods=each.pods) for each in result.nodes],
         evictions=result.evictions,
+        assumed=assumed,
         explanation=explanation,
+        impossible=result.impossible,
         expected_start=_time(result.forecast.start),
         start_basis=result.forecast.basis,
         not_before=_time(result.forecast.not_before),
         changes=changes,
         all_changes_tried=result.is_complete,
     )
+
+
+def _assumed(job: Job, now: datetime) -> list[str]:
+    """Return for what *job* waits before it has a PodGroup, which the scheduler needs."""
+    annotations = job.metadata.annotations
+    found = [str(each) for each in dependencies_of(annotations)]
+    begin = begin_of(annotations)
+    if begin is not None and begin > now:
+        found.append(f"its begin at {times.format(begin)}")
+    if job.spec.suspend:
+        found.append("its release")
+    return found
 
 
 def _waiting(forecast: Forecast) -> str:

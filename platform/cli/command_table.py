@@ -85,6 +85,9 @@ TABLE: tuple[Row, ...] = (
         "sweep": "Run a script or a command once for each combination of parameters, which replace"
         " {NAME}.",
     }),
+    Row("simulate", "jobs.simulate",
+        "Print when a job would start and where, or what would let it; nothing is created.",
+        Kind.PROGRAM),
     *_of(Kind.JOBS, "jobs.commands", {
         "jobs": "List jobs of all kinds.",
         "job": "Show a job with its pods.",

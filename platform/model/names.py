@@ -274,6 +274,9 @@ hold for the queues below it, too."""
 
 DEFAULT_IMAGE = "batholith.io/default-image"
 """Annotation of a queue: the image of jobs that `batholith submit` is given none for."""
+WORKDIR_CLAIM = "batholith.io/workdir-claim"
+"""Annotation of a queue: the PersistentVolumeClaim, in the namespace of the job, in which
+`batholith submit --kubernetes` stores the working directory."""
 BUDGET = "batholith.io/budget"
 """Annotation of a queue: what it may use, with the queues below it, in one window of time, as
 ``cpu=1000,nvidia.com/gpu=50`` in CPU-hours and device-hours."""

@@ -37,6 +37,8 @@ class Queue(Record, frozen=True):
     labels: dict[str, str] = {}
     default_image: str = ""
     """Image of jobs that `batholith submit` is given none for."""
+    workdir_claim: str = ""
+    """Claim in the namespace of a job for the working directory that `batholith submit` packs."""
     created_at: datetime | None = None
     deleting: bool = False
     """Whether the queue is being deleted."""

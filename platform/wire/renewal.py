@@ -24,7 +24,8 @@ _OF_BATCH_JOBS = (
 )
 """Labels that the API server adds to the template of a Job of batch/v1."""
 PACKED_VOLUME = "workdir-packed"
-"""Volume of pods with the working directory of `batholith submit`, in ConfigMaps of the job."""
+"""Volume of pods with the packed working directory of `batholith submit`, which is removed after
+the job: ConfigMaps, or a directory of a claim."""
 _NUMBER_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID")
 _HOST_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
@@ -36,7 +37,7 @@ def renewed(manifest: Mapping[str, Any], *, number: int) -> dict[str, Any]:
     ``batholith submit`` that contain name and number are changed likewise.
 
     Raises:
-        ValueError: its working directory is in ConfigMaps, which are deleted with the first job.
+        ValueError: its working directory is packed, and deleted with the first job.
     """
     if any(_is_packed(task) for task in manifest["spec"].get("tasks") or ()):
         raise ValueError(

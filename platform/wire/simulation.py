@@ -40,8 +40,13 @@ class Simulation(Record, frozen=True):
     """The nodes of its pods, if it would start."""
     evictions: int = 0
     """Pods that would be evicted for it."""
+    assumed: list[str] = []
+    """Conditions of the job before its scheduling that count as met, such as
+    ``afterok:train-481516234``."""
     explanation: Explanation | None = None
     """Why it would wait."""
+    impossible: bool = False
+    """Whether it could not start even if nothing else ran."""
     expected_start: datetime | None = None
     """When it would start, if it would wait and that is known."""
     start_basis: str = ""

@@ -1,63 +1,25 @@
 """Simulations of jobs over REST, and the endpoint of the scheduler that serves them."""
 
 import asyncio
+import re
 import ssl
-from base64 import b64decode
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.polling import wait_until_true
 from support.rest import RestClient
+from support.simulations import NAMESPACE, STARTS, leading
 
-from batholith.kube.errors import NotFoundError
-from batholith.machinery.clock import SystemClock
 from batholith.model.job import Job
 from batholith.model.names import JOBS, SECRETS
-from batholith.model.simulation import ENDPOINT, Forecast, NodePods, SimulationResult, TriedChange
+from batholith.model.simulation import ENDPOINT, Forecast, SimulationResult, TriedChange
 from batholith.scheduler.simulation.proposed_gang import CannotSimulateError
-from batholith.scheduler.simulation.server import SimulationAddress, SimulationServer
 
-NAMESPACE = "volcano-system"
 SHORT = {"image": "python:3.12", "command": ["python"], "replicas": 3, "cpu": "2"}
-STARTS = SimulationResult(starts_now=True, nodes=(NodePods("a", 2), NodePods("b", 1)))
-Simulate = Callable[[Job], Awaitable[SimulationResult]]
-
-
-async def start_now(_: Job) -> SimulationResult:
-    return STARTS
-
-
-async def published(rest: RestClient) -> dict[str, str]:
-    """What the Secret contains, which the cluster creates empty."""
-    try:
-        found = await rest.client.get(SECRETS, ENDPOINT, namespace=NAMESPACE, view=dict[str, Any])
-    except NotFoundError:
-        return {}
-    return {key: b64decode(value).decode() for key, value in found.get("data", {}).items()}
-
-
-@asynccontextmanager
-async def leading(
-    rest: RestClient, simulate: Simulate = start_now
-) -> AsyncIterator[dict[str, str]]:
-    """Serve simulations; yield what is published."""
-    before = await published(rest)
-    address = SimulationAddress(host="127.0.0.1", port=0, namespace=NAMESPACE)
-    server = SimulationServer(simulate, rest.client, SystemClock(), address)
-    running = asyncio.create_task(server.run())
-
-    async def is_published() -> bool:
-        assert not running.done(), running.result()
-        return await published(rest) != before
-
-    try:
-        await wait_until_true(is_published)
-        yield await published(rest)
-    finally:
-        running.cancel()
-        await asyncio.wait((running,))
+TASK = {
+    "name": "main",
+    "replicas": 3,
+    "template": {"spec": {"containers": [{"name": "main", "image": "busybox"}]}},
+}
 
 
 async def test_job_is_simulated_with_its_defaults_and_not_created(rest: RestClient) -> None:
@@ -67,7 +29,7 @@ async def test_job_is_simulated_with_its_defaults_and_not_created(rest: RestClie
         asked.append(job)
         return STARTS
 
-    async with leading(rest, simulate):
+    async with leading(rest.client, simulate):
         status, body = await rest.call("POST", "/v1/simulate?namespace=default", json=SHORT)
     assert (status, body["starts_now"]) == (200, True)
     assert body["summary"] == "it would start now: 3 pods on 2 nodes"
@@ -94,7 +56,7 @@ async def test_next_step_is_the_first_change_with_which_the_job_would_start(
     async def simulate(_: Job) -> SimulationResult:
         return SimulationResult(starts_now=False, changes=changes, is_complete=False)
 
-    async with leading(rest, simulate):
+    async with leading(rest.client, simulate):
         status, body = await rest.call("POST", "/v1/simulate", json=SHORT)
     assert (status, body["starts_now"], body["all_changes_tried"]) == (200, False, False)
     assert body["next_step"] == "it would start now in queue other"
@@ -136,11 +98,52 @@ async def test_without_a_change_that_helps_the_next_step_is_to_wait(
     async def simulate(_: Job) -> SimulationResult:
         return SimulationResult(starts_now=False, forecast=forecast)
 
-    async with leading(rest, simulate):
+    async with leading(rest.client, simulate):
         status, body = await rest.call("POST", "/v1/simulate", json=SHORT)
     assert (status, body["next_step"]) == (200, next_step)
     found = (body["expected_start"], body["start_basis"], body["not_before"])
     assert found == expected
+
+
+async def test_conditions_before_the_scheduling_are_named_as_they_count_as_met(
+    rest: RestClient,
+) -> None:
+    annotations = {
+        "batholith.io/depends-on": "afterok:train,singleton",
+        "batholith.io/begin": "2999-01-31T00:00:00Z",
+    }
+    manifest: dict[str, Any] = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "x", "annotations": annotations},
+        "spec": {"suspend": True, "minAvailable": 3, "tasks": [TASK]},
+    }
+    async with leading(rest.client):
+        status, found = await rest.call("POST", "/v1/simulate", json=manifest)
+        assert status == 200, found
+        assert found["assumed"] == [
+            "afterok:train", "singleton", "its begin at 2999-01-31T00:00:00Z", "its release",
+        ]  # fmt: skip
+        assert found["summary"] == (
+            "after afterok:train and singleton and its begin at 2999-01-31T00:00:00Z and its"
+            " release, it would start now: 3 pods on 2 nodes"
+        )
+        del annotations["batholith.io/depends-on"], manifest["spec"]["suspend"]
+        annotations["batholith.io/begin"] = "2001-01-31T00:00:00Z"
+        _, found = await rest.call("POST", "/v1/simulate", json=manifest)
+        assert found["assumed"] == []
+
+
+async def test_a_job_that_can_never_start_is_impossible(rest: RestClient) -> None:
+    async def simulate(_: Job) -> SimulationResult:
+        return SimulationResult(starts_now=False, impossible=True)
+
+    async with leading(rest.client, simulate):
+        _, found = await rest.call("POST", "/v1/simulate", json=SHORT)
+    assert (found["impossible"], found["next_step"]) == (
+        True,
+        "ask for less: it could not start even if nothing else ran",
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,7 @@ async def test_without_a_change_that_helps_the_next_step_is_to_wait(
 async def test_invalid_body_is_an_error_that_names_the_field(
     rest: RestClient, change: dict[str, Any], field: str
 ) -> None:
-    async with leading(rest):
+    async with leading(rest.client):
         status, body = await rest.call("POST", "/v1/simulate", json=SHORT | change)
     assert status == 422
     assert field in body["detail"]
@@ -169,7 +172,7 @@ async def test_namespace_of_the_manifest_counts_if_none_is_given(rest: RestClien
         asked.append(job.metadata.namespace)
         raise CannotSimulateError("spec.tasks[a].template: no containers")
 
-    async with leading(rest, simulate):
+    async with leading(rest.client, simulate):
         status, body = await rest.call("POST", "/v1/simulate", json=manifest)
         assert (status, body["detail"]) == (422, "spec.tasks[a].template: no containers")
         assert asked == ["kube-public"]
@@ -180,15 +183,17 @@ async def test_namespace_of_the_manifest_counts_if_none_is_given(rest: RestClien
 async def test_without_a_scheduler_the_service_is_unavailable(rest: RestClient) -> None:
     status, body = await rest.call("POST", "/v1/simulate", json=SHORT)
     assert (status, ENDPOINT in body["detail"]) == (503, True)
-    async with leading(rest):
+    async with leading(rest.client):
         pass
     status, body = await rest.call("POST", "/v1/simulate", json=SHORT)
-    assert (status, "does not respond" in body["detail"]) == (503, True)
+    assert status == 503
+    text = r"the scheduler does not respond: cannot connect to 127\.0\.0\.1:\d+"
+    assert re.fullmatch(text, body["detail"])
 
 
 async def test_a_new_leader_is_asked_and_none_that_only_claims_to_be_it(rest: RestClient) -> None:
-    async with leading(rest) as first:
-        async with leading(rest) as second:
+    async with leading(rest.client) as first:
+        async with leading(rest.client) as second:
             assert first["token"] != second["token"]
             assert (await rest.call("POST", "/v1/simulate", json=SHORT))[0] == 200
         # The former leader is at the published address, perhaps of a reused port.
@@ -201,7 +206,7 @@ async def test_a_new_leader_is_asked_and_none_that_only_claims_to_be_it(rest: Re
 
 @pytest.mark.parametrize("token", ["", "Bearer x", "Basic x"])
 async def test_endpoint_needs_its_token(rest: RestClient, token: str) -> None:
-    async with leading(rest) as found:
+    async with leading(rest.client) as found:
         assert await _status(rest, found, {"Authorization": token} if token else {}) == 401
         assert await _status(rest, found, {"Authorization": f"Bearer {found['token']}"}) == 422
 
@@ -229,7 +234,7 @@ async def test_one_simulation_runs_at_a_time_and_few_wait(rest: RestClient) -> N
         running -= 1
         return STARTS
 
-    async with leading(rest, simulate):
+    async with leading(rest.client, simulate):
         calls = [
             asyncio.create_task(rest.call("POST", "/v1/simulate", json=SHORT)) for _ in range(12)
         ]

@@ -2,9 +2,11 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,12 @@ from batholith.cli.jobs import listing
 from batholith.cli.jobs.commands import jobs
 from batholith.cli.jobs.connection import CONNECTION, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
+from batholith.cli.jobs.record_fields import record_columns
+from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, job_columns
 from batholith.client import Client, JobSummary
+from batholith.wire.history import RecordedJob
+from batholith.wire.jobs import PodSummary
+from batholith.wire.queues import Queue
 
 ROWS = [("train-with-a-long-name-of-forty-characters", "Running"), ("b", "Failed")]
 COLUMNS = [
@@ -37,6 +44,48 @@ def test_a_table_is_cut_to_the_width_of_the_terminal() -> None:
     plain = [each.replace("\x1b[0m", "") for each in plain]
     assert max(map(len, plain)) == 30
     assert plain[1].startswith("train-with-a-long-na…  Running")
+
+
+LONG = "x" * 60
+AGE = datetime(2020, 1, 1, tzinfo=UTC)
+LONG_ROWS: dict[str, tuple[list[Column[Any]], object]] = {
+    "jobs": (
+        job_columns({}, all_namespaces=True),
+        JobSummary(
+            namespace=LONG, name=LONG, kind="pytorchjobs", queue=LONG, phase="Terminating",
+            running=10_000, replicas=10_000, created_at=AGE, user=LONG,
+        ),
+    ),
+    "history": (
+        record_columns(all_namespaces=True),
+        RecordedJob(
+            uid=LONG, namespace=LONG, name=LONG, kind="pytorchjobs", queue=LONG, user=LONG,
+            phase="Terminating", exit_code=137, created_at=AGE, started_at=AGE,
+        ),
+    ),
+    "queues": (
+        QUEUE_COLUMNS,
+        Queue(
+            name=LONG, state="Closing", parent=LONG, weight=100, allocated={"cpu": LONG},
+            capability={"cpu": LONG}, created_at=AGE,
+        ),
+    ),
+    "pods": (
+        POD_COLUMNS,
+        PodSummary(
+            name=LONG, task=LONG, phase="Succeeded", exit_code=137, restarts=1000, node=LONG
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("name", LONG_ROWS)
+def test_each_list_fits_sixty_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    columns, row = LONG_ROWS[name]
+    lines = [re.sub(r"\x1b\[\d+m", "", line) for line in Table(columns).lines([row])]
+    assert max(map(len, lines)) <= 60, lines
 
 
 @pytest.mark.usefixtures("terminal")

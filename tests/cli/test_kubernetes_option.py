@@ -5,6 +5,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +26,14 @@ from batholith.kube.client.config import Credentials
 from batholith.local.supervisor import kubeconfig
 from batholith.local.supervisor.kubeconfig import ClusterAccess
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS, JOBS, SUBMISSION
+from batholith.model.names import (
+    CONFIGMAPS,
+    JOBS,
+    PERSISTENTVOLUMECLAIMS,
+    QUEUES,
+    SUBMISSION,
+    WORKDIR_CLAIM,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -194,12 +202,53 @@ async def test_a_job_with_a_packed_directory_is_held_until_it_is_released(
     assert await kubernetes.out("cancel", "--delete", name)
 
 
+async def test_a_claim_that_cannot_be_used_is_named_and_nothing_is_created(
+    shell: Shell, kubernetes: KubernetesShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    cluster = shell.rest.cluster
+    block = {"accessModes": ["ReadWriteMany"], "volumeMode": "Block"}
+    block["resources"] = {"requests": {"storage": "1Gi"}}  # type: ignore[assignment]
+    for name, spec in (("raw", block), ("files", {**block, "volumeMode": "Filesystem"})):
+        claim = {"metadata": {"name": name}, "spec": spec}
+        await cluster.create(PERSISTENTVOLUMECLAIMS, claim, namespace=shell.namespace)
+    metadata = {"name": shell.namespace, "annotations": {WORKDIR_CLAIM: "absent"}}
+    await cluster.create(QUEUES, {"metadata": metadata, "spec": {}})
+    for options, code, text in (
+        (("--workdir-claim", "none"), 2, '--workdir-claim: .*claims "none" not found'),
+        (("--workdir-claim", "../x"), 2, "--workdir-claim: '../x': a lowercase RFC 1123"),
+        (("--workdir-claim", "raw"), 2, "raw has the volumeMode Block"),
+        (("--workdir-claim", "raw", "--no-workdir"), 2, "--no-workdir excludes it"),
+        (
+            ("--partition", shell.namespace),
+            2,
+            f'annotation {WORKDIR_CLAIM} of queue {shell.namespace}: .*claims "absent" not found',
+        ),
+        # The simulated nodes of this cluster run no commands.
+        (("--workdir-claim", "files"), 1, r"cannot be stored: .*; jobs/true-\d+ is deleted again"),
+    ):
+        result = await kubernetes.run("submit", *options, "--image", "busybox", "--", "true")
+        assert result.exit_code == code, result.output
+        assert re.search(text, result.stderr), result.stderr
+    assert await kubernetes.out("jobs", "-o", "name") == ""
+    over_rest = await shell.run_program(
+        "submit", "--workdir-claim", "files", "--image", "busybox", "--", "true"
+    )
+    assert (over_rest.exit_code, over_rest.stderr) == (
+        2,
+        "batholith: --workdir-claim: it is for --kubernetes\n",
+    )
+
+
 async def test_what_only_the_rest_api_stores_is_refused_by_name(
     kubernetes: KubernetesShell,
 ) -> None:
-    for command in ("history", "usage"):
+    for command in ("history", "usage", "simulate"):
         result = await kubernetes.run(command)
         assert (result.exit_code, f"`{command}` needs the REST API" in result.stderr) == (2, True)
+    tested = await kubernetes.run("submit", "--test-only", "--image", "busybox", "--", "true")
+    assert (tested.exit_code, "--test-only needs the REST API" in tested.stderr) == (2, True)
     result = await kubernetes.run("jobs", "--url", "http://127.0.0.1:1")
     assert (result.exit_code, "leave out --url" in result.stderr) == (2, True)
 

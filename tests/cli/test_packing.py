@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batholith.cli.submit.errors import SubmitError
-from batholith.cli.submit.packing import CHUNK, MAX_PACKED, chunks, pack
+from batholith.cli.submit.packing import CHUNK, IN_CLAIM, IN_CONFIGMAPS, chunks, pack
 
 
 def unpacked(directory: Path) -> dict[str, bytes]:
@@ -58,14 +58,19 @@ def test_exceptions_in_the_ignore_file_are_refused(tmp_path: Path) -> None:
 
 def test_too_large_directories_are_refused_with_their_largest_files(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(os.urandom(10))
-    (tmp_path / "large").write_bytes(os.urandom(MAX_PACKED + 1))
+    (tmp_path / "large").write_bytes(os.urandom(IN_CONFIGMAPS.packed + 1))
     with pytest.raises(SubmitError, match=r"more than 1 MiB compressed.*\(largest: large, small\)"):
         pack(tmp_path)
+    assert len(pack(tmp_path, IN_CLAIM)) > IN_CONFIGMAPS.packed
     (tmp_path / "large").unlink()
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(65 << 20)
     with pytest.raises(SubmitError, match="largest: sparse"):
         pack(tmp_path)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(IN_CLAIM.unpacked + 1)
+    with pytest.raises(SubmitError, match=r"more than 256 MiB compressed, or more than 1024 MiB"):
+        pack(tmp_path, IN_CLAIM)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -2,17 +2,34 @@
 
 import asyncio
 import json
+import os
+import re
+import shutil
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import yaml
-from support.embedded_cluster import ProcessResult, embedded_cluster, run
+from support.embedded_cluster import (
+    EmbeddedCluster,
+    ProcessResult,
+    embedded_cluster,
+    run,
+)
 from support.polling import wait_for, wait_until_true
 from support.shell import Shell
 
-from batholith.model.names import QUEUES
+from batholith.model.names import (
+    JOBS,
+    PERSISTENTVOLUMECLAIMS,
+    PODS,
+    QUEUES,
+    WORKDIR_CLAIM,
+    Resource,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -383,26 +400,125 @@ async def test_the_limit_of_an_array_holds_although_the_controllers_are_killed(
         assert running <= 2
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster whose pods mount no directory of the machine."""
+    async with embedded_cluster(tmp_path_factory.mktemp("plain") / "data") as cluster:
+        yield cluster
+
+
+async def interruptible(*command: str) -> asyncio.subprocess.Process:
+    """Start a command that can be sent SIGINT."""
+    return await asyncio.create_subprocess_exec(
+        # A shell starts programs in the background with this signal ignored, the tests too.
+        "env", "--default-signal=INT", *command,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
-async def test_a_command_that_is_interrupted_is_cancelled(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    async with embedded_cluster(root):
-        command = [sys.executable, "-m", "batholith", "run", "--data-dir", str(root)]
-        failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
-        assert (failed.code, failed.out) == (9, "out\n")
-        process = await asyncio.create_subprocess_exec(
-            # A shell starts programs in the background with this signal ignored, the tests too.
-            "env", "--default-signal=INT",
-            *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"started\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = await process.communicate()
-        assert process.returncode == 130, errors
-        assert errors.decode().splitlines()[-1].endswith(": Terminated")
+async def test_a_command_that_is_interrupted_is_cancelled(plain: EmbeddedCluster) -> None:
+    root = str(plain.data_dir.root)
+    command = [sys.executable, "-m", "batholith", "run", "--data-dir", root]
+    failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
+    assert (failed.code, failed.out) == (9, "out\n")
+    process = await interruptible(
+        *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600"
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"started\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert process.returncode == 130, errors
+    assert errors.decode().splitlines()[-1].endswith(": Terminated")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_the_working_directory_travels_in_a_claim(
+    plain: EmbeddedCluster, tmp_path: Path
+) -> None:
+    work, root = tmp_path / "work", plain.data_dir.root
+    work.mkdir()
+    (work / "train.py").write_text("print(42)\n")
+    (work / "noise").write_bytes(os.urandom(2 << 20))  # more than ConfigMaps may have
+    (work / "left-out").write_text("x")
+    (work / ".batholithignore").write_text("left-*\n")
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await plain.client.create(
+        PERSISTENTVOLUMECLAIMS, {"metadata": {"name": "work"}, "spec": spec}, namespace="default"
+    )
+    annotation = {"metadata": {"annotations": {WORKDIR_CLAIM: "work"}}}
+    await plain.client.patch(QUEUES, "default", annotation)
+
+    def stored() -> list[str]:
+        return [path.parent.name for path in root.glob("volumes/*/.batholith/*/*/archive")]
+
+    show = 'ls -A; cat train.py; echo "$(pwd)"'
+    done = await submit_packed(work, root, "--wait", "--ntasks=2", "--", "sh", "-c", show)
+    assert done.code == 0, done.err
+    name, *lines = done.out.splitlines()
+    assert sorted(line.split("] ")[1] for line in lines) == sorted(
+        2 * [".batholithignore", "noise", "train.py", "print(42)", str(work)]
+    )
+    name = name.removeprefix("jobs/")
+    assert stored() == [name]
+    pods = await plain.client.list(PODS, namespace="default", view=dict)
+    assert f"{name}-workdir" not in [each["metadata"]["name"] for each in pods.items]
+
+    await plain.client.delete(JOBS, name, namespace="default")
+    await wait_until_true(lambda: _exist(plain, JOBS, name, count=0))
+    held = await submit_packed(work, root, "--workdir-claim=work", "--hold", "--", "true")
+    assert held.code == 0, held.err
+    assert stored() == [held.out.strip().removeprefix("jobs/")]
+
+    (uid,) = root.glob("volumes/*/.batholith/*")
+    shutil.rmtree(uid)
+    uid.write_text("no directory")
+    refused = await submit_packed(work, root, "--", "true")
+    assert refused.code == 1
+    assert re.search(r"claim work: mkdir: .*; jobs/true-\d+ is deleted again", refused.err)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_a_submission_that_is_interrupted_leaves_nothing(
+    plain: EmbeddedCluster, tmp_path: Path
+) -> None:
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "absent"}
+    spec["resources"] = {"requests": {"storage": "1Gi"}}  # type: ignore[assignment]
+    await plain.client.create(
+        PERSISTENTVOLUMECLAIMS, {"metadata": {"name": "never"}, "spec": spec}, namespace="default"
+    )
+    process = await interruptible(
+        "env", "-C", str(tmp_path), *packed_options(plain.data_dir.root),
+        "--job-name=interrupted", "--workdir-claim=never", "--", "true",
+    )  # fmt: skip
+    await wait_until_true(lambda: _exist(plain, PODS, "interrupted"))
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
+    assert process.returncode == 130
+    await wait_until_true(lambda: _exist(plain, JOBS, "interrupted", count=0))
+    await wait_until_true(lambda: _exist(plain, PODS, "interrupted", count=0))
+
+
+async def _exist(
+    cluster: EmbeddedCluster, resource: Resource, prefix: str, *, count: int = 1
+) -> bool:
+    found = await cluster.client.list(resource, namespace="default", view=dict)
+    names: list[str] = [each["metadata"]["name"] for each in found.items]
+    return sum(name.startswith(prefix) for name in names) == count
+
+
+def packed_options(root: Path) -> list[str]:
+    given = ["--kubernetes", "--kubeconfig", str(root / "kubeconfig"), "--image", "busybox"]
+    return [sys.executable, "-m", "batholith", "submit", *given]
+
+
+async def submit_packed(directory: Path, root: Path, *arguments: str) -> ProcessResult:
+    """``batholith submit --kubernetes`` in a directory."""
+    return await run("env", "-C", str(directory), *packed_options(root), *arguments)
 
 
 async def submit(directory: Path, root: Path, *arguments: str) -> ProcessResult:

@@ -123,6 +123,51 @@ async def test_usage_of_a_user_is_shown_by_queue_and_downloaded(pages: PagesClie
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_exit_codes_and_what_pods_have_used_are_columns(pages: PagesClient) -> None:
+    job = {**JOB, "metadata": {"name": "exited"}}
+    created = await pages.client.create(JOBS, job, namespace="default", view=dict)
+    owner = {"name": "exited", "uid": created["metadata"]["uid"], "controller": True}
+    owner |= {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
+    resources = {"requests": {"cpu": "2", "memory": "1Gi"}}
+    started = datetime.now(UTC) - timedelta(minutes=1)
+    for number, code in enumerate((0, 137, 137)):
+        name = f"exited-{number}"
+        pod = {
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "spec": {"containers": [{**CONTAINER, "resources": resources}]},
+        }
+        await pages.client.create(PODS, pod, namespace="default")
+        end = {"exitCode": code, "startedAt": times.format(started)}
+        end["finishedAt"] = times.format(started + timedelta(seconds=30))
+        container = {"name": "main", "image": "busybox", "imageID": "", "ready": False}
+        container |= {"restartCount": 0, "state": {"terminated": end}}
+        status = {"phase": "Failed" if code else "Succeeded", "startTime": end["startedAt"]}
+        status["containerStatuses"] = [container]
+        await pages.client.patch(
+            PODS, name, {"status": status}, namespace="default", subresource="status"
+        )
+    ended = {"status": {"state": {"phase": "Failed"}}}
+    await pages.client.patch(JOBS, "exited", ended, namespace="default", subresource="status")
+
+    async def is_recorded() -> bool:
+        found = await rows(pages, "name=exited")
+        return bool(found) and found[0].get("resource_seconds.cpu") == "180.0"
+
+    await wait_until_true(is_recorded)
+    (row,) = await rows(pages, "name=exited")
+    assert row["exit_code"] == "137"
+    assert float(row["resource_seconds.memory"]) == 90 * 2**30
+    _, text = await pages.get("/history?name=exited")
+    table = text.partition("<tbody>")[2]
+    assert re.findall(r"<td>(\d+)</td>", table) == ["137"]
+    _, text = await pages.get(f"/history/jobs/{row['uid']}")
+    fields = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", text, re.DOTALL)
+    shown = {re.sub("<.*?>", "", name): value.strip() for name, value in fields}
+    assert (shown["Exit code 0"], shown["Exit code 137"]) == ("1 pod", "2 pods")
+    assert (shown["cpu"], shown["memory"]) == ("180 seconds", "96.6 G seconds")
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_filters_of_the_history_lead_to_the_usage_of_the_same(pages: PagesClient) -> None:
     _, text = await pages.get("/history?queue=default&from=2026-01-01")
     (link,) = re.findall(r'<a href="(/history/usage[^"]*)">', text)

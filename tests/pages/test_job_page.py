@@ -10,7 +10,7 @@ from support.polling import wait_until_true
 from support.rest import JOB
 
 from batholith.model.command import Command
-from batholith.model.names import COMMANDS, JOBS, PODGROUPS, WHY
+from batholith.model.names import COMMANDS, JOB_NAME, JOB_NAMESPACE, JOBS, PODGROUPS, PODS, WHY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,6 +25,35 @@ async def test_a_job_is_shown_with_the_reason_why_it_waits(pages: PagesClient) -
     assert 'id="timeline"' in text
     assert "The job has no pods now." in text
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|hx-on|hx-vals", text)
+
+
+async def test_pods_have_their_exit_codes_and_times(pages: PagesClient) -> None:
+    job = {**JOB, "metadata": {"name": "ended"}}
+    created = await pages.client.create(JOBS, job, namespace="default", view=dict)
+    owner = {"name": "ended", "uid": created["metadata"]["uid"], "controller": True}
+    owner |= {"apiVersion": JOBS.api_version, "kind": JOBS.kind}
+    labels = {JOB_NAME: "ended", JOB_NAMESPACE: "default"}
+    metadata = {"name": "ended-t-0", "labels": labels, "ownerReferences": [owner]}
+    spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    await pages.client.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
+    times = {"startedAt": "2026-01-02T10:00:00Z", "finishedAt": "2026-01-02T10:01:00Z"}
+    container = {"name": "main", "image": "busybox", "imageID": "", "ready": False}
+    container |= {"restartCount": 2, "state": {"terminated": {"exitCode": 7, **times}}}
+    status = {"phase": "Failed", "startTime": times["startedAt"], "containerStatuses": [container]}
+    await pages.client.patch(
+        PODS, "ended-t-0", {"status": status}, namespace="default", subresource="status"
+    )
+
+    async def has_ended() -> bool:
+        return ">Failed<" in (await pages.get("/jobs/default/jobs/ended"))[1]
+
+    await wait_until_true(has_ended)
+    _, text = await pages.get("/jobs/default/jobs/ended")
+    row = text.partition('<th scope="row">ended-t-0</th>')[2].partition("</tr>")[0]
+    assert re.findall(r'<td class="number">(\d*)</td>', row) == ["2", "7"]
+    assert "2026-01-02 10:00:00" in row
+    assert "2026-01-02 10:01:00" in row
+    await pages.client.delete(JOBS, "ended", namespace="default")
 
 
 async def test_a_fragment_is_what_changes(pages: PagesClient) -> None:

@@ -122,6 +122,13 @@ async def test_job_that_fits_would_start_on_the_nodes_that_it_then_gets() -> Non
     assert set(world.schedule().values()) == {"b"}
 
 
+async def test_of_an_array_only_as_many_pods_start_as_may_run_at_a_time() -> None:
+    array = job((5, {"cpu": "1"}), minAvailable=1)
+    array.metadata.annotations["batholith.io/max-parallel"] = "2"
+    result = await simulate(world_of("a"), array)
+    assert result == SimulationResult(starts_now=True, nodes=(NodePods("a", 2),))
+
+
 async def test_simulation_changes_nothing() -> None:
     world = world_of("a")
     run(world, "running", 6, "a")

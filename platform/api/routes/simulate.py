@@ -50,7 +50,8 @@ async def simulate_job(
         kind.resource, built, namespace=namespace, dry_run=True, view=msgspec.Raw
     )
     result = await state.simulations.simulate(bytes(created))
-    return simulation_of(result, msgspec.json.decode(created, type=Job))
+    job = msgspec.json.decode(created, type=Job)
+    return simulation_of(result, job, state.clock.now())
 
 
 def _namespace_of(body: object) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...model import times
-from ...model.names import DEFAULT_IMAGE, ROOT_QUEUE
+from ...model.names import DEFAULT_IMAGE, ROOT_QUEUE, WORKDIR_CLAIM
 from ...model.podgroup import PodGroupPhase
 from ...model.queue import Queue, QueueState
 from ...model.validation import DNS1123_SUBDOMAIN
@@ -50,6 +50,7 @@ def queue_of(queue: Queue) -> queues.Queue:
         podgroups=counts,
         labels=meta.labels,
         default_image=meta.annotations.get(DEFAULT_IMAGE, ""),
+        workdir_claim=meta.annotations.get(WORKDIR_CLAIM, ""),
         created_at=times.known(meta.creation_timestamp),
         deleting=meta.deletion_timestamp is not None,
     )

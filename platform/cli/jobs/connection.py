@@ -92,8 +92,8 @@ def _client(given: dict[str, Any], **options: Any) -> "Client":
     return Client(arguments.pop("url", None), **arguments, **options)
 
 
-NEED_REST = ("history", "usage", "mcp")
-"""Commands that read what only the REST API stores."""
+NEED_REST = ("history", "usage", "mcp", "simulate")
+"""Commands that read what only the REST API stores, or what it alone may ask the scheduler."""
 
 
 def _kubernetes_client(command: str, given: dict[str, Any], *, everywhere: bool) -> "Client":
@@ -111,7 +111,7 @@ def _kubernetes_client(command: str, given: dict[str, Any], *, everywhere: bool)
 
     if command in NEED_REST:
         raise CommandFailedError(
-            f"`{command}` needs the REST API, which stores it: leave out --kubernetes",
+            f"`{command}` needs the REST API: leave out --kubernetes",
             WRONG_ARGUMENTS,
         )
     wrong = [each for each in ("url", "data_dir", "token_file", "ca_file") if given[each]]

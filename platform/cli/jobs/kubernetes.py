@@ -11,12 +11,13 @@ import queue
 import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+import typer
 
 from ...api.serving.in_process import application
 from ...client import Client, ClientError, JobHandle
@@ -26,9 +27,12 @@ from ...kube.client.config import load_credentials
 from ...kube.errors import ApiError, ConnectionLostError, NotSentError
 from ...machinery.clock import SystemClock
 from ...model.names import CONFIGMAPS, JOBS, SUBMISSION, SUBMISSION_INCOMPLETE
-from ..submit.manifest import CHUNK_KEY, configmap_names
+from ..submit.manifest import CHUNK_KEY, Claim, configmap_names
 from ..submit.packing import chunks
+from .claims import ArchiveStore, ClaimedArchive, ClaimError, find_claim
 from .shared import IN_PROCESS, CommandFailedError, key
+
+T = TypeVar("T")
 
 BUFFERED = 64
 """Messages of a response that the application may produce before the first of them is read."""
@@ -139,6 +143,26 @@ class InProcessTransport(httpx.BaseTransport):
         finally:
             messages.end()
 
+    def find_claim(self, namespace: str, name: str) -> Claim:
+        """Return a PersistentVolumeClaim.
+
+        Raises:
+            ApiError: it does not exist, or may not be read.
+            ConnectionLostError, NotSentError: the API server does not respond.
+            ValueError: it has no file system.
+        """
+        return self._run_here(find_claim(self._started_client, namespace, name))
+
+    def store_in_claim(self, archive: ClaimedArchive, content: bytes) -> None:
+        """Store the working directory of a job in a PersistentVolumeClaim.
+
+        Raises:
+            ApiError, ClaimError: that is not possible.
+            ConnectionLostError, NotSentError: the API server does not respond.
+        """
+        store = ArchiveStore(self._started_client, self._credentials, archive)
+        self._run_here(store.store(content))
+
     def create_configmaps(self, namespace: str, bodies: Sequence[dict[str, Any]]) -> None:
         """Create ConfigMaps with the rights of the user.
 
@@ -151,7 +175,16 @@ class InProcessTransport(httpx.BaseTransport):
             for body in bodies:
                 await self._started_client.create(CONFIGMAPS, body, namespace=namespace)
 
-        asyncio.run_coroutine_threadsafe(create(), self._loop).result()
+        self._run_here(create())
+
+    def _run_here(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of *coroutine*, which is cancelled if this thread is interrupted."""
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            running.cancel()
+            raise
 
     def complete_submission(self, job: JobHandle, *, hold: bool) -> None:
         """Let a job begin that was created suspended, unless it is to be held.
@@ -164,8 +197,7 @@ class InProcessTransport(httpx.BaseTransport):
             "metadata": {"uid": job.uid, "labels": {SUBMISSION: None}},
             "spec": {"suspend": True if hold else None},
         }
-        write = self._started_client.patch(JOBS, job.name, patch, namespace=job.namespace)
-        asyncio.run_coroutine_threadsafe(write, self._loop).result()
+        self._run_here(self._started_client.patch(JOBS, job.name, patch, namespace=job.namespace))
 
     @property
     def _started_client(self) -> ApiClient:
@@ -193,11 +225,13 @@ class KubernetesClient(Client):
         self.transport = transport
 
 
-def submit_packed(client: Client, manifest: Mapping[str, Any], archive: bytes) -> JobHandle:
-    """Create a job, and then the ConfigMaps with its working directory, which it owns.
+def submit_packed(
+    client: Client, manifest: Mapping[str, Any], archive: bytes, claim: Claim | None
+) -> JobHandle:
+    """Create a job, and then store its working directory: in ConfigMaps, which it owns, or a claim.
 
-    Until all of them exist it is suspended: if this process is killed in between, no pods wait for
-    ConfigMaps that nothing creates.
+    Until that is stored the job is suspended: if this process is killed in between, no pods wait
+    for what nothing creates.
 
     Raises:
         CommandFailedError: they cannot be created; the job is deleted again.
@@ -205,10 +239,19 @@ def submit_packed(client: Client, manifest: Mapping[str, Any], archive: bytes) -
     assert isinstance(client, KubernetesClient)  # noqa: S101 - others pack nothing
     job = client.jobs.submit(_suspended(manifest))
     try:
-        client.transport.create_configmaps(job.namespace, _configmaps(job, archive))
+        if claim is None:
+            client.transport.create_configmaps(job.namespace, _configmaps(job, archive))
+        else:
+            stored = ClaimedArchive(claim, job.namespace, job.name, job.uid, _image(manifest))
+            size = f"{len(archive) / 2**20:.1f} MiB"
+            typer.echo(f"batholith: storing {size} in claim {claim.name}", err=True)
+            client.transport.store_in_claim(stored, archive)
         hold = bool(manifest["spec"].get("suspend"))
         client.transport.complete_submission(job, hold=hold)
-    except (ApiError, ConnectionLostError, NotSentError) as error:
+    except KeyboardInterrupt:
+        job.delete()
+        raise
+    except (ApiError, ClaimError, ConnectionLostError, NotSentError) as error:
         text = f"the working directory cannot be stored: {error}; use --no-workdir"
         try:
             job.delete()
@@ -223,6 +266,13 @@ def _suspended(manifest: Mapping[str, Any]) -> dict[str, Any]:
     labels = {**metadata.get("labels", {}), SUBMISSION: SUBMISSION_INCOMPLETE}
     spec = {**manifest["spec"], "suspend": True}
     return {**manifest, "metadata": {**metadata, "labels": labels}, "spec": spec}
+
+
+def _image(manifest: Mapping[str, Any]) -> str:
+    """Return the image that unpacks the working directory."""
+    pod = manifest["spec"]["tasks"][0]["template"]["spec"]
+    image: str = pod["initContainers"][0]["image"]
+    return image
 
 
 def _configmaps(job: JobHandle, archive: bytes) -> list[dict[str, Any]]:

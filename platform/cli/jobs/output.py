@@ -16,7 +16,7 @@ import typer
 T = TypeVar("T")
 
 GAP = "  "
-MIN_WIDTH = 6
+MIN_WIDTH = 5
 """Characters to which a column of a narrow terminal is cut at most."""
 COLOURS = {
     **dict.fromkeys(("Running", "Completed", "Open", "Succeeded"), typer.colors.GREEN),

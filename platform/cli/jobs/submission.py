@@ -19,12 +19,13 @@ from ...wire.renewal import new_number
 from ..submit import option_table
 from ..submit.directives import WRAPPER, Script, from_environment, from_flags, read_script
 from ..submit.errors import SubmitError
-from ..submit.manifest import Program, build_manifest
+from ..submit.manifest import Claim, Program, build_manifest
 from ..submit.option_table import Argument
 from ..submit.options import parse_options
 from .hooks import CommandHook
 from .output import Output, emit, show_data
-from .shared import FAILED, WRONG_ARGUMENTS, key
+from .shared import FAILED, IN_PROCESS, WRONG_ARGUMENTS, key
+from .simulation import print_simulation
 
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
@@ -66,7 +67,11 @@ Wait = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the manifest after the server has checked it.")
 ]
-Format = Annotated[Literal["yaml", "json"], typer.Option("--format", "-o", help="Of the manifest.")]
+Format = Annotated[
+    Literal["yaml", "json"] | None,
+    typer.Option("--format", "-o", help="Of the manifest; default: yaml.", show_default=False),
+]
+Wrap = Annotated[str | None, typer.Option(help="Run these lines of sh instead of a script.")]
 
 
 def with_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -112,6 +117,8 @@ class Submission:
     """The command that is notified of it."""
     archive: bytes = b""
     """Its working directory; empty for none."""
+    claim: Claim | None = None
+    """Where that is stored; ``None`` for ConfigMaps."""
 
 
 @with_flags
@@ -121,18 +128,24 @@ def submit(
     program: ProgramArgument = None,
     wait: Wait = False,
     dry_run: DryRun = False,
-    output_format: Format = "yaml",
-    wrap: Annotated[
-        str | None, typer.Option(help="Run these lines of sh instead of a script.")
-    ] = None,
+    test_only: Annotated[
+        bool, typer.Option("--test-only", help="Print what `batholith simulate` does, and no more.")
+    ] = False,
+    output_format: Format = None,
+    wrap: Wrap = None,
     *,
     flags: Flags,
 ) -> None:
     """Submit a script with #SBATCH lines, or a command, as a job."""
-    with _each_problem_on_its_line():
-        script, found = _read_program(invocation, program or [], wrap)
-        job = _prepare(client, invocation, script, found, flags)
-        _check_hook(job.hook, waits=wait or dry_run)
+    with each_problem_on_its_line():
+        if test_only:
+            _check_test(client, wait=wait, dry_run=dry_run)
+        script, found = read_program(invocation, program or [], wrap)
+        job = prepare(client, invocation, script, found, flags)
+        check_hook(job.hook, waits=wait or dry_run or test_only)
+    if test_only:
+        print_simulation(client, job.manifest, output_format or "table")
+        return
     create(client, job, dry_run=dry_run, wait=wait, output_format=output_format)
 
 
@@ -150,18 +163,18 @@ def sweep(
     ] = None,
     wait: Wait = False,
     dry_run: DryRun = False,
-    output_format: Format = "yaml",
+    output_format: Format = None,
     *,
     flags: Flags,
 ) -> None:
     """Run a script or a command once for each combination of parameters, which replace {NAME}."""
-    with _each_problem_on_its_line():
+    with each_problem_on_its_line():
         if not parameters:
             raise SubmitError(["--param is missing"])
-        script, found = _read_program(invocation, program or [], None)
+        script, found = read_program(invocation, program or [], None)
         found = dataclasses.replace(found, parameters=parameters)
-        job = _prepare(client, invocation, script, found, flags, max_parallel=max_parallel)
-        _check_hook(job.hook, waits=wait or dry_run)
+        job = prepare(client, invocation, script, found, flags, max_parallel=max_parallel)
+        check_hook(job.hook, waits=wait or dry_run)
     create(client, job, dry_run=dry_run, wait=wait, output_format=output_format)
 
 
@@ -177,9 +190,9 @@ def run(
     flags: Flags,
 ) -> None:
     """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
-    with _each_problem_on_its_line():
+    with each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
-        prepared = _prepare(client, invocation, Script(""), found, flags)
+        prepared = prepare(client, invocation, Script(""), found, flags)
         session = _terminal_session(invocation, prepared) if pty else None
     job = _submitted(client, prepared)
     typer.echo(f"batholith: {key(job)}", err=True)
@@ -224,7 +237,8 @@ def _terminal_session(
 
 
 @contextlib.contextmanager
-def _each_problem_on_its_line() -> Iterator[None]:
+def each_problem_on_its_line() -> Iterator[None]:
+    """Print the problems of a `SubmitError`, and exit."""
     try:
         yield
     except SubmitError as error:
@@ -233,7 +247,7 @@ def _each_problem_on_its_line() -> Iterator[None]:
         raise typer.Exit(WRONG_ARGUMENTS) from None
 
 
-def _read_program(
+def read_program(
     invocation: typer.Context, arguments: Sequence[str], wrap: str | None
 ) -> tuple[Script, Program]:
     """Return the script, which is empty for a command, and what runs.
@@ -269,7 +283,7 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _prepare(
+def prepare(
     client: "Client", invocation: typer.Context, script: Script, program: Program, flags: Flags,
     *, max_parallel: int | None = None,
 ) -> Submission:  # fmt: skip
@@ -296,10 +310,22 @@ def _prepare(
         typer.echo(f"batholith: {note}", err=True)
     events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
     hook = CommandHook(options.notify_command, events) if options.notify_command else None
-    return Submission(manifest, hook, workspace.archive)
+    return Submission(manifest, hook, workspace.archive, workspace.claim)
 
 
-def _check_hook(hook: CommandHook | None, *, waits: bool) -> None:
+def _check_test(client: "Client", *, wait: bool, dry_run: bool) -> None:
+    if wait or dry_run:
+        raise SubmitError([f"{'--wait' if wait else '--dry-run'}: --test-only excludes it"])
+    if client.url == IN_PROCESS:
+        raise SubmitError(["--test-only needs the REST API: leave out --kubernetes"])
+
+
+def check_hook(hook: CommandHook | None, *, waits: bool) -> None:
+    """Check that *hook* is called: that the command *waits* for the job, or creates none.
+
+    Raises:
+        SubmitError: it would not be.
+    """
     if hook is not None and not waits:
         raise SubmitError(
             [
@@ -335,12 +361,12 @@ def create(
     *,
     dry_run: bool,
     wait: bool,
-    output_format: str,
+    output_format: str | None,
 ) -> None:
     """Create a job and print its name, or with *dry_run* print its manifest."""
     if dry_run:
         client.jobs.validate(submission.manifest)
-        show_data(submission.manifest, Output(output_format))
+        show_data(submission.manifest, Output(output_format or Output.YAML))
         return
     job = _submitted(client, submission)
     emit([key(job)])
@@ -358,7 +384,7 @@ def _submitted(client: "Client", submission: Submission) -> "JobHandle":
         return client.jobs.submit(submission.manifest)
     from .kubernetes import submit_packed
 
-    return submit_packed(client, submission.manifest, submission.archive)
+    return submit_packed(client, submission.manifest, submission.archive, submission.claim)
 
 
 def follow(job: "JobHandle", hook: CommandHook | None = None) -> None:

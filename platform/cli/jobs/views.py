@@ -112,9 +112,12 @@ def show_why(name: str, why: "Why") -> None:
     if why.last_lines:
         shown = (cell_text(line) for line in why.last_lines)
         emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
-    found = why.explanation
-    if found is None:
-        return
+    if why.explanation is not None:
+        show_fields(explanation_fields(why.explanation))
+
+
+def explanation_fields(found: "Explanation") -> list[tuple[str, object]]:
+    """Return the numbers of an attempt of the scheduler."""
     rank = found.queue
     text = f"{rank.name}, position {rank.position} of {rank.waiting}" if rank.position else ""
     fields: list[tuple[str, object]] = [("Queue", text or rank.name)]
@@ -133,7 +136,7 @@ def show_why(name: str, why: "Why") -> None:
                 for resource, lack in nearest.lacks.items()
             ]
             fields.append(("Nearest", f"{nearest.name}: {'; '.join(lacks) or nearest.reason}"))
-    show_fields(fields)
+    return fields
 
 
 def start_text(start: "PlannedStart") -> str:

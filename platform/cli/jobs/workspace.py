@@ -4,18 +4,21 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from ...model.names import DEFAULT_QUEUE
+from ...model.names import DEFAULT_QUEUE, WORKDIR_CLAIM
+from ...model.validation import dns1123_subdomain_error
 from ..submit.errors import SubmitError
-from ..submit.manifest import Workspace
+from ..submit.manifest import Claim, Workspace
 from ..submit.options import SubmitOptions
-from ..submit.packing import pack
+from ..submit.packing import IN_CLAIM, IN_CONFIGMAPS, pack
 from .shared import IN_PROCESS
 
 if TYPE_CHECKING:
     from ...client import Client
     from ...local.supervisor.supervisor import UpState
+    from ...wire.queues import Queue
+    from .kubernetes import KubernetesClient
 
 LOCAL_IMAGE = "batholith.io/local"
 """Image of pods whose programs are those of this machine."""
@@ -33,7 +36,7 @@ def find_workspace(
     Raises:
         SubmitError: the directory cannot be used as asked for.
     """
-    found = _find(options, client.url, connection)
+    found = _find(options, client, connection)
     if options.image or found.image:
         return found
     return replace(found, image=_default_image(client, options.queue or DEFAULT_QUEUE))
@@ -41,15 +44,21 @@ def find_workspace(
 
 def _default_image(client: "Client", queue: str) -> str:
     """Return the image that *queue* has for jobs without one; empty if it may not be read."""
+    found = _queue(client, queue)
+    return "" if found is None else found.default_image
+
+
+def _queue(client: "Client", name: str) -> "Queue | None":
+    """Return a queue, if it exists and may be read."""
     from ...client.errors import ForbiddenError, NotFoundError
 
     try:
-        return client.queues.get(queue).default_image
+        return client.queues.get(name)
     except (ForbiddenError, NotFoundError):
-        return ""
+        return None
 
 
-def _packed(options: SubmitOptions, submit_dir: str) -> Workspace:
+def _packed(options: SubmitOptions, client: "KubernetesClient", submit_dir: str) -> Workspace:
     """Return the working directory as an archive."""
     if options.no_workdir:
         return Workspace(submit_dir=submit_dir)
@@ -59,14 +68,42 @@ def _packed(options: SubmitOptions, submit_dir: str) -> Workspace:
     directory = os.path.abspath(options.chdir) if options.chdir else submit_dir
     if not os.path.isdir(directory):
         raise SubmitError([f"{options.where('chdir')}: {directory} is no directory"])
-    return Workspace(submit_dir=submit_dir, workdir=directory, archive=pack(Path(directory)))
+    claim = _claim(options, client)
+    limits = IN_CONFIGMAPS if claim is None else IN_CLAIM
+    archive = pack(Path(directory), limits)
+    return Workspace(submit_dir=submit_dir, workdir=directory, archive=archive, claim=claim)
 
 
-def _find(options: SubmitOptions, url: str, connection: Mapping[str, Any]) -> Workspace:
+def _claim(options: SubmitOptions, client: "KubernetesClient") -> Claim | None:
+    """Return the claim of the options or of the queue; ``None`` if neither names one.
+
+    Raises:
+        SubmitError: it cannot be used.
+    """
+    from ...kube.errors import ApiError, ConnectionLostError, NotSentError
+
+    name, where = options.workdir_claim, options.where("workdir-claim")
+    if not name:
+        queue = _queue(client, options.queue or DEFAULT_QUEUE)
+        if queue is None or not queue.workdir_claim:
+            return None
+        name, where = queue.workdir_claim, f"annotation {WORKDIR_CLAIM} of queue {queue.name}"
+    if problem := dns1123_subdomain_error(name):
+        raise SubmitError([f"{where}: {name!r}: {problem}"])
+    try:
+        return client.transport.find_claim(client.namespace, name)
+    except (ApiError, ConnectionLostError, NotSentError, ValueError) as error:
+        raise SubmitError([f"{where}: {error}"]) from None
+
+
+def _find(options: SubmitOptions, client: "Client", connection: Mapping[str, Any]) -> Workspace:
     submit_dir = os.getcwd()
-    if url == IN_PROCESS:
-        return _packed(options, submit_dir)
-    state = _embedded_cluster(url, connection)
+    if options.workdir_claim and (options.no_workdir or client.url != IN_PROCESS):
+        other = "--no-workdir excludes it" if options.no_workdir else "it is for --kubernetes"
+        raise SubmitError([f"{options.where('workdir-claim')}: {other}"])
+    if client.url == IN_PROCESS:
+        return _packed(options, cast("KubernetesClient", client), submit_dir)
+    state = _embedded_cluster(client.url, connection)
     if state is None:
         problems = [
             f"{options.where(name)} is not supported: only a cluster of `batholith up` on this"

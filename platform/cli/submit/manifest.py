@@ -69,6 +69,23 @@ class Program:
     """Name of the job unless ``--job-name`` gives another."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A PersistentVolumeClaim in which archives of working directories are stored."""
+
+    name: str
+    uid: str
+
+    @property
+    def directory(self) -> str:
+        """Directory of the volume with those of all jobs.
+
+        The uid is part of it, because volumes of several claims may be the same directory of a
+        file server.
+        """
+        return f".batholith/{self.uid}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
     """Where the job is submitted from, and what its pods have of that."""
@@ -82,6 +99,8 @@ class Workspace:
     """Image if ``--image`` gives none; empty if it must."""
     archive: bytes = b""
     """What pods unpack into :attr:`workdir` instead of mounting it; empty for nothing."""
+    claim: Claim | None = None
+    """Where :attr:`archive` is stored; ``None`` for ConfigMaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +234,11 @@ def _with_task(
         "pod": {
             **({"volumes": volumes} if volumes else {}),
             **({"affinity": _exclusive()} if options.exclusive else {}),
-            **({"initContainers": [_unpacking(workspace, image)]} if workspace.archive else {}),
+            **(
+                {"initContainers": [_unpacking(job_name, workspace, image)]}
+                if workspace.archive
+                else {}
+            ),
         },
     }
     if shape.memory is not None:
@@ -259,7 +282,10 @@ def _mount(workspace: Workspace) -> dict[str, Any]:
 
 
 def _unpacked(job_name: str, workspace: Workspace) -> list[dict[str, Any]]:
-    """Return the volumes of a working directory that is in ConfigMaps."""
+    """Return the volumes of a working directory that is packed."""
+    if workspace.claim is not None:
+        source = {"persistentVolumeClaim": {"claimName": workspace.claim.name}}
+        return [{"name": "workdir", "emptyDir": {}}, {"name": PACKED_VOLUME, **source}]
     sources = [
         {"configMap": {"name": name, "items": [{"key": CHUNK_KEY, "path": f"{number:02}"}]}}
         for number, name in enumerate(configmap_names(job_name, workspace.archive))
@@ -275,15 +301,18 @@ def configmap_names(job_name: str, archive: bytes) -> list[str]:
     return [f"{job_name}-workdir-{number}" for number in range(len(chunks(archive)))]
 
 
-def _unpacking(workspace: Workspace, image: str) -> dict[str, Any]:
+def _unpacking(job_name: str, workspace: Workspace, image: str) -> dict[str, Any]:
     """Return the init container that unpacks the working directory."""
+    packed = {"name": PACKED_VOLUME, "mountPath": _PACKED_DIR, "readOnly": True}
+    if workspace.claim is not None:
+        packed["subPath"] = f"{workspace.claim.directory}/{job_name}"
     return {
         "name": "workdir",
         "image": image,
         "command": ["/bin/sh", "-c", _UNPACK, "batholith", _PACKED_DIR, workspace.workdir],
         "volumeMounts": [
             _mount(workspace),
-            {"name": PACKED_VOLUME, "mountPath": _PACKED_DIR, "readOnly": True},
+            packed,
         ],
     }
 

@@ -102,6 +102,8 @@ _SUPPORTED = (
     Option(name="image", own=True, help="Image of the container."),
     _switch("workdir-rw", "The job may write to the working directory.", own=True),
     _switch("no-workdir", "Do not mount the working directory.", own=True),
+    Option(name="workdir-claim", own=True, help="PersistentVolumeClaim for the working directory;"
+           " with --kubernetes."),
     _switch("every-node", "Run the script in each of several pods.", own=True),
     Option(name="notify", own=True, help="URL or, while the command line waits for the job, command"
            " that is notified of its start, end, failure and time limit."),
@@ -123,7 +125,7 @@ _REASONS = {
     "export-file": "name variables with --export",
     "wrap": "it is an option of the command line",
     "wait": "it is an option of the command line",
-    "test-only": "use --dry-run",
+    "test-only": "it is an option of the command line",
     "uid": "the job runs as the user of its image",
     "gid": "the job runs as the group of its image",
     "container": "use --image",

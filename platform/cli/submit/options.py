@@ -60,6 +60,7 @@ class SubmitOptions:
     image: str = ""
     workdir_rw: bool = False
     no_workdir: bool = False
+    workdir_claim: str = ""
     every_node: bool = False
     priority_class: str = ""
     notify_url: str = ""
@@ -176,6 +177,7 @@ _PARSERS: Mapping[str, _Parse] = {
     "image": _text("image"),
     "workdir-rw": _true("workdir_rw"),
     "no-workdir": _true("no_workdir"),
+    "workdir-claim": _text("workdir_claim"),
     "every-node": _true("every_node"),
     "priority-class": _text("priority_class"),
     "notify": _notify,

@@ -1,4 +1,4 @@
-"""The working directory as a compressed archive that fits into ConfigMaps."""
+"""The working directory as a compressed archive."""
 
 import fnmatch
 import gzip
@@ -7,15 +7,26 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .errors import SubmitError
 
 IGNORE_FILE = ".batholithignore"
-MAX_PACKED = 1 << 20
-"""Bytes of an archive."""
-MAX_UNPACKED = 64 << 20
-"""Bytes of all files together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a working directory may be."""
+
+    packed: int
+    """Bytes of the archive."""
+    unpacked: int
+    """Bytes of all files together."""
+
+
+IN_CONFIGMAPS = Limits(packed=1 << 20, unpacked=64 << 20)
+IN_CLAIM = Limits(packed=256 << 20, unpacked=1 << 30)
 CHUNK = 512 << 10
 """Bytes of one ConfigMap, of which the API server accepts 1 MiB."""
 _ALWAYS_IGNORED = (".git",)
@@ -23,7 +34,7 @@ _LARGEST = 3
 """Files that an error names."""
 
 
-def pack(directory: Path) -> bytes:
+def pack(directory: Path, limits: Limits = IN_CONFIGMAPS) -> bytes:
     """Return the files of *directory*, but those that its ignore file names, as a compressed tar.
 
     Links are packed as links.
@@ -42,13 +53,13 @@ def pack(directory: Path) -> bytes:
         ):
             for path in _files(directory, PurePosixPath(), patterns):
                 sizes.append((_size(directory / path), str(path)))
-                if sum(size for size, _ in sizes) > MAX_UNPACKED:
-                    raise _too_large(sizes)
+                if sum(size for size, _ in sizes) > limits.unpacked:
+                    raise _too_large(sizes, limits)
                 archive.add(directory / path, arcname=str(path), recursive=False, filter=_plain)
     except OSError as error:
         raise SubmitError([f"cannot pack the working directory: {error}"]) from None
-    if len(buffer.getvalue()) > MAX_PACKED:
-        raise _too_large(sizes)
+    if len(buffer.getbuffer()) > limits.packed:
+        raise _too_large(sizes, limits)
     return buffer.getvalue()
 
 
@@ -126,12 +137,12 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _too_large(sizes: Sequence[tuple[int, str]]) -> SubmitError:
+def _too_large(sizes: Sequence[tuple[int, str]], limits: Limits) -> SubmitError:
     largest = ", ".join(name for _, name in sorted(sizes, reverse=True)[:_LARGEST])
+    packed, unpacked = limits.packed >> 20, limits.unpacked >> 20
     return SubmitError(
         [
-            f"the working directory has more than {MAX_PACKED >> 20} MiB compressed, or more than"
-            f" {MAX_UNPACKED >> 20} MiB (largest: {largest}): name files in {IGNORE_FILE}, or use"
-            " --no-workdir"
+            f"the working directory has more than {packed} MiB compressed, or more than {unpacked}"
+            f" MiB (largest: {largest}): name files in {IGNORE_FILE}, or use --no-workdir"
         ]
     )

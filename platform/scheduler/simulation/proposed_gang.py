@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...model import names
+from ...model.arrays import max_parallel
 from ...model.job import Job, TaskSpec
 from ...model.job_podgroup import desired_spec, partition_of
 from ...model.meta import ObjectMeta
@@ -102,7 +103,9 @@ class ProposedGang:
             names.TASK_SPEC: task.name,
         }
         found = []
-        for index in range(task.replicas):
+        limit = max_parallel(self.job.metadata.annotations)
+        count = task.replicas if limit is None else min(task.replicas, limit)
+        for index in range(count):
             name = f"{self.job.metadata.name}-{task.name}-{index}"
             metadata = ObjectMeta(
                 name=name,
