@@ -389,7 +389,8 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        return [self._client_component("proxy", environment, *self._network_flags)]
+        data = ["--data-dir", str(self._data.root)]
+        return [self._client_component("proxy", environment, *self._network_flags, *data)]
 
     @property
     def _network_flags(self) -> list[str]:
