@@ -4,6 +4,8 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+from .node_namespace import passing_rights
+
 PREFIX, LINK_PREFIX = "batholith-", "bth"
 _MARKER = "pod-network"
 _TIMEOUT = 30.0
@@ -59,9 +61,10 @@ def run_program(*argv: str, text: str = "") -> str:
         OSError: it does not exist or it failed; the error contains what it printed.
     """
     try:
-        ended = subprocess.run(  # noqa: S603 - programs that are named here, without a shell
-            argv, input=text, capture_output=True, text=True, timeout=_TIMEOUT
-        )
+        with passing_rights():
+            ended = subprocess.run(  # noqa: S603 - programs that are named here, without a shell
+                argv, input=text, capture_output=True, text=True, timeout=_TIMEOUT
+            )
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{argv[0]} took longer than {_TIMEOUT:g} s") from error
     if ended.returncode != 0:

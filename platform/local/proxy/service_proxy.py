@@ -7,6 +7,7 @@ controller, and with the rights of kube-proxy: to read Services and EndpointSlic
 import asyncio
 import errno
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -21,7 +22,8 @@ from ...machinery.relay import Address, Relay, Side, abort_connections
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
-from .backends import by_address
+from ..network.node_namespace import listen_on_machine
+from .backends import LOOPBACK, by_address
 from .service_rules import ServiceRules, Translation
 from .types import EndpointSlice, Service
 
@@ -206,7 +208,9 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         return by_address(service, slices, self._ranges)
 
     async def _listen(self, sync: Sync, view: ProxyView, effect: Listen) -> None:
-        relay = Relay(effect.address, clock=self.clock, opened=self._connections)
+        is_of_machine = effect.address[0] == LOOPBACK
+        listen = listen_on_machine if is_of_machine else socket.create_server
+        relay = Relay(effect.address, clock=self.clock, opened=self._connections, listen=listen)
         relay.targets, relay.affinity_seconds = effect.targets, view.affinity_seconds
         try:
             await relay.start()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ....machinery.clock import Clock
 from ....machinery.relay import Address, Relay, Side, abort_connections
+from ...network.node_namespace import listen_on_machine
 from ..state.core_types import Pod
 
 RETRY_INTERVAL = 10.0
@@ -57,7 +58,9 @@ class HostPorts:
         if port.protocol != "TCP":
             self._warn(pod, port, f"the protocol {port.protocol} is not supported")
             return
-        relay = Relay(port.address, clock=self._clock, opened=self._connections)
+        relay = Relay(
+            port.address, clock=self._clock, opened=self._connections, listen=listen_on_machine
+        )
         relay.targets = (port.target,)
         warned = False
         try:

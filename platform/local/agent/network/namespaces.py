@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.service_network import HOST_RANGES, NAMESPACE_RANGES
+from ...network.node_namespace import is_entered, missing_support
 from ...network.packet_rules import PREFIX, NetworkNames, run_program
 from .pod_rules import NO_RULES, PodRules, pods_table
 
@@ -33,21 +34,16 @@ _GATEWAY = "169.254.1.1"
 
 _GATEWAY_MAC = "02:00:00:00:00:01"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-_SYSCTLS = {
-    # As container runtimes set them: pods have no capabilities over their namespace.
-    "net/ipv4/ip_unprivileged_port_start": "0",
-    "net/ipv4/ping_group_range": "0 2147483647",
-}
 _TIMEOUT = 30.0
 _LOOPBACK_HOSTS = ("127.0.0.1", "::1")
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 0x1000, 2
 
 
 def unsupported_reason() -> str:
     """Return why this process cannot create network namespaces for pods; empty if it can."""
     if os.geteuid() != 0:
-        return "only root can create network namespaces that the machine routes to"
+        return missing_support()
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
         if shutil.which(program) is None:
             return f"the program {program} is missing (Debian's package {package})"
@@ -94,6 +90,7 @@ class NamespaceNetwork:
 
     def __init__(self, data_dir: Path) -> None:
         self._names = NetworkNames(data_dir)
+        self._directory = data_dir / "netns" if is_entered() else _DIRECTORY
 
     def start(self) -> None:
         """Prepare the machine: addresses of the node and of Services, forwarding, rules.
@@ -125,7 +122,7 @@ class NamespaceNetwork:
 
     def path(self, uid: str) -> str:
         """Return the path of a pod's namespace."""
-        return str(_DIRECTORY / f"{self._names.namespaces}{uid}")
+        return str(self._directory / f"{self._names.namespaces}{uid}")
 
     def set_up(self, uid: str, ip: str) -> None:
         """Create the namespace of a pod with its address, unless it is complete.
@@ -133,28 +130,20 @@ class NamespaceNetwork:
         Raises:
             OSError: that is not possible.
         """
-        name, link = f"{self._names.namespaces}{uid}", self._link(uid)
+        link = self._link(uid)
         if os.path.exists(self.path(uid)) and _has_route(ip, link):
             return
         self.tear_down(uid)
-        run_program("ip", "netns", "add", name)
-        run_program(
-            "ip",
-            "-batch",
-            "-",
-            text=f"""\
-link add {link} address {_GATEWAY_MAC} type veth peer name eth0 netns {name}
+        path = self.path(uid)
+        _create_namespace(Path(path))
+        _run_batch(
+            f"""\
+link add {link} address {_GATEWAY_MAC} type veth peer name eth0 netns {path}
 link set {link} addrgenmode none
 link set {link} up
-""",
+"""
         )
-        run_program(
-            "ip",
-            "-netns",
-            name,
-            "-batch",
-            "-",
-            text=f"""\
+        inside = f"""\
 link set lo up
 link set eth0 addrgenmode none
 address add {ip}/32 dev eth0
@@ -162,8 +151,8 @@ link set eth0 up
 route add {_GATEWAY} dev eth0 scope link
 route add default via {_GATEWAY} dev eth0
 neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
-""",
-        )
+"""
+        self.enter(uid, lambda: _run_batch(inside))
         self.enter(uid, _write_sysctls)
         # A pod cannot send with an address that is not routed to it.
         Path(f"/proc/sys/net/ipv4/conf/{link}/rp_filter").write_text("1")
@@ -172,7 +161,7 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
     def tear_down(self, uid: str) -> None:
         """Remove the namespace of a pod, if there is one."""
-        self._remove(f"{self._names.namespaces}{uid}", self._link(uid))
+        self._remove(Path(self.path(uid)), self._link(uid))
 
     def remove_others(self, uids: Collection[str]) -> None:
         """Remove the namespaces of all pods but those with *uids*."""
@@ -239,29 +228,56 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
     def _known(self) -> Iterator[str]:
         """Yield the uids of the pods that have a namespace."""
         with suppress(FileNotFoundError):
-            for name in os.listdir(_DIRECTORY):
+            for name in os.listdir(self._directory):
                 if name.startswith(self._names.namespaces):
                     yield name.removeprefix(self._names.namespaces)
 
-    def _remove(self, name: str, link: str) -> None:
-        if os.path.exists(f"/sys/class/net/{link}"):
+    def _remove(self, path: Path, link: str) -> None:
+        if os.path.exists(f"/proc/sys/net/ipv4/conf/{link}"):
             with suppress(OSError):  # the end of the namespace ends both
                 run_program("ip", "link", "del", link)
-        if os.path.lexists(_DIRECTORY / name):
-            run_program("ip", "netns", "del", name)
+        if path.exists():
+            _LIBC.umount2(os.fsencode(path), _MNT_DETACH)  # fails if it is none
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
     """Keep other clusters from changing what all share: the addresses of node and Services."""
+    if is_entered():  # the network is of this cluster alone
+        yield
+        return
     with open(_LOCK, "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
+def _run_batch(commands: str) -> None:
+    run_program("ip", "-batch", "-", text=commands)
+
+
+def _create_namespace(path: Path) -> None:
+    """Create a network namespace that exists as long as *path*, as `ip netns add` does.
+
+    Raises:
+        OSError: that is not possible.
+    """
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    path.touch()
+
+    def create() -> None:
+        _check(_LIBC.unshare(_CLONE_NEWNET), path)
+        source = b"/proc/thread-self/ns/net"
+        _check(_LIBC.mount(source, os.fsencode(path), None, _MS_BIND, None), path)
+
+    _in_thread(create)
+
+
 def _write_sysctls() -> None:
-    for name, value in _SYSCTLS.items():
-        Path("/proc/sys", name).write_text(value)
+    """Set what container runtimes set: pods have no capabilities over their namespace."""
+    groups = f"{os.getegid()} {os.getegid()}" if is_entered() else "0 2147483647"
+    for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", groups)):
+        Path("/proc/sys/net/ipv4", name).write_text(value)
 
 
 def _in_namespace(path: str, work: Callable[[], T]) -> T:
@@ -270,22 +286,36 @@ def _in_namespace(path: str, work: Callable[[], T]) -> T:
     Raises:
         OSError: the namespace does not exist.
     """
+
+    def enter() -> T:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_LIBC.setns(descriptor, _CLONE_NEWNET), path)
+        finally:
+            os.close(descriptor)
+        return work()
+
+    return _in_thread(enter)
+
+
+def _check(result: int, path: str | Path) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"network namespace: {os.strerror(number)}", str(path))
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """Run *work* in a new thread, of which the namespaces may differ from then on."""
     results: list[T] = []
     errors: list[BaseException] = []
 
-    def enter() -> None:
+    def run() -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"cannot enter {path}")
-            finally:
-                os.close(descriptor)
             results.append(work())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=enter)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
     if errors:
