@@ -349,6 +349,7 @@ def workloads(
 def proxy(
     kubeconfig: Kubeconfig = None,
     pod_network: PodNetworkOption = "host",
+    data_dir: Annotated[Path | None, typer.Option(help="Data directory of the agent.")] = None,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -358,12 +359,20 @@ def proxy(
     """Connect the cluster IPs and node ports of an embedded cluster's Services to their pods."""
     from ..kube.client.events import EventRecorder
     from ..local.proxy.service_proxy import ServiceProxy
+    from ..local.proxy.service_rules import ServiceRules
 
     def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
         own = recorder.with_component("kube-proxy")
-        return [ServiceProxy(client, recorder=own, ranges=PodNetwork(pod_network).ranges)]
+        return [ServiceProxy(client, recorder=own, ranges=network.ranges, rules=rules)]
 
     logs.configure(log_format=log_format, level=log_level)
+    network, rules = PodNetwork(pod_network), None
+    if network is PodNetwork.NAMESPACES:
+        if data_dir is None:
+            raise typer.BadParameter(
+                "required with --pod-network=namespaces", param_hint="--data-dir"
+            )
+        rules = ServiceRules(data_dir)
     _run_client("proxy", kubeconfig, create, metrics=(metrics_address, http_limits))
 
 

@@ -19,9 +19,12 @@ import msgspec
 
 from ..api.pages.sessions import prepare_sign_in
 from ..kube.private_files import read_private, write_private
+from ..local.agent.runtime.groups import map_group
 from ..local.agent.runtime.mounting import lacks_sandbox_support
+from ..local.agent.runtime.process_id import identify
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
+from ..local.network.node_namespace import HOLDER, NodeNamespace
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
@@ -121,6 +124,7 @@ class EmbeddedCluster:
         self._options = options
         self.notices: list[str] = []
         self._admin_token = self._sign_in_code = self._join_token = ""
+        self._node_namespace: NodeNamespace | None = None
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -158,6 +162,8 @@ class EmbeddedCluster:
             if not self._data.notify_key.exists():
                 write_private(self._data.notify_key, secrets.token_hex(32).encode())
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
+            if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
+                self._node_namespace = self._create_network()
             opened.pop_all()
         self.notices += isolation_warnings(options)
         return self
@@ -168,12 +174,28 @@ class EmbeddedCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the sockets."""
+        """Close the sockets, and remove the network."""
+        if self._node_namespace is not None:
+            self._node_namespace.close()
         self._api_socket.close()
         self._rest_socket.close()
         for listener in (self._local_socket, self._network_socket):
             if listener is not None:
                 listener.close()
+
+    def _create_network(self) -> NodeNamespace:
+        """Create the network namespace of the node, for a user who is not root.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        created = NodeNamespace(
+            api_port=self._api_socket.getsockname()[1],
+            log=self._data.logs / "pasta.log",
+            map_group=map_group,
+        )
+        write_private(self._data.pasta, msgspec.json.encode(identify(created.pasta)))
+        return created
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
@@ -333,17 +355,18 @@ class EmbeddedCluster:
             listeners.append(self._local_socket.fileno())
             server += ["--local-listen-fd", str(self._local_socket.fileno())]
         environment = self._tls_environment()
+        in_network = environment | self._network_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
         # agent still has to write their final status. They may need Services until they stop.
         return [
             ComponentSpec(
-                name="apiserver", arguments=server, descriptors=listeners, environment=environment
+                name="apiserver", arguments=server, descriptors=listeners, environment=in_network
             ),
-            *self._proxy(environment),
+            *self._proxy(in_network),
             ComponentSpec(
                 name="agent",
                 arguments=self._client_arguments("agent", *self._agent_arguments(), *limits),
-                environment=environment,
+                environment=in_network,
                 stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),
             ComponentSpec(
@@ -389,7 +412,8 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        return [self._client_component("proxy", environment, *self._network_flags)]
+        data = ["--data-dir", str(self._data.root)]
+        return [self._client_component("proxy", environment, *self._network_flags, *data)]
 
     @property
     def _network_flags(self) -> list[str]:
@@ -437,6 +461,11 @@ class EmbeddedCluster:
         tenth of a second.
         """
         return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
+
+    def _network_environment(self) -> dict[str, str]:
+        """Return variables with which a component enters the network namespace of the node."""
+        found = self._node_namespace
+        return {} if found is None else {HOLDER: str(found.holder)}
 
     def _client_arguments(self, name: str, *arguments: str) -> list[str]:
         """Return the arguments of a component that is a client of the API server."""

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import uvloop
 
 from ..local.agent.runtime.process_id import die_with_parent
+from ..local.network.node_namespace import HOLDER, enter
 from ..local.supervisor.supervisor import PARENT, READY_FD
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ Main = Callable[[asyncio.Event], Awaitable[None]]
 
 def run(main: Main) -> None:
     """Run *main* until it returns or a signal cancels it; a second signal exits with 1."""
+    if holder := os.environ.get(HOLDER):
+        enter(int(holder))
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))

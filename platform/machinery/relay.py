@@ -4,17 +4,26 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable, Collection, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from .clock import Clock
 
 Address = tuple[str, int]
 """IPv4 address and port."""
 
+
 CONNECT_TIMEOUT = 5.0
 """Seconds in which an endpoint must accept a connection, before the next one is tried."""
 
 _BACKLOG = 512
+
+
+class Listen(Protocol):
+    """Opens the listening socket of a relay."""
+
+    def __call__(self, address: Address, /, *, backlog: int) -> socket.socket:
+        """Listen on *address*, or raise OSError."""
+        ...
 
 
 class Side(asyncio.Protocol):
@@ -132,9 +141,17 @@ class Affinity:
 class Relay:
     """Listens on one address and connects each client to one of the endpoints."""
 
-    def __init__(self, address: Address, *, clock: Clock, opened: set[Side]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        clock: Clock,
+        opened: set[Side],
+        listen: Listen = socket.create_server,
+    ) -> None:
         """All connections are in *opened* as long as they are open."""
         self.address = address
+        self._listen = listen
         self._opened = opened
         self.targets: Sequence[Address] = ()
         """The endpoints of new connections; those that exist stay."""
@@ -150,7 +167,7 @@ class Relay:
         Raises:
             OSError: the address is in use, or the port is privileged.
         """
-        listener = socket.create_server(self.address, backlog=_BACKLOG)
+        listener = self._listen(self.address, backlog=_BACKLOG)
         try:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(

@@ -18,10 +18,15 @@ from support.agent_cluster import FAST, NODE, AgentCluster
 from support.embedded_apiserver import embedded_server
 from support.kubectl import Kubectl, needs_kubectl
 from support.polling import wait_until_true
+from support.running_controller import running
 
 from batholith.local.agent.network import namespaces
 from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
 from batholith.local.agent.settings import AgentSettings, ServingFiles
+from batholith.local.network.packet_rules import NetworkNames
+from batholith.local.proxy.service_proxy import ServiceProxy
+from batholith.local.proxy.service_rules import ServiceRules
+from batholith.model.names import ENDPOINTSLICES, NETWORKPOLICIES, SERVICES
 from batholith.model.service_network import NAMESPACE_RANGES, PodNetwork
 
 pytestmark = pytest.mark.process
@@ -91,7 +96,7 @@ async def cluster(tmp_path: Path, supported: None) -> AsyncIterator[AgentCluster
 
 def state_of_machine(tmp_path: Path) -> str:
     """What the cluster of a test has on the machine."""
-    names = NamespaceNetwork(tmp_path / "agent")._names
+    names = NetworkNames(tmp_path / "agent").namespaces
     commands = (("ip", "netns", "list"), ("ip", "route"), ("nft", "list", "tables"))
     text = "".join(subprocess.run(each, capture_output=True, text=True).stdout for each in commands)
     tag = names.removeprefix("batholith-").rstrip("-")
@@ -229,6 +234,124 @@ async def test_pods_of_the_other_network_get_a_new_address_when_they_start_again
     async with cluster.agent():
         moved = await cluster.wait_pod("p", lambda pod: restarts(pod) == 1 and is_ready(pod))
         assert moved["status"]["podIP"].startswith("198.18.")
+
+
+CLIENT = """
+import http.client, sys, time
+kept = http.client.HTTPConnection(sys.argv[1], 80)
+while True:
+    for name, connection in (("kept", kept), ("new", http.client.HTTPConnection(sys.argv[1], 80))):
+        try:
+            connection.request("GET", "/")
+            print(name, connection.getresponse().read().decode(), flush=True)
+        except OSError as error:
+            print(name, error.strerror, flush=True)
+    time.sleep(0.05)
+"""
+KEEPING = SERVER.replace("class Handler", "http.server.BaseHTTPRequestHandler.protocol_version = "
+                         "'HTTP/1.1'\nclass Handler").replace("HTTPServer(", "ThreadingHTTPServer("
+                         ).replace("self.end_headers", "self.send_header('Content-Length', "
+                         "str(len(sys.argv[3]))); self.end_headers")  # fmt: skip
+FORBIDDEN = "No route to host"
+
+
+async def forbid(cluster: AgentCluster, name: str, labels: dict[str, str], **spec: Any) -> None:
+    body = {"podSelector": {"matchLabels": labels}, **spec}
+    await cluster.create({"metadata": {"name": name}, "spec": body}, NETWORKPOLICIES)
+
+
+async def test_policies_see_the_pod_that_connects_however_it_does(
+    cluster: AgentCluster, tmp_path: Path
+) -> None:
+    """Directly, by a Service, by its node port and by a host port, from the first packet on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host_port = free.getsockname()[1]
+    allowed = [{"from": [{"podSelector": {"matchLabels": {"may": "connect"}}}]}]
+    await forbid(cluster, "some", {"app": "web"}, ingress=allowed)
+    proxy = ServiceProxy(
+        cluster.client, ranges=NAMESPACE_RANGES, rules=ServiceRules(cluster.settings.data_dir)
+    )
+    async with cluster.agent(), running(proxy):
+        ports = [{"containerPort": 80, "hostPort": host_port}]
+        web = {**manifest("web", server("web", ports=ports)), "metadata": LABELLED}
+        await cluster.run(web)
+        ip = (await cluster.wait_pod("web", is_ready))["status"]["podIP"]
+        service = await cluster.create(
+            {"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": [{"port": 8000}]}},
+            SERVICES,
+        )
+        await cluster.create(slice_of("web", ip, 80), ENDPOINTSLICES)
+        node_port = service["spec"]["ports"][0]["nodePort"]
+        hosts = (
+            f"{ip}:80", f"{service['spec']['clusterIP']}:8000",
+            f"{NAMESPACE_RANGES.node_ip}:{node_port}", f"{NAMESPACE_RANGES.node_ip}:{host_port}",
+        )  # fmt: skip
+        async with aiohttp.ClientSession() as session:
+
+            async def are_relayed() -> bool:
+                """To the machine itself, no policy applies."""
+                try:
+                    return [
+                        await (await session.get(f"http://{each}/")).text() for each in hosts
+                    ] == ["web"] * len(hosts)
+                except aiohttp.ClientError:
+                    return False
+
+            await wait_until_true(are_relayed)
+        urls = [f"http://{each}/" for each in hosts]
+        for labels, expected in (({}, FORBIDDEN), ({"may": "connect"}, "web")):
+            client = container(sys.executable, "-c", FETCH, *urls)
+            body = manifest("client", client, restartPolicy="Never")
+            await cluster.run({**body, "metadata": {"name": "client", "labels": labels}})
+            await cluster.phase("client", "Succeeded")
+            lines = (await cluster.logs("client")).splitlines()
+            assert len(lines) == len(hosts)
+            assert all(expected in line for line in lines), lines
+            await cluster.delete("client", grace=0)
+            await cluster.wait_pod_deleted("client")
+
+
+LABELLED = {"name": "web", "labels": {"app": "web"}}
+
+
+def slice_of(service: str, ip: str, port: int) -> dict[str, Any]:
+    return {
+        "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [ip], "conditions": {"ready": True}}],
+        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+    }
+
+
+async def test_connections_that_exist_continue_and_a_new_agent_keeps_the_policies(
+    cluster: AgentCluster,
+) -> None:
+    async with cluster.agent():
+        program = container(sys.executable, "-c", KEEPING, "0.0.0.0", "80", "web")
+        await cluster.run(manifest("web", program))
+        ip = (await cluster.wait_pod("web", is_ready))["status"]["podIP"]
+        client = manifest("client", container(sys.executable, "-c", CLIENT, ip))
+        await cluster.run({**client, "metadata": {"name": "client", "labels": {"app": "client"}}})
+        await cluster.phase("client", "Running")
+        await cluster.wait_log("client", "new web")
+        await forbid(cluster, "none", {"app": "client"}, policyTypes=["Egress"])
+        await cluster.wait_log("client", f"new {FORBIDDEN}\nkept web")
+    async with cluster.agent():
+        later = (await cluster.logs("client")).count(FORBIDDEN) + 3
+        await wait_until_true(lambda: has_lines(cluster, later))
+        log = await cluster.logs("client")
+        assert "new web" not in log[log.index(FORBIDDEN) :]
+        assert "kept No" not in log
+        await cluster.client.delete(NETWORKPOLICIES, "none", namespace="default")
+
+        async def is_allowed_again() -> bool:
+            return "new web" in (await cluster.logs("client"))[len(log) :]
+
+        await wait_until_true(is_allowed_again)
+
+
+async def has_lines(cluster: AgentCluster, count: int) -> bool:
+    return (await cluster.logs("client")).count(FORBIDDEN) >= count
 
 
 def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -> None:

@@ -33,9 +33,10 @@ from support.enforcement_rows import (
 from support.kubectl import Kubectl, needs_kubectl
 from support.samples import MINIMAL_FIELDS
 
-from batholith.local.apiserver.builtin.unenforced import UNENFORCED_KINDS
+from batholith.local.apiserver.builtin.unenforced import UNENFORCED_KINDS, warnings_on_write
 from batholith.model import crds, names
 from batholith.model.names import Resource
+from batholith.model.service_network import PodNetwork
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -408,8 +409,8 @@ async def test_openapi_describes_the_subresources_in_discovery(server: EmbeddedS
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
 WARNINGS = (
-    "NetworkPolicy is stored but not enforced by the embedded cluster: no packets of pods are "
-    "filtered"
+    "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
+    "the machine; start it with --pod-network=namespaces"
 )
 
 
@@ -424,6 +425,11 @@ async def test_create_and_every_update_of_the_object_bring_a_warning(
     patch = {"spec": {"podSelector": {"matchLabels": {"a": "c"}}}}
     patched = await server.request("PATCH", f"{POLICIES}/n", patch, content_type=MERGE)
     assert (patched.status, patched.warnings) == (200, [WARNINGS])
+
+
+async def test_a_policy_of_pods_with_network_namespaces_brings_no_warning() -> None:
+    warnings = warnings_on_write(names.NETWORKPOLICIES, POLICY, None, PodNetwork.NAMESPACES)
+    assert warnings == []
 
 
 async def test_label_status_and_delete_requests_bring_no_warning(server: EmbeddedServer) -> None:

@@ -27,6 +27,7 @@ from .images.puller import Puller
 from .images.support import ImageSupport
 from .network.host_ports import HostPorts
 from .network.namespaces import HostNetwork, NamespaceNetwork
+from .network.packet_filter import PacketFilter
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pod_access import PodAccess
 from .pods import storage_limits
@@ -120,11 +121,24 @@ class RealNode:
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._device_slice = SlicePublisher(client, settings.node_name)
         self._host_ports = HostPorts(clock, self._record_pod_warning)
+        self._packet_filter: PacketFilter | None = None
+        if settings.network is PodNetwork.NAMESPACES:
+            network = NamespaceNetwork(settings.data_dir)
+            self._packet_filter = PacketFilter(
+                volumes, network, self._pods_with_address, clock=clock
+            )
 
     @property
     def _address(self) -> str:
         """The address of the node."""
         return self._settings.node_address or self._settings.network.ranges.node_ip
+
+    def _pods_with_address(self) -> Iterable[tuple[Pod, str]]:
+        """Yield the pods that have an address of their own."""
+        for worker in self._workers.values():
+            pod, context = worker.pod, self._context
+            if context is not None and not worker.is_finished and not pod.spec.host_network:
+                yield pod, context.ip_of(pod)
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -156,6 +170,8 @@ class RealNode:
             self._services.add_event_handler(self._on_service_event)
             self._slices.add_event_handler(self._on_slice_event)
             self._pods.add_event_handler(self._on_pod_event)
+            if self._packet_filter is not None:
+                self._supervise("packet filter", self._packet_filter.run)
             self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
@@ -172,7 +188,8 @@ class RealNode:
     def _caches(self) -> "list[Informer[Any]]":
         """Return the informers to run; EndpointSlices are needed only if there are other nodes."""
         slices = [self._slices] if self._settings.node_address else []
-        return [self._services, *slices, self._pods]
+        policies = self._packet_filter.caches if self._packet_filter is not None else []
+        return [self._services, *slices, *policies, self._pods]
 
     async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:
         settings = self._settings
@@ -222,6 +239,7 @@ class RealNode:
             recorder=self._recorder,
             client_commands=self._commands,
             network=network,
+            packet_filter=self._packet_filter,
             pods=lambda: [each.pod for each in self._workers.values() if not each.is_finished],
             on_resized=self._review_deferred_resizes,
             addresses={},
@@ -386,6 +404,8 @@ class RealNode:
             self._run_until_success("tidying of claims", self._pvc_dirs.clean_up)
 
     def _on_pod_event(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or old.metadata.labels != new.metadata.labels):
+            self._review_rules()
         if new is None:
             if old is not None:
                 self._on_pod_deleted(old)
@@ -448,7 +468,12 @@ class RealNode:
         for worker in sorted(waiting, key=lambda each: resize_order(each.pod)):
             worker.review_resize()
 
+    def _review_rules(self) -> None:
+        if self._packet_filter is not None:
+            self._packet_filter.mark_changed()
+
     async def _remove_network(self, uid: str) -> None:
+        self._review_rules()
         await self._host_ports.close(uid)
         if self._context is not None and self._context.network.path(uid):
             await asyncio.to_thread(self._context.network.tear_down, uid)

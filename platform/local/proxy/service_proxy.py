@@ -7,6 +7,7 @@ controller, and with the rights of kube-proxy: to read Services and EndpointSlic
 import asyncio
 import errno
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -21,7 +22,9 @@ from ...machinery.relay import Address, Relay, Side, abort_connections
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
-from .backends import by_address
+from ..network.node_namespace import listen_on_machine
+from .backends import LOOPBACK, by_address
+from .service_rules import ServiceRules, Translation
 from .types import EndpointSlice, Service
 
 log = logging.getLogger(__name__)
@@ -68,7 +71,12 @@ class Close:
     relay: Relay
 
 
-Effect = Listen | Retarget | Close
+@dataclass(frozen=True, slots=True)
+class ApplyRules:
+    """Translate the connections of pods with network namespaces to the endpoints."""
+
+
+Effect = Listen | Retarget | Close | ApplyRules
 
 
 class ServiceProxy(Controller[ProxyView, Effect]):
@@ -81,15 +89,22 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         ranges: AddressRanges = HOST_RANGES,
+        rules: ServiceRules | None = None,
     ) -> None:
-        """*recorder* records on a Service which of its ports cannot be listened on."""
+        """*recorder* records on a Service which of its ports cannot be listened on.
+
+        *rules* are given if pods have network namespaces.
+        """
         super().__init__("service-proxy", ControllerSettings(workers=1), clock=clock)
         self._services = Informer(client, SERVICES, Service)
         self._slices = Informer(
             client, ENDPOINTSLICES, EndpointSlice, indexes={"service": _service_keys}
         )
         self._ranges = ranges
+        self._rules = rules
         self._relays: dict[str, dict[Address, Relay]] = {}
+        self._changed = True
+        """Whether the rules may have to change."""
         self._connections: set[Side] = set()
         """Of all relays, those that listen no more among them."""
         self._notices = Notices(Events(recorder, SERVICES))
@@ -102,11 +117,13 @@ class ServiceProxy(Controller[ProxyView, Effect]):
     def _on_service(self, old: Service | None, new: Service | None) -> None:
         service = new or old
         if service is not None:
+            self._changed = True
             self.queue.add(service.metadata.key)
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         for each in (old, new):
             if each is not None:
+                self._changed = True
                 for key in _service_keys(each):
                     self.queue.add(key)
 
@@ -121,20 +138,28 @@ class ServiceProxy(Controller[ProxyView, Effect]):
                 for relay in relays.values():
                     await relay.abort()
             abort_connections(self._connections)
+            if self._rules is not None:
+                self._rules.remove()
 
     async def observe(self, sync: Sync) -> ProxyView | None:
         """Return the addresses of a Service; None if it is deleted and has none left."""
         service, current = self._services.get(sync.key), self._relays.get(sync.key, {})
         if service is None:
-            return ProxyView(None, 0, {}, current) if current else None
-        wanted = by_address(service, list(self._slices.by_index("service", sync.key)), self._ranges)
+            is_left = current or (self._rules is not None and self._changed)
+            return ProxyView(None, 0, {}, current) if is_left else None
+        wanted = self._endpoints(service)
         return ProxyView(service.metadata, service.spec.affinity_seconds, wanted, current)
 
     def decide(self, view: ProxyView) -> Iterator[Effect]:
-        """Yield what to close, then what to change and to open."""
+        """Yield what to close, then what to change and to open.
+
+        In between the rules: a pod whose connections they translate reaches no relay, which would
+        connect to the endpoint with the address of the node.
+        """
         for address, relay in list(view.current.items()):
             if address not in view.wanted:
                 yield Close(relay)
+        yield ApplyRules()
         for address, targets in view.wanted.items():
             found = view.current.get(address)
             if found is None:
@@ -154,11 +179,38 @@ class ServiceProxy(Controller[ProxyView, Effect]):
                 effect.relay.affinity_seconds = view.affinity_seconds
             case Listen():
                 await self._listen(sync, view, effect)
+            case ApplyRules():
+                await self._apply_rules()
             case _:
                 assert_never(effect)
 
+    async def _apply_rules(self) -> None:
+        if self._rules is None or not self._changed:
+            return
+        self._changed = False
+        translations = {
+            address: Translation(targets, service.spec.affinity_seconds > 0)
+            for service in self._services
+            for address, targets in self._endpoints(service).items()
+        }
+        listening = (address for relays in self._relays.values() for address in relays)
+        node_ports = {
+            port for host, port in (*translations, *listening) if host == self._ranges.node_ip
+        }
+        try:
+            await self._rules.apply(translations, node_ports)
+        except BaseException:
+            self._changed = True
+            raise
+
+    def _endpoints(self, service: Service) -> Mapping[Address, tuple[Address, ...]]:
+        slices = list(self._slices.by_index("service", service.metadata.key))
+        return by_address(service, slices, self._ranges)
+
     async def _listen(self, sync: Sync, view: ProxyView, effect: Listen) -> None:
-        relay = Relay(effect.address, clock=self.clock, opened=self._connections)
+        is_of_machine = effect.address[0] == LOOPBACK
+        listen = listen_on_machine if is_of_machine else socket.create_server
+        relay = Relay(effect.address, clock=self.clock, opened=self._connections, listen=listen)
         relay.targets, relay.affinity_seconds = effect.targets, view.affinity_seconds
         try:
             await relay.start()

@@ -125,6 +125,8 @@ def kill_orphans(data: DataDir) -> list[str]:
     state = read_state(data)
     if state is None or state.supervisor.is_alive:
         return []
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        terminate(msgspec.json.decode(data.pasta.read_bytes(), type=ProcessId), timeout=0)
     orphans = [
         (name, component.process)
         for name, component in state.components.items()

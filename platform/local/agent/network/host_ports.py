@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ....machinery.clock import Clock
 from ....machinery.relay import Address, Relay, Side, abort_connections
+from ...network.node_namespace import listen_on_machine
 from ..state.core_types import Pod
 
 RETRY_INTERVAL = 10.0
@@ -16,7 +17,7 @@ RecordEvent = Callable[[Pod, str, str], None]
 """Records a warning about a pod, with its reason and message."""
 
 
-class _HostPort(NamedTuple):
+class HostPort(NamedTuple):
     """A port of the machine, and where it leads."""
 
     address: Address
@@ -36,7 +37,7 @@ class HostPorts:
     def open(self, pod: Pod, ip: str) -> None:
         """Connect the host ports of *pod* to those at its address until `close`."""
         uid = pod.metadata.uid
-        if uid not in self._tasks and (ports := list(_host_ports(pod, ip))):
+        if uid not in self._tasks and (ports := list(host_ports(pod, ip))):
             self._tasks[uid] = [asyncio.ensure_future(self._serve(pod, port)) for port in ports]
 
     async def close(self, uid: str) -> None:
@@ -52,12 +53,14 @@ class HostPorts:
             await self.close(uid)
         abort_connections(self._connections)
 
-    async def _serve(self, pod: Pod, port: _HostPort) -> None:
+    async def _serve(self, pod: Pod, port: HostPort) -> None:
         """Relay connections until cancelled; an address that is in use is tried again."""
         if port.protocol != "TCP":
             self._warn(pod, port, f"the protocol {port.protocol} is not supported")
             return
-        relay = Relay(port.address, clock=self._clock, opened=self._connections)
+        relay = Relay(
+            port.address, clock=self._clock, opened=self._connections, listen=listen_on_machine
+        )
         relay.targets = (port.target,)
         warned = False
         try:
@@ -74,14 +77,15 @@ class HostPorts:
         finally:
             await relay.abort()
 
-    def _warn(self, pod: Pod, port: _HostPort, reason: str) -> None:
+    def _warn(self, pod: Pod, port: HostPort, reason: str) -> None:
         host, number = port.address
         self._record_event(pod, "HostPortUnavailable", f"host port {number} of {host}: {reason}")
 
 
-def _host_ports(pod: Pod, ip: str) -> Iterator[_HostPort]:
+def host_ports(pod: Pod, ip: str) -> Iterator[HostPort]:
+    """Yield the host ports of a pod with this address."""
     for container in pod.containers.values():
         for port in container.ports:
             if port.host_port:
                 address = port.host_ip or _ANY, port.host_port
-                yield _HostPort(address, (ip, port.container_port), port.protocol)
+                yield HostPort(address, (ip, port.container_port), port.protocol)

@@ -2,9 +2,7 @@
 
 The namespace has one end of a veth pair, the machine the other; each packet of a pod is routed by
 the machine, so that no bridge is needed, and a pod cannot send with the address of another.
-Everything has a name that contains a tag of the data directory: so what an agent left that was
-killed is found again, and clusters on one machine do not disturb each other. Needs root, and the
-programs `ip` and `nft`.
+Needs root, and the programs `ip` and `nft`.
 """
 
 import ctypes
@@ -14,7 +12,6 @@ import hashlib
 import os
 import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.service_network import HOST_RANGES, NAMESPACE_RANGES
+from ...network.node_namespace import is_entered, missing_support
+from ...network.packet_rules import PREFIX, NetworkNames, run_program
+from .pod_rules import NO_RULES, PodRules, pods_table
 
 T = TypeVar("T")
 
@@ -29,38 +29,29 @@ _DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps namespaces."""
 
 _LOCK = Path("/run/batholith-pod-network.lock")
-_PREFIX, _LINK_PREFIX = "batholith-", "bth"
 _GATEWAY = "169.254.1.1"
 """Next hop of all pods: no address of any host, since each pod is the only one on its link."""
 
 _GATEWAY_MAC = "02:00:00:00:00:01"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-_MARKER = "pod-network"
-"""File of the data directory that exists while the network of the machine is changed."""
-
-_SYSCTLS = {
-    # As container runtimes set them: pods have no capabilities over their namespace.
-    "net/ipv4/ip_unprivileged_port_start": "0",
-    "net/ipv4/ping_group_range": "0 2147483647",
-}
 _TIMEOUT = 30.0
 _LOOPBACK_HOSTS = ("127.0.0.1", "::1")
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 0x1000, 2
 
 
 def unsupported_reason() -> str:
     """Return why this process cannot create network namespaces for pods; empty if it can."""
     if os.geteuid() != 0:
-        return "only root can create network namespaces that the machine routes to"
+        return missing_support()
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
         if shutil.which(program) is None:
             return f"the program {program} is missing (Debian's package {package})"
-    name = f"{_PREFIX}probe-{os.getpid()}"
+    name = f"{PREFIX}probe-{os.getpid()}"
     try:
-        _run("ip", "netns", "add", name)
-        _run("ip", "netns", "del", name)
-        _run("nft", "list", "tables")
+        run_program("ip", "netns", "add", name)
+        run_program("ip", "netns", "del", name)
+        run_program("nft", "list", "tables")
     except OSError as error:
         return str(error)
     return ""
@@ -98,11 +89,8 @@ class NamespaceNetwork:
     ranges = NAMESPACE_RANGES
 
     def __init__(self, data_dir: Path) -> None:
-        self._marker = data_dir / _MARKER
-        tag = hashlib.blake2b(str(data_dir.resolve()).encode(), digest_size=2).hexdigest()
-        self._names = f"{_PREFIX}{tag}-"
-        self._table = f"{_PREFIX}{tag}"
-        self._links = f"{_LINK_PREFIX}{tag}"
+        self._names = NetworkNames(data_dir)
+        self._directory = data_dir / "netns" if is_entered() else _DIRECTORY
 
     def start(self) -> None:
         """Prepare the machine: addresses of the node and of Services, forwarding, rules.
@@ -114,16 +102,27 @@ class NamespaceNetwork:
             self._start()
 
     def _start(self) -> None:
-        self._marker.touch()
-        _run("ip", "address", "replace", f"{self.ranges.node_ip}/32", "dev", "lo")
+        self._names.marker.touch()
+        run_program("ip", "address", "replace", f"{self.ranges.node_ip}/32", "dev", "lo")
         # All addresses of Services are local, so that a proxy can listen on any of them.
-        _run("ip", "route", "replace", "local", str(self.ranges.cluster_ips), "dev", "lo")
-        _run("nft", "-f", "-", text=self._rules())
+        run_program("ip", "route", "replace", "local", str(self.ranges.cluster_ips), "dev", "lo")
+        # An earlier agent's rules apply until this one knows the policies.
+        if f"table ip {self._names.pods_table}\n" not in run_program("nft", "list", "tables"):
+            self.apply(NO_RULES)
         _FORWARDING.write_text("1")
+
+    def apply(self, rules: PodRules) -> None:
+        """Replace the rules for packets at once; connections that exist continue.
+
+        Raises:
+            OSError: that is not possible; the earlier rules apply.
+        """
+        content = pods_table(self._names, self.ranges, rules)
+        self._names.replace_table(self._names.pods_table, content)
 
     def path(self, uid: str) -> str:
         """Return the path of a pod's namespace."""
-        return str(_DIRECTORY / f"{self._names}{uid}")
+        return str(self._directory / f"{self._names.namespaces}{uid}")
 
     def set_up(self, uid: str, ip: str) -> None:
         """Create the namespace of a pod with its address, unless it is complete.
@@ -131,28 +130,20 @@ class NamespaceNetwork:
         Raises:
             OSError: that is not possible.
         """
-        name, link = f"{self._names}{uid}", self._link(uid)
+        link = self._link(uid)
         if os.path.exists(self.path(uid)) and _has_route(ip, link):
             return
         self.tear_down(uid)
-        _run("ip", "netns", "add", name)
-        _run(
-            "ip",
-            "-batch",
-            "-",
-            text=f"""\
-link add {link} address {_GATEWAY_MAC} type veth peer name eth0 netns {name}
+        path = self.path(uid)
+        _create_namespace(Path(path))
+        _run_batch(
+            f"""\
+link add {link} address {_GATEWAY_MAC} type veth peer name eth0 netns {path}
 link set {link} addrgenmode none
 link set {link} up
-""",
+"""
         )
-        _run(
-            "ip",
-            "-netns",
-            name,
-            "-batch",
-            "-",
-            text=f"""\
+        inside = f"""\
 link set lo up
 link set eth0 addrgenmode none
 address add {ip}/32 dev eth0
@@ -160,17 +151,17 @@ link set eth0 up
 route add {_GATEWAY} dev eth0 scope link
 route add default via {_GATEWAY} dev eth0
 neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
-""",
-        )
+"""
+        self.enter(uid, lambda: _run_batch(inside))
         self.enter(uid, _write_sysctls)
         # A pod cannot send with an address that is not routed to it.
         Path(f"/proc/sys/net/ipv4/conf/{link}/rp_filter").write_text("1")
         # Last: without it the set-up is not complete.
-        _run("ip", "route", "add", f"{ip}/32", "dev", link, "src", self.ranges.node_ip)
+        run_program("ip", "route", "add", f"{ip}/32", "dev", link, "src", self.ranges.node_ip)
 
     def tear_down(self, uid: str) -> None:
         """Remove the namespace of a pod, if there is one."""
-        self._remove(f"{self._names}{uid}", self._link(uid))
+        self._remove(Path(self.path(uid)), self._link(uid))
 
     def remove_others(self, uids: Collection[str]) -> None:
         """Remove the namespaces of all pods but those with *uids*."""
@@ -183,7 +174,7 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
         The machine still forwards packets: another program may rely on that by now.
         """
-        if self._marker.exists():
+        if self._names.marker.exists():
             with _locked():
                 self._remove_all()
 
@@ -191,15 +182,18 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
         self.remove_others(())
         tables = ""
         with suppress(OSError):  # the program may have been removed since
-            _run("nft", "delete", "table", "ip", self._table)
+            self._names.delete_table(self._names.services_table)
+            self._names.delete_table(self._names.pods_table)
         with suppress(OSError):
-            tables = _run("nft", "list", "tables")
-        if f"table ip {_PREFIX}" not in tables:
+            tables = run_program("nft", "list", "tables")
+        if f"table ip {PREFIX}" not in tables:
             with suppress(OSError):
-                _run("ip", "route", "del", "local", str(self.ranges.cluster_ips), "dev", "lo")
+                run_program(
+                    "ip", "route", "del", "local", str(self.ranges.cluster_ips), "dev", "lo"
+                )
             with suppress(OSError):
-                _run("ip", "address", "del", f"{self.ranges.node_ip}/32", "dev", "lo")
-        self._marker.unlink(missing_ok=True)
+                run_program("ip", "address", "del", f"{self.ranges.node_ip}/32", "dev", "lo")
+        self._names.marker.unlink(missing_ok=True)
 
     def enter(self, uid: str, work: Callable[[], T]) -> T:
         """Run *work* in the namespace of a pod, and return its result.
@@ -229,59 +223,61 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
     def _link(self, uid: str) -> str:
         # At most 15 characters.
-        return self._links + hashlib.blake2b(uid.encode(), digest_size=4).hexdigest()
+        return self._names.links + hashlib.blake2b(uid.encode(), digest_size=4).hexdigest()
 
     def _known(self) -> Iterator[str]:
         """Yield the uids of the pods that have a namespace."""
         with suppress(FileNotFoundError):
-            for name in os.listdir(_DIRECTORY):
-                if name.startswith(self._names):
-                    yield name.removeprefix(self._names)
+            for name in os.listdir(self._directory):
+                if name.startswith(self._names.namespaces):
+                    yield name.removeprefix(self._names.namespaces)
 
-    def _remove(self, name: str, link: str) -> None:
-        if os.path.exists(f"/sys/class/net/{link}"):
+    def _remove(self, path: Path, link: str) -> None:
+        if os.path.exists(f"/proc/sys/net/ipv4/conf/{link}"):
             with suppress(OSError):  # the end of the namespace ends both
-                _run("ip", "link", "del", link)
-        if os.path.lexists(_DIRECTORY / name):
-            _run("ip", "netns", "del", name)
-
-    def _rules(self) -> str:
-        """Return the rules for nft, which replace earlier ones at once.
-
-        Pods reach each other, the machine and what the machine reaches; nothing but the machine
-        reaches pods.
-        """
-        own, any_pod = f'"{self._links}*"', f'"{_LINK_PREFIX}*"'
-        return f"""
-table ip {self._table} {{}}
-delete table ip {self._table}
-table ip {self._table} {{
-    chain forward {{
-        type filter hook forward priority filter; policy accept;
-        ct state established,related accept
-        iifname {own} oifname {own} accept
-        oifname {own} drop
-        iifname {own} oifname {any_pod} drop
-    }}
-    chain postrouting {{
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr {self.ranges.pod_ips} oifname != {any_pod} masquerade
-    }}
-}}
-"""
+                run_program("ip", "link", "del", link)
+        if path.exists():
+            _LIBC.umount2(os.fsencode(path), _MNT_DETACH)  # fails if it is none
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
     """Keep other clusters from changing what all share: the addresses of node and Services."""
+    if is_entered():  # the network is of this cluster alone
+        yield
+        return
     with open(_LOCK, "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
+def _run_batch(commands: str) -> None:
+    run_program("ip", "-batch", "-", text=commands)
+
+
+def _create_namespace(path: Path) -> None:
+    """Create a network namespace that exists as long as *path*, as `ip netns add` does.
+
+    Raises:
+        OSError: that is not possible.
+    """
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    path.touch()
+
+    def create() -> None:
+        _check(_LIBC.unshare(_CLONE_NEWNET), path)
+        source = b"/proc/thread-self/ns/net"
+        _check(_LIBC.mount(source, os.fsencode(path), None, _MS_BIND, None), path)
+
+    _in_thread(create)
+
+
 def _write_sysctls() -> None:
-    for name, value in _SYSCTLS.items():
-        Path("/proc/sys", name).write_text(value)
+    """Set what container runtimes set: pods have no capabilities over their namespace."""
+    groups = f"{os.getegid()} {os.getegid()}" if is_entered() else "0 2147483647"
+    for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", groups)):
+        Path("/proc/sys/net/ipv4", name).write_text(value)
 
 
 def _in_namespace(path: str, work: Callable[[], T]) -> T:
@@ -290,22 +286,36 @@ def _in_namespace(path: str, work: Callable[[], T]) -> T:
     Raises:
         OSError: the namespace does not exist.
     """
+
+    def enter() -> T:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_LIBC.setns(descriptor, _CLONE_NEWNET), path)
+        finally:
+            os.close(descriptor)
+        return work()
+
+    return _in_thread(enter)
+
+
+def _check(result: int, path: str | Path) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"network namespace: {os.strerror(number)}", str(path))
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """Run *work* in a new thread, of which the namespaces may differ from then on."""
     results: list[T] = []
     errors: list[BaseException] = []
 
-    def enter() -> None:
+    def run() -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"cannot enter {path}")
-            finally:
-                os.close(descriptor)
             results.append(work())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=enter)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
     if errors:
@@ -318,21 +328,3 @@ def _has_route(ip: str, link: str) -> bool:
     wanted = socket.inet_aton(ip)[::-1].hex().upper()
     with open("/proc/net/route", encoding="ascii") as file:
         return any(line.split()[:2] == [link, wanted] for line in file)
-
-
-def _run(*argv: str, text: str = "") -> str:
-    """Run a program, with *text* as its input; return its output.
-
-    Raises:
-        OSError: it does not exist or it failed; the error contains what it printed.
-    """
-    try:
-        ended = subprocess.run(  # noqa: S603 - programs that are named here, without a shell
-            argv, input=text, capture_output=True, text=True, timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"{argv[0]} took longer than {_TIMEOUT:g} s") from error
-    if ended.returncode != 0:
-        message = " ".join((ended.stderr or ended.stdout).split())
-        raise OSError(f"{' '.join(argv)}: {message or f'exit code {ended.returncode}'}")
-    return ended.stdout

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from ....machinery.clock import Clock
+from ...network.node_namespace import passing_rights
 from ..runtime import nsenter, shim
 from ..runtime.runs import RUN_VARIABLE, IsolationLevel, RunDir
 from ..state.core_types import Container, HttpGetAction, LifecycleHandler
@@ -128,14 +129,15 @@ async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:
 
 async def _execute(command: tuple[str, ...], target: HandlerTarget) -> None:
     request = await enter_request(target.run, command)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", str(_PROGRAM),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-        env={RUN_VARIABLE: target.run.name, "PATH": os.defpath},
-    )  # fmt: skip
+    with passing_rights():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", str(_PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env={RUN_VARIABLE: target.run.name, "PATH": os.defpath},
+        )  # fmt: skip
     try:
         output, _ = await process.communicate(json.dumps(request).encode())
     finally:

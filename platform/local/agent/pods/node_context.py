@@ -19,6 +19,7 @@ from ....model.quantity import parse
 from ..devices.manager import DeviceManager
 from ..images.manager import ImageManager
 from ..network.namespaces import HostNetwork, NamespaceNetwork
+from ..network.packet_filter import PacketFilter
 from ..runtime.cgroups import CgroupReport
 from ..runtime.ids import IdMode, Ids, allocate_range
 from ..runtime.runs import IsolationLevel
@@ -174,6 +175,9 @@ class NodeContext:
     recorder: Recorder | None
     client_commands: ClientCommands
     network: HostNetwork | NamespaceNetwork
+    packet_filter: PacketFilter | None
+    """Set if pods have network namespaces."""
+
     addresses: dict[str, str]
     """Address by pod uid."""
 

@@ -1,7 +1,9 @@
 """Kill containers that run without an agent: orphans, and those a killed agent left running."""
 
+import os
 from pathlib import Path
 
+from ...network.node_namespace import is_entered
 from ..network.namespaces import NamespaceNetwork
 from ..runtime.runs import kill_tagged
 from .records import PodDir
@@ -26,5 +28,6 @@ def stop_all_pods(data_dir: Path) -> list[str]:
         if pod_dir.is_busy:
             kill_orphan(pod_dir, record.uid)
             stopped.append(f"{record.namespace}/{record.name}")
-    NamespaceNetwork(data_dir).remove_all()
+    if os.geteuid() == 0 or is_entered():  # else it has ended with its supervisor
+        NamespaceNetwork(data_dir).remove_all()
     return stopped

@@ -130,8 +130,11 @@ class PodSetup:
         node.devices.claim(meta.uid, found)
 
     async def _set_up_network(self, ip: str) -> None:
-        uid = self._pod().metadata.uid
+        uid, packet_filter = self._pod().metadata.uid, self._node.packet_filter
         try:
+            if packet_filter is not None:
+                packet_filter.mark_changed()
+                await packet_filter.apply()
             await asyncio.to_thread(self._node.network.set_up, uid, ip)
         except OSError as error:
             raise _NetworkError(str(error)) from error

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...network.node_namespace import passing_rights
 from . import nsenter
 from .fd_streams import FdStream
 
@@ -156,15 +157,16 @@ async def start_command(
     streams = _Streams(tty=tty, stdin=stdin, owner=owner)
     ends = streams.command_ends
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(PROGRAM),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            env=dict(environment),
-            pass_fds=sorted(set(ends)),
-        )  # fmt: skip
+        with passing_rights():
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", str(PROGRAM),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                env=dict(environment),
+                pass_fds=sorted(set(ends)),
+            )  # fmt: skip
     except BaseException:
         streams.close_agent_ends()
         raise

@@ -40,6 +40,27 @@ def prepare_drop(inner: int) -> Callable[[], bool] | None:
     return _fork_newgidmap(inner, spare)
 
 
+def map_group(process: int) -> bool:
+    """Map this process's group in the user namespace of another one, which can drop others then.
+
+    Returns whether that was possible.
+    """
+    spare = _subordinate_gid()
+    if spare is None or not os.access(_NEWGIDMAP, os.X_OK):
+        return False
+    command = _arguments(process, os.getegid(), spare)
+    return os.spawnv(os.P_WAIT, _NEWGIDMAP, command) == 0  # noqa: S606 - no shell
+
+
+def _arguments(process: int, inner: int, subordinate: int) -> list[str]:
+    """Return the command that maps a group.
+
+    A subordinate id is mapped too, because newgidmap otherwise forbids changes of the groups.
+    """
+    own = [str(inner), str(os.getegid()), "1"]
+    return [_NEWGIDMAP, str(process), *own, str(inner + 1), str(subordinate), "1"]
+
+
 def _subordinate_gid() -> int | None:
     """Return the first subordinate group id of this user, if it has any."""
     uid = os.geteuid()
@@ -55,12 +76,8 @@ def _subordinate_gid() -> int | None:
 
 
 def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
-    """Fork a process outside of the next user namespace, which later maps the groups.
-
-    A subordinate id is mapped too, because newgidmap otherwise forbids changes of the groups.
-    """
-    arguments = [_NEWGIDMAP, str(os.getpid()), str(inner), str(os.getegid()), "1"]
-    arguments += [str(inner + 1), str(subordinate), "1"]
+    """Fork a process outside of the next user namespace, which later maps the groups."""
+    arguments = _arguments(os.getpid(), inner, subordinate)
     map_group = fork_helper(lambda: os.execv(_NEWGIDMAP, arguments))  # noqa: S606 - no shell
 
     def drop() -> bool:

@@ -33,6 +33,7 @@ import msgspec
 
 from ....machinery.clock import Clock
 from ....model.pod_resources import Resources
+from ...network.node_namespace import passing_rights
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
 from . import groups, image_run, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
@@ -219,15 +220,16 @@ class RunDir:
         ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
         ready_argument = [str(_READY_FD)] if ready_fd >= 0 else []
         try:
-            return os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *ready_argument],
-                {RUN_VARIABLE: self.name, "PATH": os.defpath},
-                file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
-            )
+            with passing_rights():
+                return os.posix_spawn(
+                    sys.executable,
+                    [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *ready_argument],
+                    {RUN_VARIABLE: self.name, "PATH": os.defpath},
+                    file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
+                    setsid=True,
+                    setsigmask=[],
+                    setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
+                )
         finally:
             os.close(null)
             os.close(errors)

@@ -151,6 +151,7 @@ class ShimRun:
         try:
             if launch.get("network"):
                 _enter_network_namespace(launch["network"])
+            mounting.drop_passed_capabilities()
             self._spawn(launch)
         except (OSError, CannotStartError) as error:
             self.status, self.message = CANNOT_START, str(error)

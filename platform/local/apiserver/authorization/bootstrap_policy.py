@@ -136,10 +136,13 @@ _OWN_RULES = {
     "volumes": (
         PolicyRule(("get", "list", "watch"), ("",), ("persistentvolumeclaims",)),
         PolicyRule(_GET, ("",), ("persistentvolumes",)),
+        PolicyRule(_READ, ("",), ("namespaces",)),
+        PolicyRule(_READ, ("networking.k8s.io",), ("networkpolicies",)),
     ),
 }
 """Rights of the agent if it simulates nodes, and of the account with which the agent of a real
-node, a kubelet, removes the directories of deleted claims."""
+node does what a kubelet does not: it removes the directories of deleted claims, and enforces
+NetworkPolicies."""
 
 
 def objects() -> Iterator[tuple[Resource, Json]]:

@@ -18,7 +18,6 @@ from ..errors.fields import (
 )
 from ..kinds.groups import RBAC
 from .enums import ACCESS_MODES
-from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
@@ -373,35 +372,6 @@ def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
         text = "does not match event.namespace"
         return [invalid("involvedObject.namespace", about, text)]
     return []
-
-
-def default_network_policy(obj: Json) -> None:
-    """Default a NetworkPolicy."""
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("podSelector", {})
-    if not spec.get("policyTypes"):
-        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
-    for rule in [*spec.get("ingress", ()), *spec.get("egress", ())]:
-        for port in rule.get("ports", ()):
-            port.setdefault("protocol", "TCP")
-
-
-def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a NetworkPolicy."""
-    spec = obj.get("spec", {})
-    errors: list[FieldError] = []
-    validate_selector(spec.get("podSelector", {}), "spec.podSelector", errors)
-    for index, kind in enumerate(spec.get("policyTypes", ())):
-        if kind not in ("Egress", "Ingress"):
-            path = f"spec.policyTypes[{index}]"
-            errors.append(not_supported(path, kind, ("Egress", "Ingress")))
-    for side, peers in (("ingress", "from"), ("egress", "to")):
-        for index, rule in enumerate(spec.get(side, ())):
-            for number, peer in enumerate(rule.get(peers, ())):
-                if not peer:
-                    path = f"spec.{side}[{index}].{peers}[{number}]"
-                    errors.append(required(path, "must specify a peer"))
-    return errors
 
 
 def default_binding(obj: Json) -> None:

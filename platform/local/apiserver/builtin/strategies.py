@@ -26,6 +26,7 @@ from . import (
     flow_control,
     job_status,
     limit_range_validation,
+    network_policies,
     pod_defaults,
     pod_groups,
     pod_strategy,
@@ -274,7 +275,8 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=stored_defaults.default_ingress_class
     ),
     ("networking.k8s.io", "NetworkPolicy"): StrategyHooks(
-        default=core_objects.default_network_policy, validate=core_objects.validate_network_policy
+        default=network_policies.default_network_policy,
+        validate=network_policies.validate_network_policy,
     ),
     (RBAC, "ClusterRole"): _ROLE,
     (RBAC, "ClusterRoleBinding"): _BINDING,

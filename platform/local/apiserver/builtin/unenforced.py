@@ -35,6 +35,9 @@ _NOT_ALLOCATED = "the scheduler allocates devices to one claim each, without con
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
 
+_NETWORK_POLICY = (NETWORKING, "NetworkPolicy")
+_SHARED_NETWORK = "pods share the network of the machine; start it with --pod-network=namespaces"
+
 _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
 
@@ -47,7 +50,7 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     (FLOW_CONTROL, "PriorityLevelConfiguration"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
     (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
-    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "no packets of pods are filtered"),
+    _NETWORK_POLICY: UnenforcedKind(_ENFORCED, _SHARED_NETWORK),
     (STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
     (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
@@ -64,7 +67,7 @@ def warnings_on_write(
 
     For an update, only for its changes: *old* is the previous object.
     """
-    gap = _kind_warning(resource)
+    gap = _kind_warning(resource, network)
     if gap:
         return [gap] if old is None or _content(obj) != _content(old) else []
     found = field_warnings(resource, obj, network)
@@ -74,10 +77,11 @@ def warnings_on_write(
     return [text for text in found if text not in known]
 
 
-def _kind_warning(resource: Resource) -> str:
+def _kind_warning(resource: Resource, network: PodNetwork) -> str:
     """Return the warning for any object of *resource*; empty if it has an effect."""
-    gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
-    if gap is None:
+    kind = resource.group, resource.kind
+    gap = UNENFORCED_KINDS.get(kind)
+    if gap is None or (kind == _NETWORK_POLICY and network is PodNetwork.NAMESPACES):
         return ""
     missing = f"{resource.kind} is stored but not {gap.missing_action} by the embedded cluster"
     return f"{missing}: {gap.advice}"

@@ -1,0 +1,1 @@
+"""What the agent and the Service proxy share of the network of pods: programs and names."""

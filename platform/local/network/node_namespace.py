@@ -1,0 +1,266 @@
+"""The network namespace of a node whose cluster runs without root.
+
+It belongs to a user namespace in which the processes that enter it have all capabilities, but their
+own user id: so the API server, the agent and the Service proxy change its network as those of root
+change that of the machine. pasta connects it to the network of the machine. Of the machine's
+loopback addresses only the port of the API server is reached.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_NEW_NS, _NEW_USER, _NEW_NET = 0x20000, 0x10000000, 0x40000000
+_NAMESPACES = (("user", _NEW_USER), ("net", _NEW_NET), ("mnt", _NEW_NS))
+_MS_REC, _MS_SLAVE = 0x4000, 0x80000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAP_AMBIENT = 1, 4, 47
+_AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
+_CAPABILITY_VERSION = 0x20080522
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+_PASSED = (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)
+"""Capabilities of programs that this process starts to change the network."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PACKAGES = (("pasta", "passt"), ("ip", "iproute2"), ("nft", "nftables"))
+_TUN = "/dev/net/tun"
+_MESSAGE = 1024
+
+HOLDER = "BATHOLITH_NODE_NAMESPACE"
+"""Variable with the id of the process whose namespaces a component enters."""
+
+
+_UNSHARED = b"\n"
+"""What the process writes once it has namespaces; anything else is an error."""
+
+MapGroup = Callable[[int], bool]
+"""Maps the group of a process's user namespace so that its other groups can be dropped."""
+
+
+def _map_none(_: int) -> bool:
+    return False
+
+
+def missing_support() -> str:
+    """Return what this machine lacks for the namespace of a normal user; empty if nothing."""
+    for program, package in _PACKAGES:
+        if shutil.which(program) is None:
+            return f"the program {program} is missing (Debian's package {package})"
+    if not os.access(_TUN, os.R_OK | os.W_OK):
+        return f"{_TUN} cannot be opened, which pasta needs (usually everyone may)"
+    try:
+        process = _fork_holder()
+    except OSError as error:
+        return f"the kernel does not permit it: {error.strerror or error}"
+    _kill(process)
+    return ""
+
+
+class NodeNamespace:
+    """The namespace, as long as its supervisor runs."""
+
+    def __init__(self, *, api_port: int, log: Path, map_group: MapGroup) -> None:
+        """Create it; *log* gets the messages of pasta.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        self.holder = _fork_holder(map_group)
+        """Id of the process in it that its members look up."""
+        self._pasta: subprocess.Popen[bytes] | None = None
+        try:
+            self._connect(api_port, log)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, api_port: int, log: Path) -> None:
+        read, write = os.pipe()
+        arguments = [
+            *("pasta", "--foreground", "--quiet", "--config-net", "--ipv4-only", "--no-map-gw"),
+            *("--tcp-ports", "none", "--udp-ports", "none", "--udp-ns", "none"),
+            *("--tcp-ns", str(api_port), "--pid", f"/proc/self/fd/{write}"),
+            *("--netns", f"/proc/{self.holder}/ns/net"),
+            *("--userns", f"/proc/{self.holder}/ns/user"),
+        ]
+        try:
+            with open(log, "wb") as output:
+                self._pasta = subprocess.Popen(  # noqa: S603 - a program that is named here
+                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    pass_fds=[write], start_new_session=True,
+                )  # fmt: skip
+            os.close(write)
+            write = -1
+            if not os.read(read, 1):  # it writes its id once the namespace is connected
+                lines = log.read_text(errors="replace").strip().splitlines()
+                raise OSError(f"pasta has failed: {lines[-1] if lines else 'no message'}")
+        finally:
+            for end in {read, write} - {-1}:
+                os.close(end)
+
+    @property
+    def pasta(self) -> int:
+        """Process id of pasta, which does not end with this process."""
+        return 0 if self._pasta is None else self._pasta.pid
+
+    def close(self) -> None:
+        """Remove it, once no other process is in it."""
+        if self._pasta is not None:
+            self._pasta.kill()
+            self._pasta.wait()
+        _kill(self.holder)
+
+
+def _fork_holder(map_group: MapGroup = _map_none) -> int:
+    """Fork a process with new namespaces, which ends with this one; return its id.
+
+    Raises:
+        OSError: the kernel does not permit it.
+    """
+    user, group, parent = os.geteuid(), os.getegid(), os.getpid()
+    read, write = os.pipe()
+    mapped, map_end = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            _check(_LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_NS), "user namespaces")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            os.write(write, _UNSHARED)
+            if os.read(mapped, 1) == b"0":
+                Path("/proc/self/setgroups").write_text("deny")
+                Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+            _check(_LIBC.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount")
+            _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+            os.set_inheritable(write, False)  # closed by the execution, which is the signal
+            if os.getppid() == parent:
+                os.execvp("sleep", ["sleep", "infinity"])  # noqa: S606, S607 - no shell
+        except OSError as error:
+            os.write(write, (error.strerror or str(error)).encode())
+        finally:
+            os._exit(1)
+    os.close(write)
+    os.close(mapped)
+    with open(read, "rb", buffering=0) as errors, open(map_end, "wb", buffering=0) as answer:
+        message = errors.read(1)
+        if message == _UNSHARED:
+            answer.write(b"1" if map_group(process) else b"0")
+            message = b""
+        message += errors.readall()
+    if message:
+        os.waitpid(process, 0)
+        raise OSError(message.decode())
+    return process
+
+
+def _kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(process, 0)
+
+
+_entered = False
+_machine: socket.socket | None = None
+"""Connection to the process that listens on the machine for this one."""
+
+
+def is_entered() -> bool:
+    """Return whether this process is in the namespace of a node."""
+    return _entered
+
+
+def enter(holder: int) -> None:
+    """Enter the namespaces of *holder*; this process must have one thread.
+
+    Raises:
+        OSError: it has exited.
+    """
+    global _entered, _machine
+    directory = os.getcwd()
+    _machine = _fork_listener()
+    opened = [
+        (os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
+        for name, kind in _NAMESPACES
+    ]
+    for descriptor, kind in opened:
+        _check(_LIBC.setns(descriptor, kind), "cannot enter the namespace of the node")
+        os.close(descriptor)
+    os.chdir(directory)
+    with suppress(PermissionError):  # where the group could not be mapped
+        os.setgroups([])
+    # Else what is below /proc/self belongs to root.
+    _check(_LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    current = ctypes.create_string_buffer(24)
+    _check(_LIBC.capget(header, current), "capget")
+    sets = list(struct.unpack("6I", current.raw))
+    sets[2] |= sum(1 << each for each in _PASSED)  # inheritable, which `passing_rights` requires
+    _check(_LIBC.capset(header, struct.pack("6I", *sets)), "capset")
+    _entered = True
+
+
+def _fork_listener() -> socket.socket:
+    """Fork a process that stays outside of the namespace, and ends with this one."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        other.close()
+        return own
+    try:
+        own.close()
+        os.closerange(3, other.fileno())
+        os.closerange(other.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        while request := other.recv(_MESSAGE):
+            host, port, backlog = request.decode().split()
+            try:
+                with socket.create_server((host, int(port)), backlog=int(backlog)) as listener:
+                    socket.send_fds(other, [b"0"], [listener.fileno()])
+            except OSError as error:
+                other.send(str(error.errno or errno.EINVAL).encode())
+    finally:
+        os._exit(0)
+
+
+def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socket:
+    """Listen on an address of the machine, also if this process is in the namespace of a node.
+
+    Raises:
+        OSError: the address is in use, or the port is privileged.
+    """
+    if _machine is None:
+        return socket.create_server(address, backlog=backlog)
+    host, port = address
+    _machine.send(f"{host} {port} {backlog}".encode())
+    answer, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
+    if not descriptors:
+        number = int(answer or errno.EPIPE)
+        raise OSError(number, os.strerror(number))
+    return socket.socket(fileno=descriptors[0])
+
+
+@contextmanager
+def passing_rights() -> Iterator[None]:
+    """Let programs that this thread starts in the block change the network of the node.
+
+    Without it, executing a program takes away all capabilities, as the user is not root.
+    """
+    if not _entered:
+        yield
+        return
+    for capability in _PASSED:
+        _check(_LIBC.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0), "prctl")
+    try:
+        yield
+    finally:
+        _check(_LIBC.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
