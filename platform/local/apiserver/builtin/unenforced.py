@@ -252,13 +252,6 @@ def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
             yield f"{path}.resources[{resource}]", why
 
 
-def _definition(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
-    if _dict(spec.get("conversion")).get("strategy") == "Webhook":
-        why = "objects are converted between versions by their apiVersion alone"
-        yield "spec.conversion.strategy", why
-
-
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Pod"): _pod,
@@ -270,7 +263,6 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     (ADMISSION, "ValidatingAdmissionPolicy"): _admission_policy,
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "DaemonSet"): _workload,
     ("apps", "Deployment"): _workload,
     ("apps", "ReplicaSet"): _workload,

@@ -37,8 +37,8 @@ _EMPTY: Mapping[str, Any] = {
 """Encoding of empty values of types that are not objects; the others are null."""
 
 _REJECTED_IF_EMPTY = frozenset({("autoscaling.v2.HPAScalingRules", "policies")})
-"""Lists of which an empty one is an error and an unset one is defaulted: Go tells them apart until
-it encodes them, so that the decoder keeps an empty one for the validation."""
+"""Lists of which an empty one is an error and an unset one is defaulted: Go distinguishes them
+until it encodes them, so the decoder keeps an empty one for the validation."""
 
 _INT_LIMITS = {"int32": 2**31, "int64": 2**63}
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number"}
