@@ -22,7 +22,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "priority_levels": {"warning ": "likewise"},
     "workloads": {".metadata.annotations": "the generation of an API that was removed"},
     "runtime_classes": {"warning ": "the handler has no effect"},
-    "endpoints": {"warning ": "the proxy does not read them"},
+    "endpoints": {"warning ": "there is no deprecation warning"},
     "services": {
         "warning ": "fields without effect",
         ".spec.clusterIP": "addresses of another network",

@@ -128,8 +128,8 @@ async def test_an_object_is_read_and_written_in_each_version(server: Server) -> 
     seen = await server.get(f"{V2}/a")
     assert (seen["apiVersion"], seen["spec"]) == ("conv.io/v2", {"width": 2, "height": 3})
     assert seen["metadata"]["uid"] == created["metadata"]["uid"]
-    made = await server.create(V2, box("v2", "b", width=4, height=5))
-    assert (made["apiVersion"], made["spec"]) == ("conv.io/v2", {"width": 4, "height": 5})
+    second = await server.create(V2, box("v2", "b", width=4, height=5))
+    assert (second["apiVersion"], second["spec"]) == ("conv.io/v2", {"width": 4, "height": 5})
     assert (await server.get(f"{V1}/b"))["spec"] == {"size": "4x5"}
     seen["spec"]["height"] = 7
     replaced = await server.request("PUT", f"{V2}/a", seen)

@@ -33,13 +33,11 @@ _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_QUEUES = "it handles all requests at once, without queues"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
-_SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
 
 _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
-    ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it signs those of nodes only, with `up --listen`"
     ),

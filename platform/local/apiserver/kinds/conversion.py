@@ -1,7 +1,7 @@
 """Conversion of custom objects between versions, by the webhook that their definition names.
 
 Writes are planned without an await, and reads render objects without one. A conversion that they
-need and that no webhook has made yet raises :class:`ConversionNeededError`: the caller asks the
+need and that is not available yet raises :class:`ConversionNeededError`: the caller asks the
 webhook, which is what :mod:`..verbs.conversions` does, and plans again.
 """
 

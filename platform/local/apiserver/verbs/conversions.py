@@ -73,7 +73,7 @@ class Converter:
         return (await self._convert(webhook, [data], api_version))[0]
 
     async def meet(self, needed: ConversionNeededError) -> None:
-        """Make the conversion that a plan needs.
+        """Execute the conversion that a plan needs.
 
         Raises:
             StatusError: 500, the webhook fails.
@@ -92,7 +92,7 @@ class Converter:
             task.add_done_callback(partial(self._ended, [(kind, each) for each in own]))
             waiting.add(task)
         for each in waiting:
-            # A client that gives up must not end what others wait for.
+            # A client that disconnects must not end what others wait for.
             await asyncio.shield(each)
 
     def _ended(self, keys: Sequence[tuple[KindInfo, StoredObject]], task: _Running) -> None:
