@@ -595,8 +595,8 @@ class Scheduler:
         return due is not None and due <= self._time()
 
     def _next_due(self) -> float | None:
-        """Return when a gang is to be tried again, a plan ends, nodes are not kept any more, or pods are
-        to be evicted, in Unix time."""
+        """Return when a gang is to be tried again, a plan ends, nodes are not kept any more, or
+        pods are to be evicted, in Unix time."""
         cache = self._scheduler_cache
         due = (
             cache.scheduling_queue.next_due(),

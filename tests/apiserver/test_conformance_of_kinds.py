@@ -22,7 +22,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "priority_levels": {"warning ": "likewise"},
     "workloads": {".metadata.annotations": "the generation of an API that was removed"},
     "runtime_classes": {"warning ": "the handler has no effect"},
-    "endpoints": {"warning ": "the proxy does not read them"},
+    "endpoints": {"warning ": "there is no deprecation warning"},
     "services": {
         "warning ": "fields without effect",
         ".spec.clusterIP": "addresses of another network",
@@ -501,8 +501,15 @@ async def invalid_autoscalers(send: RecordedConversation) -> None:
         _metric("object", metric={"name": "m"}, describedObject={}, target={"type": "x"}),
         _metric("external", metric={"name": "m"}, target={**_BY_VALUE, "averageValue": "1"}),
         _metric("external", metric={"name": "m"}, target={"type": "Value", "value": "0"}),
+        _metric("external", metric={"name": "a/%"}, target=_BY_VALUE),
+        _metric("external", metric={"name": "m"}, target={"type": "Value"}),
+        _metric("containerResource", name="x", container="A_", target=_BY_UTILIZATION),
+        _metric("object", metric={"name": "m"}, describedObject={**_SERVICE, "apiVersion": "a/b/c"},
+                target=_BY_VALUE),
+        {**_metric("pods", metric={}), "object": {}, "resource": {}, "containerResource": {}},
     ):  # fmt: skip
         await create(new, metrics=[metric])
+    await create(new, metrics=[])
     good = {"type": "Pods", "value": 1, "periodSeconds": 1}
     for rules in (
         {"stabilizationWindowSeconds": -1, "policies": [good]},
@@ -510,9 +517,25 @@ async def invalid_autoscalers(send: RecordedConversation) -> None:
         {"selectPolicy": "x", "policies": [good]},
         {"policies": [{"type": "x", "value": 0, "periodSeconds": 0}]},
         {"policies": [{**good, "periodSeconds": 1801}]},
-    ):
+        {"policies": []}, {"policies": None}, {"tolerance": "-1"}, {"tolerance": "0"},
+    ):  # fmt: skip
         for direction in ("scaleUp", "scaleDown"):
             await create(new, behavior={direction: rules})
+    created = new.partition("?")[0]
+    about = _metric("object", metric={"name": "m"}, describedObject=_SERVICE, target=_BY_VALUE)
+    await send("POST", created, {"metadata": {"name": "a"}, "spec": {**spec, "metrics": [about]}})
+    for changes in (
+        {"minReplicas": 0}, {"maxReplicas": -1},
+        {"scaleTargetRef": {**web, "kind": "ReplicationController", "apiVersion": "v1"}},
+        {"scaleTargetRef": {**web, "apiVersion": "v1"}},
+        {"scaleTargetRef": {**web, "apiVersion": "v1", "kind": "ReplicationController"}},
+        {"scaleTargetRef": {**web, "apiVersion": "v1", "name": "other"}},
+    ):  # fmt: skip
+        await send("PATCH", f"{created}/a", {"spec": changes}, MERGE)
+    for version in (old.partition("?")[0], created):
+        for field in ("currentReplicas", "desiredReplicas"):
+            await send("PATCH", f"{version}/a/status", {"status": {field: -1}}, MERGE)
+    await send("DELETE", f"{created}/a")
 
 
 def _shirts(*versions: tuple[str, list[str]]) -> Json:

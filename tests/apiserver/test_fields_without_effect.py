@@ -53,7 +53,6 @@ _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage"
 
 FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.CRDS, _definition(schema={"openAPIV3Schema": _RULES}), ()),
-    (names.CRDS, {"spec": {"conversion": {"strategy": "Webhook"}}}, ("spec.conversion.strategy",)),
     (names.CRDS, _definition(), ()),
     (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/audit": "baseline"}}}, (
         "metadata.labels[pod-security.kubernetes.io/audit]",

@@ -63,7 +63,7 @@ _POLICY_SPEC = {
 ROWS: Mapping[str, EnforcementRow] = {
     "v1/bindings": enforced(f"{SERVER}/verbs/pod_subresources.py"),
     "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
-    "v1/endpoints": warned(),
+    "v1/endpoints": enforced("local/workloads/endpoint_mirroring.py"),
     "v1/events": data(),
     "v1/limitranges": enforced(
         f"{SERVER}/admission/limit_ranges.py", {"spec": {"limits": [{"type": "Container"}]}}

@@ -127,7 +127,7 @@ class ReviewServer:
 
     def _reply(self, body: Json, response: Json) -> web.Response:
         response = {"uid": body["request"]["uid"], **response}
-        reply = {"apiVersion": body["apiVersion"], "kind": "AdmissionReview", "response": response}
+        reply = {"apiVersion": body["apiVersion"], "kind": body["kind"], "response": response}
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
 

@@ -29,6 +29,7 @@ REAL_CONTROLLERS = (
     "root-ca-cert-publisher",
     "endpoint",
     "endpointslice",
+    "endpointslicemirroring",
     "replicaset",
     "replicationcontroller",
     "deployment",

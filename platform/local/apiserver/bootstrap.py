@@ -13,8 +13,9 @@ from .errors.status import StatusError
 from .http.requests import Json, ObjectPath
 from .verbs.deletes import Deleter
 from .verbs.options import DeleteOptions
+from .verbs.planned_writes import WriteResult
 from .verbs.write_requests import WriteRequest
-from .verbs.writes import Writer, WriteResult
+from .verbs.writes import Writer
 
 log = logging.getLogger(__name__)
 

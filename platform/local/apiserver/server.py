@@ -257,7 +257,7 @@ class _ServerCore:
         streams: StreamProxy,
     ) -> Handlers:
         return Handlers(
-            reader=Reader(self._store),
+            reader=Reader(self._store, self._writer.converter),
             writer=self._writer,
             deleter=deleter,
             pods=PodSubresources(

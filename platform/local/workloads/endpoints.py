@@ -98,7 +98,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
             ENDPOINTSLICES,
             EndpointSlice,
             label_selector=f"{MANAGED_BY}={SLICE_MANAGER}",
-            indexes={"service": _service_keys},
+            indexes={"service": service_keys},
         )
         self._endpoints = WriteThroughCache(
             endpoints_client, ENDPOINTS, Endpoints, endpoints, clock=self.clock
@@ -129,7 +129,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
             return
         for each in (old, new):
             if each is not None:
-                for key in _service_keys(each):
+                for key in service_keys(each):
                     self.queue.add(key)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -275,7 +275,8 @@ def _published(pod: Pod) -> tuple[object, ...]:
     return meta.labels, meta.uid, status.pod_ip, pod.is_ready, ended, pod.spec.node_name
 
 
-def _service_keys(found: EndpointSlice) -> Iterator[str]:
+def service_keys(found: EndpointSlice) -> Iterator[str]:
+    """Yield the key of the Service of a slice, if it has one."""
     meta = found.metadata
     if name := meta.labels.get(SERVICE_NAME):
         yield f"{meta.namespace}/{name}"

@@ -32,6 +32,7 @@ from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
 from .deployments import DeploymentController
+from .endpoint_mirroring import EndpointMirroringController
 from .endpoints import EndpointsController
 from .node_rules import Node
 from .replica_rules import ReplicaSet
@@ -96,10 +97,12 @@ class _Builder:
         self._claims = Informer(client, RESOURCECLAIMS, ResourceClaim)
         self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
         self._replica_sets = self._sets(REPLICASETS)
+        self._services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
 
     def build(self) -> Mapping[str, Controller[Any, Any]]:
         return {
             "endpointslice-controller": self._endpoints(),
+            "endpointslicemirroring-controller": self._mirroring(),
             "deployment-controller": self._deployments(),
             "replicaset-controller": self._replicas(
                 "replicaset-controller", REPLICASETS, self._replica_sets
@@ -137,8 +140,17 @@ class _Builder:
             self._client,
             self._account("endpoint-controller"),
             self._account("endpointslice-controller"),
-            services=Informer(self._client, SERVICES, Service, indexes={"namespace": _namespace}),
+            services=self._services,
             pods=self._pods,
+            **self._common,
+        )
+
+    def _mirroring(self) -> EndpointMirroringController:
+        return EndpointMirroringController(
+            self._client,
+            self._account("endpointslicemirroring-controller"),
+            services=self._services,
+            recorder=self._events("endpoint-slice-mirroring-controller"),
             **self._common,
         )
 

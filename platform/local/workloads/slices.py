@@ -55,13 +55,13 @@ def plan(
     groups = {ports: list(pods) for ports, pods in group_by_ports(found).items()} or {(): []}
     by_ports: dict[str, list[EndpointSlice]] = {}
     for each in sorted(current, key=lambda each: each.metadata.name):
-        by_ports.setdefault(_ports_key(each.ports or ()), []).append(each)
+        by_ports.setdefault(ports_key(each.ports or ()), []).append(each)
     taken = {each.metadata.name for each in current}
     late: list[SliceChange] = []
     for ports, pods in groups.items():
         entries = [slice_endpoint(service, pod) for pod in pods]
         wanted_ports = tuple(slice_ports(ports))
-        existing = by_ports.pop(_ports_key(wanted_ports), [])
+        existing = by_ports.pop(ports_key(wanted_ports), [])
         created, changed = _distribute(service, entries, existing, taken=taken, ports=wanted_ports)
         yield from created
         late += changed
@@ -110,7 +110,8 @@ def _uid(entry: Json) -> str:
     return str((entry.get("targetRef") or {}).get("uid", ""))
 
 
-def _ports_key(ports: Iterable[Json]) -> str:
+def ports_key(ports: Iterable[Json]) -> str:
+    """Return what identifies the ports of a slice among those of one Service."""
     fields = ("name", "port", "protocol", "appProtocol")
     return ";".join(",".join(str(port.get(each) or "") for each in fields) for port in ports)
 
@@ -118,7 +119,7 @@ def _ports_key(ports: Iterable[Json]) -> str:
 def _free_name(service: Service, ports: tuple[Json, ...], taken: set[str]) -> str:
     """Return a name of a slice, the same after a crash: then the slice exists already."""
     for attempt in range(len(taken) + 1):
-        text = f"{service.metadata.uid}/{_ports_key(ports)}/{attempt}"
+        text = f"{service.metadata.uid}/{ports_key(ports)}/{attempt}"
         suffix = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         name = f"{service.metadata.name}-{suffix}"
         if name not in taken:

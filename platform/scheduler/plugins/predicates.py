@@ -85,6 +85,10 @@ class PredicatesPlugin:
             for taint in node.taints:
                 if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):
                     return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return self._rejection_by_claims(eq_class, node)
+
+    def _rejection_by_claims(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
+        """Return why *node* cannot have the volumes and devices of the pods."""
         if self._volume_zone_enabled and not in_zones(eq_class.volumes, node):
             return VOLUME_ZONE_MISMATCH
         if self._volume_binding_enabled and not allowed_by_volumes(eq_class.volumes, node):

@@ -9,6 +9,7 @@ from ..discovery.catalog import Catalog
 from ..http.auth import APISERVER_USER
 from ..http.requests import Json
 from ..kinds.groups import ADMISSION
+from ..kinds.info import KindInfo
 from ..storage.object_store import ObjectStore
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
@@ -70,7 +71,7 @@ class DynamicAdmission:
         self.services = ServiceResolver(self._committed, self._committed_in)
         """Finds the endpoints of Services in the committed state."""
 
-        self._client = WebhookClient(self.services)
+        self.client = WebhookClient(self.services)
         self._stores: dict[ResourceStore, str] = {}
 
     def rebuild(self) -> None:
@@ -95,9 +96,10 @@ class DynamicAdmission:
             policies = self._mutating_policies if mutating else self._policies
             policies.configure(objects, bindings=kind in (BINDING, MUTATING_BINDING))
 
-    def new_responses(self) -> WebhookResponses | None:
+    def new_responses(self, kind: KindInfo) -> WebhookResponses | None:
         """Return where a write collects the responses of webhooks; ``None`` if there are none."""
-        if self._webhooks.mutating or self._webhooks.validating:
+        webhooks = self._webhooks.mutating or self._webhooks.validating
+        if webhooks or kind.conversion_webhook is not None:
             return WebhookResponses()
         return None
 
@@ -117,7 +119,7 @@ class DynamicAdmission:
         Raises:
             StatusError: 429, the object changes faster than it can be reviewed.
         """
-        await responses.ask(needed, self._client.call)
+        await responses.ask(needed, self.client.call)
 
     def mutate(
         self, attributes: AdmissionAttributes, obj: Json, rerun: Callable[[Json], Json]
@@ -164,7 +166,7 @@ class DynamicAdmission:
 
     async def close(self) -> None:
         """Close the connections to webhooks."""
-        await self._client.close()
+        await self.client.close()
 
     def _committed(self, resource: Resource, namespace: str, name: str) -> Json | None:
         resource_store = self._store.resource_store(self._catalog.require(resource))

@@ -23,6 +23,10 @@ MAX_CALLS = 8
 """Maximum times that one write calls the same webhook, because what it reviews has changed."""
 
 
+MAX_CONVERSIONS = 64
+"""Maximum conversions for one write, which needs several for each version of a field manager."""
+
+
 class WebhookCall(msgspec.Struct, frozen=True):
     """A review to send to a webhook."""
 
@@ -62,10 +66,23 @@ class WebhookResponses:
         self._counts: dict[str, int] = {}
         self.created: Json = {}
         """Name, uid and creation time of the new object that webhooks have seen: it keeps them."""
+        self._conversions = 0
 
     def find(self, hook: "Hook", key: bytes) -> ReviewResponse | None:
         """Return the response to the review of *hook* with *key*."""
         return self._by_call.get((hook.uid, key))
+
+    def count_conversion(self, metadata: Json) -> None:
+        """Count a conversion of the object with this metadata, which keeps its identity.
+
+        Raises:
+            StatusError: 429, the object changes faster than it can be converted.
+        """
+        if "resourceVersion" not in metadata:
+            self.created |= _decided(metadata)
+        self._conversions += 1
+        if self._conversions > MAX_CONVERSIONS:
+            raise too_busy()
 
     async def ask(self, needed: WebhookNeededError, call: Caller) -> None:
         """Ask the webhooks that a plan needs.
@@ -74,8 +91,7 @@ class WebhookResponses:
             StatusError: 429, the object changes faster than it can be reviewed.
         """
         if needed.created:
-            kept = ("uid", "creationTimestamp", "name")
-            self.created = {key: needed.created[key] for key in kept if key in needed.created}
+            self.created = _decided(needed.created)
         for each in needed.calls:
             self._counts[each.hook.uid] = self._counts.get(each.hook.uid, 0) + 1
             if self._counts[each.hook.uid] > MAX_CALLS:
@@ -83,3 +99,7 @@ class WebhookResponses:
         responses = await asyncio.gather(*map(call, needed.calls))
         for each, response in zip(needed.calls, responses, strict=True):
             self._by_call[each.hook.uid, each.key] = response
+
+
+def _decided(metadata: Json) -> Json:
+    return {key: metadata[key] for key in ("uid", "creationTimestamp", "name") if key in metadata}

@@ -40,17 +40,25 @@ class WebhookClient:
         uid = new_uid()
         body = review(hook.version, uid, call.request)
         try:
-            target = self._target(hook.client_config, hook.timeout)
+            response = await self.post(hook.client_config, body, timeout=hook.timeout)
         except (ssl.SSLError, ValueError) as error:
             return ReviewResponse(error=f"could not get REST client: {error}")
-        try:
-            response = await self._post(target, body, hook.timeout)
-        except _CallError as error:
+        except CallError as error:
             return ReviewResponse(error=f"failed to call webhook: {error}")
         try:
             return ReviewResponse(response=check_response(response, version=hook.version, uid=uid))
         except InvalidResponseError as error:
             return ReviewResponse(error=f"received invalid webhook response: {error}")
+
+    async def post(self, config: dict[str, object], body: bytes, *, timeout: int) -> bytes:
+        """Send *body* to the webhook with this client configuration; return its response.
+
+        Raises:
+            CallError: it cannot be called.
+            ssl.SSLError: the CA bundle contains no certificates.
+            ValueError: the same.
+        """
+        return await self._post(self._target(config, timeout), body, timeout)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -88,7 +96,7 @@ class WebhookClient:
             try:
                 address, port = self._resolver.resolve(*target.service)
             except NoEndpointError as error:
-                raise _CallError(f'Post "{target.url}": {error}') from error
+                raise CallError(f'Post "{target.url}": {error}') from error
             host = f"[{address}]" if ":" in address else address
             url = f"https://{host}:{port}{target.path}?timeout={timeout}s"
             headers["Host"] = f"{target.host}:{target.service[2]}"
@@ -107,13 +115,13 @@ class WebhookClient:
                 _check_status(response.status, data)
                 return data
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _CallError(f'Post "{target.url}": {_reason(error)}') from error
+            raise CallError(f'Post "{target.url}": {_reason(error)}') from error
 
 
 HTTPS_PORT = 443
 
 
-class _CallError(Exception):
+class CallError(Exception):
     """A webhook cannot be called, or sends no review."""
 
 
@@ -166,7 +174,7 @@ async def _read(response: "aiohttp.ClientResponse") -> bytes:
     async for piece in response.content.iter_any():
         data += piece
         if len(data) > MAX_RESPONSE_SIZE:
-            raise _CallError(f"the response is longer than {MAX_RESPONSE_SIZE} bytes")
+            raise CallError(f"the response is longer than {MAX_RESPONSE_SIZE} bytes")
     return bytes(data)
 
 
@@ -175,14 +183,14 @@ def _check_status(status: int, body: bytes) -> None:
     if status in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
         return
     if status == HTTPStatus.NOT_FOUND:
-        raise _CallError("the server could not find the requested resource")
+        raise CallError("the server could not find the requested resource")
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        raise _CallError(f"the webhook redirects the request (status {status})")
+        raise CallError(f"the webhook redirects the request (status {status})")
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise _CallError("the server rejected our request for an unknown reason")
+        raise CallError("the server rejected our request for an unknown reason")
     text = body[:_MAX_SHOWN].decode(errors="replace").strip()
     quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    raise _CallError(f"an error on the server ({quoted}) has prevented the request from succeeding")
+    raise CallError(f"an error on the server ({quoted}) has prevented the request from succeeding")
 
 
 def _reason(error: Exception) -> str:

@@ -74,6 +74,9 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
     ),
     "endpoint-controller": (PolicyRule(_PATCH, ("",), ("endpoints",)),),
     "endpointslice-controller": (PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),),
+    "endpointslicemirroring-controller": (
+        PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),
+    ),
     "horizontal-pod-autoscaler": (
         PolicyRule(_PATCH, ("autoscaling",), ("horizontalpodautoscalers/status",)),
     ),

@@ -165,7 +165,7 @@ def default_v1(obj: Json) -> None:
 
 def validate_v1(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate an ``autoscaling/v1`` autoscaler: the paths of errors are those of ``v2``."""
-    return validate_autoscaler(to_v2(obj), None)
+    return validate_autoscaler(to_v2(obj), to_v2(old) if old else None)
 
 
 def prepare_for_create(obj: Json) -> None:

@@ -424,9 +424,8 @@ def default_autoscaler(obj: Json) -> None:
     spec = obj.setdefault("spec", {})
     spec.setdefault("minReplicas", 1)
     target = {"type": "Utilization", "averageUtilization": 80}
-    spec.setdefault(
-        "metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
-    )
+    if not spec.get("metrics"):
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
     if (behavior := spec.get("behavior")) is not None:
         for direction, defaults in _SCALING_RULES.items():
             behavior[direction] = deepcopy(defaults) | (behavior.get(direction) or {})

@@ -27,8 +27,7 @@ def validate_resources(resources: Json, path: str, errors: list[FieldError]) -> 
 
 
 def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) -> None:
-    if name not in COMPUTE:
-        errors += [invalid(path, name, problem) for problem in _name_errors(name)]
+    errors += [invalid(path, name, problem) for problem in container_resource_name_errors(name)]
     amount = quantity.parse(text)
     if amount < quantity.ZERO:
         errors.append(invalid(path, text, "must be greater than or equal to 0"))
@@ -48,7 +47,10 @@ def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
     return size > 0 and amount.value() % size == 0
 
 
-def _name_errors(name: str) -> list[str]:
+def container_resource_name_errors(name: str) -> list[str]:
+    """Return what is wrong with the name of a resource of a container."""
+    if name in COMPUTE:
+        return []
     problem = validation.qualified_name_error(name)
     problems = [problem] if problem else []
     if "/" in name:

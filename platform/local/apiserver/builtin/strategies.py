@@ -231,6 +231,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
         default=core_objects.default_autoscaler,
         validate=autoscaler_validation.validate_autoscaler,
+        validate_status=autoscaler_validation.validate_status,
     ),
     ("batch", "CronJob"): StrategyHooks(
         default=cron_jobs.default_cron_job,
@@ -324,7 +325,8 @@ AUTOSCALER_V1 = StrategyHooks(
     prepare_for_update=autoscaler_conversion.prepare_for_update,
 )
 AUTOSCALER_V1_STATUS = StrategyHooks(
-    prepare_for_update=autoscaler_conversion.prepare_for_status_update
+    prepare_for_update=autoscaler_conversion.prepare_for_status_update,
+    validate_status=autoscaler_validation.validate_status,
 )
 """Writes of an autoscaler in ``autoscaling/v1``, and of its status."""
 

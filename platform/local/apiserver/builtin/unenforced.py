@@ -33,7 +33,6 @@ _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_QUEUES = "it handles all requests at once, without queues"
 _NOT_ALLOCATED = "the scheduler allocates devices to one claim each, without conditions"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
-_SLICES_ONLY = "the Service proxy reads EndpointSlices; write one for a Service without selector"
 
 _NETWORK_POLICY = (NETWORKING, "NetworkPolicy")
 _SHARED_NETWORK = "pods share the network of the machine; start it with --pod-network=namespaces"
@@ -42,7 +41,6 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
-    ("", "Endpoints"): UnenforcedKind(_USED, _SLICES_ONLY),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it signs those of nodes only, with `up --listen`"
     ),
@@ -264,13 +262,6 @@ def _admission_rule(rule: Json, path: str, *, mutating: bool) -> Found:
             yield f"{path}.resources[{resource}]", why
 
 
-def _definition(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
-    if _dict(spec.get("conversion")).get("strategy") == "Webhook":
-        why = "objects are converted between versions by their apiVersion alone"
-        yield "spec.conversion.strategy", why
-
-
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Pod"): _pod,
@@ -282,7 +273,6 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     (ADMISSION, "ValidatingAdmissionPolicy"): _admission_policy,
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhook_configuration,
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "DaemonSet"): _workload,
     ("apps", "Deployment"): _workload,
     ("apps", "ReplicaSet"): _workload,

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from ....model import validation
 from ..cel.policy_expressions import Expressions
 from ..errors.fields import FieldError, duplicate, invalid, not_supported, required
+from ..kinds.webhook_clients import validate_client_config, validate_review_versions
 from .expression_validation import validate_conditions
 from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
 OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
-_REVIEW_VERSIONS = ("v1", "v1beta1")
 _SCOPES = ("*", "Cluster", "Namespaced")
 _SIDE_EFFECTS = ("None", "NoneOnDryRun")
 _MAX_TIMEOUT = 30
@@ -27,7 +26,8 @@ def validate_webhooks(obj: Json, old: Json | None) -> list[FieldError]:
     for index, hook in enumerate(obj.get("webhooks") or ()):
         path = f"webhooks[{index}]"
         _validate_webhook(hook, path, errors)
-        _validate_versions(hook.get("admissionReviewVersions") or (), path, errors)
+        versions = hook.get("admissionReviewVersions") or ()
+        validate_review_versions(versions, f"{path}.admissionReviewVersions", errors)
         name = hook.get("name", "")
         if name in names:
             errors.append(duplicate(f"{path}.name", name))
@@ -57,7 +57,7 @@ def _validate_webhook(hook: Json, path: str, errors: list[FieldError]) -> None:
     if conditions := hook.get("matchConditions"):
         expressions = Expressions(params=False, namespace=False)
         validate_conditions(conditions, f"{path}.matchConditions", expressions, errors)
-    _validate_client_config(hook.get("clientConfig") or {}, f"{path}.clientConfig", errors)
+    validate_client_config(hook.get("clientConfig") or {}, f"{path}.clientConfig", errors)
 
 
 def check_choice(
@@ -76,21 +76,6 @@ def _validate_name(name: str, path: str, errors: list[FieldError]) -> None:
     elif len(name.split(".")) < _MIN_SEGMENTS:
         text = "should be a domain with at least three segments separated by dots"
         errors.append(invalid(path, name, text))
-
-
-def _validate_versions(versions: Sequence[str], path: str, errors: list[FieldError]) -> None:
-    path = f"{path}.admissionReviewVersions"
-    accepted = ", ".join(_REVIEW_VERSIONS)
-    if not versions:
-        errors.append(required(path, f"must specify one of {accepted}"))
-        return
-    for index, version in enumerate(versions):
-        if version in versions[:index]:
-            errors.append(invalid(f"{path}[{index}]", version, "duplicate version"))
-        elif problem := validation.dns1035_label_error(version):
-            errors.append(invalid(f"{path}[{index}]", version, problem))
-    if not set(versions) & set(_REVIEW_VERSIONS):
-        errors.append(invalid(path, versions, f"must include at least one of {accepted}"))
 
 
 def validate_rule(
@@ -158,59 +143,3 @@ def _validate_wildcards(resources: Sequence[str], path: str, errors: list[FieldE
     if "*" in plain and plain[-1] != "*":
         text = "if '*' is present, must not specify other resources without subresources"
         errors.append(invalid(path, resources, text))
-
-
-def _validate_client_config(config: Json, path: str, errors: list[FieldError]) -> None:
-    url, service = config.get("url"), config.get("service")
-    if (url is None) == (service is None):
-        errors.append(required(path, "exactly one of url or service is required"))
-    elif url is not None:
-        _validate_url(url, f"{path}.url", errors)
-    else:
-        _validate_service(service or {}, f"{path}.service", errors)
-
-
-def _validate_url(url: str, path: str, errors: list[FieldError]) -> None:
-    form = "; desired format: https://host[/path]"
-    try:
-        split = urlsplit(url)
-        _ = split.port
-    except ValueError as error:
-        errors.append(required(path, f"url must be a valid URL: {error}{form}"))
-        return
-    if split.scheme != "https":
-        text = f"'https' is the only allowed URL scheme{form}"
-        errors.append(invalid(path, split.scheme, text))
-    if not split.netloc:
-        errors.append(invalid(path, split.netloc, f"host must be specified{form}"))
-    if "@" in split.netloc:
-        user = split.netloc.rpartition("@")[0]
-        errors.append(invalid(path, user, "user information is not permitted in the URL"))
-    if split.fragment:
-        errors.append(invalid(path, split.fragment, "fragments are not permitted in the URL"))
-    if split.query:
-        errors.append(invalid(path, split.query, "query parameters are not permitted in the URL"))
-
-
-def _validate_service(service: Json, path: str, errors: list[FieldError]) -> None:
-    # As kube-apiserver, which names the one field where the other is missing.
-    for key, named in (("name", "namespace"), ("namespace", "name")):
-        errors += [] if service.get(key) else [required(f"{path}.{named}")]
-    port = service.get("port", 443)
-    if not 1 <= port <= 65535:
-        text = "port is not valid: must be between 1 and 65535, inclusive"
-        errors.append(invalid(f"{path}.port", port, text))
-    url_path = service.get("path")
-    if url_path in (None, "", "/"):
-        return
-    path = f"{path}.path"
-    if url_path == "//":
-        errors.append(invalid(path, url_path, "segment[0] may not be empty"))
-        return
-    if not url_path.startswith("/"):
-        errors.append(invalid(path, url_path, "must start with a '/'"))
-    for index, step in enumerate(url_path[1:].removesuffix("/").split("/")):
-        if not step:
-            errors.append(invalid(path, url_path, f"segment[{index}] may not be empty"))
-        elif problem := validation.dns1123_subdomain_error(step):
-            errors.append(invalid(path, url_path, f"segment[{index}]: {problem}"))

@@ -20,8 +20,9 @@ from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from ..verbs.deletes import Deleter
+from ..verbs.planned_writes import WriteResult
 from ..verbs.write_requests import WriteRequest
-from ..verbs.writes import UpdateFunc, Writer, WriteResult
+from ..verbs.writes import UpdateFunc, Writer
 
 log = logging.getLogger(__name__)
 

@@ -168,8 +168,13 @@ class CrdController(Controller):
                 resource_store.show(entry)
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:
+        former = self.context.catalog.crd_kinds(name)
         self.context.catalog.add_crd(name, tuple(kinds))
         store = self.context.writer.store
+        for kind in former[:1]:
+            if any(each.conversion_webhook is not None for each in (*former, *kinds)):
+                # Its watches would go on with the former webhook.
+                store.resource_store(kind).broadcaster.end_watches()
         for kind in kinds:
             resource_store = store.resource_store(kind)
             if kind.storage_version == kind.resource.version:

@@ -7,7 +7,7 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE
 from ..storage.stored_objects import DELETED, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import WriteResult
+from ..verbs.planned_writes import WriteResult
 from .base import Controller, ControllerContext, internal_request
 
 EVENT_TTL = 3600.0

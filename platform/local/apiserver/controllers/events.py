@@ -5,7 +5,7 @@ from ..current_time import current_time, now
 from ..errors.status import StatusError
 from ..http.requests import Json
 from ..storage.stored_objects import new_uid
-from ..verbs.writes import WriteResult
+from ..verbs.planned_writes import WriteResult
 from .base import ControllerContext
 
 

@@ -14,8 +14,8 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, OwnerRef, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
+from ..verbs.planned_writes import WriteResult
 from ..verbs.write_requests import FOREGROUND, ORPHAN
-from ..verbs.writes import WriteResult
 from .base import Controller, ControllerContext, internal_request, without_finalizer
 
 _DELETED_OWNER_PREFIX = "deleted|"

@@ -15,7 +15,8 @@ from ..http.requests import Json
 from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
-from ..verbs.writes import UpdateFunc, WriteResult
+from ..verbs.planned_writes import WriteResult
+from ..verbs.writes import UpdateFunc
 from . import node_health
 from .base import Controller, ControllerContext
 from .events import record_event, reference

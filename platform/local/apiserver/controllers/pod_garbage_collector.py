@@ -21,7 +21,7 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import WriteResult
+from ..verbs.planned_writes import WriteResult
 from . import node_health
 from .base import Controller, ControllerContext, internal_request
 from .node_health import NodeLifecycleSettings

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....model import validation
-from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
+from ..errors.fields import (
+    IMMUTABLE,
+    FieldError,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
+from ..kinds.webhook_clients import validate_client_config, validate_review_versions
 from . import jsonpath, selectable_fields
 from .rule_costs import cost_errors
 from .schema import schema_errors
@@ -13,6 +21,7 @@ Json = dict[str, Any]
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
+_STRATEGIES = ("None", "Webhook")
 _SCOPES = ("Cluster", "Namespaced")
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _IMMUTABLE = (("group",), ("scope",), ("names", "plural"), ("names", "kind"))
@@ -23,7 +32,10 @@ def default_crd(crd: Json) -> None:
     spec = crd.get("spec")
     if not isinstance(spec, dict):
         return
-    spec.setdefault("conversion", {"strategy": "None"})
+    conversion = spec.setdefault("conversion", {"strategy": "None"})
+    service = ((conversion.get("webhook") or {}).get("clientConfig") or {}).get("service")
+    if service is not None:
+        service.setdefault("port", 443)
     names = spec.get("names")
     if isinstance(names, dict) and names.get("kind"):
         names.setdefault("singular", names["kind"].lower())
@@ -66,12 +78,57 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
         if not any(version.get("storage") for version in versions):
             text = "must have at least one stored version"
             errors.append(invalid("status.storedVersions", None, text))
+    if conversion := spec.get("conversion"):
+        errors += _validate_conversion(conversion)
+    if old is not None:
+        errors += _validate_stored_versions(crd, versions)
     seen = [version.get("name") for version in versions]
     if len(set(seen)) != len(seen):
         errors.append(invalid("spec.versions", seen, "must contain unique version names"))
     if old is not None:
         errors += _validate_immutable(spec, old.get("spec") or {})
     return errors or _cost_errors(versions, (old or {}).get("spec") or {})
+
+
+def _validate_conversion(conversion: Json) -> list[FieldError]:
+    """Validate the conversion; the paths are those of kube-apiserver's internal type."""
+    path, errors = "spec.conversion", list[FieldError]()
+    strategy, webhook = conversion.get("strategy", ""), conversion.get("webhook") or {}
+    config, versions = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or ()
+    if not strategy:
+        errors.append(required(f"{path}.strategy"))
+    elif strategy not in _STRATEGIES:
+        errors.append(not_supported(f"{path}.strategy", strategy, _STRATEGIES))
+    if strategy == "Webhook":
+        if config is None:
+            text = "required when strategy is set to Webhook"
+            errors.append(required(f"{path}.webhookClientConfig", text))
+        else:
+            validate_client_config(config, f"{path}.webhookClientConfig", errors)
+        validate_review_versions(versions, f"{path}.conversionReviewVersions", errors)
+        return errors
+    text = "should not be set when strategy is not set to Webhook"
+    if config is not None:
+        errors.append(forbidden(f"{path}.webhookClientConfig", text))
+    if versions:
+        errors.append(forbidden(f"{path}.conversionReviewVersions", text))
+    return errors
+
+
+def _validate_stored_versions(crd: Json, versions: list[Json]) -> list[FieldError]:
+    """Check that objects can be read in all versions in which some may be stored."""
+    names = [version.get("name") for version in versions]
+    return [
+        invalid(
+            f"status.storedVersions[{index}]",
+            name,
+            f"missing from spec.versions; {name} was previously a storage version, and must remain "
+            f"in spec.versions until a storage migration ensures no data remains persisted in "
+            f"{name} and removes {name} from status.storedVersions",
+        )
+        for index, name in enumerate((crd.get("status") or {}).get("storedVersions") or ())
+        if name not in names
+    ]
 
 
 def _cost_errors(versions: list[Json], old: Json) -> list[FieldError]:

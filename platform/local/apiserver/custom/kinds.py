@@ -1,5 +1,7 @@
 """Build kinds from a custom resource definition."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -8,6 +10,7 @@ import msgspec
 from ....model import validation
 from ....model.names import Resource
 from ..errors.fields import FieldError, MalformedError, invalid
+from ..kinds.conversion import ConversionWebhook, Convert
 from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource, common_subresources
 from ..kinds.metadata import validate_metadata
 from ..kinds.typed_json import decode_metadata
@@ -113,13 +116,59 @@ def custom_kinds(crd: dict[str, Any]) -> list[KindInfo]:
         MalformedError: the definition has no storage version.
     """
     spec = crd["spec"]
-    stored = next((v["name"] for v in spec["versions"] if v.get("storage")), None)
+    stored = next((v for v in spec["versions"] if v.get("storage")), None)
     if stored is None:
         raise MalformedError("no version is marked as storage version")
-    return [_kind_info(spec, version, stored) for version in served_versions(spec)]
+    conversion = spec.get("conversion") or {}
+    webhook = None
+    if conversion.get("strategy") == "Webhook":
+        webhook = ConversionWebhook(conversion.get("webhook") or {})
+    kinds = [
+        _kind_info(spec, version, stored["name"], webhook) for version in served_versions(spec)
+    ]
+    if webhook is not None:
+        webhook.prune = {kind.resource.api_version: kind.strategy.prune for kind in kinds}
+    elif any(version["schema"] != stored["schema"] for version in served_versions(spec)):
+        kinds = _with_pruning(kinds, _compile(msgspec.json.encode(_schema(stored))))
+    return kinds
 
 
-def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> KindInfo:
+def _with_pruning(kinds: list[KindInfo], stored: StructuralSchema) -> list[KindInfo]:
+    """Return *kinds*, whose versions differ, with a conversion that removes unknown fields."""
+
+    def to(api_version: str, prune: Callable[[dict[str, Any]], Any]) -> Convert:
+        def convert(obj: dict[str, Any]) -> dict[str, Any]:
+            obj = {**obj, "apiVersion": api_version}
+            prune(obj)
+            return obj
+
+        return convert
+
+    return [
+        kind
+        if kind.resource.version == kind.storage_version
+        else replace(
+            kind,
+            conversion=(
+                to(kind.stored_api_version, stored.prune),
+                to(kind.resource.api_version, kind.strategy.prune),
+            ),
+        )
+        for kind in kinds
+    ]
+
+
+def _schema(version: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _kind_info(
+    spec: dict[str, Any],
+    version: dict[str, Any],
+    stored: str,
+    webhook: ConversionWebhook | None,
+) -> KindInfo:
     names = spec["names"]
     resource = Resource(
         spec["group"],
@@ -131,7 +180,10 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
     subresources = version.get("subresources") or {}
     scale = subresources.get("scale") or {}
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
-    schema = _compile(msgspec.json.encode(version["schema"]["openAPIV3Schema"]))
+    conversion = None
+    if webhook is not None:
+        conversion = webhook.to(f"{spec['group']}/{stored}"), webhook.to(resource.api_version)
+    schema = _compile(msgspec.json.encode(_schema(version)))
     return KindInfo(
         resource=resource,
         strategy=CustomResourceStrategy(resource, schema, replicas),
@@ -148,6 +200,8 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         openapi=schema.openapi,
         scale_paths=scale,
         storage_version=stored,
+        conversion=conversion,
+        conversion_webhook=webhook,
         offload_threshold=schema.offload_threshold,
         generation="all",
     )

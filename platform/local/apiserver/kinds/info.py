@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ....model.names import Resource
 from ..errors.fields import FieldError
+from .conversion import ConversionWebhook, Convert
 from .typed_json import decode_metadata
 
 OFFLOAD_THRESHOLD = 64 * 1024
@@ -72,9 +73,6 @@ class Column:
     format: str = ""
     description: str = ""
     priority: int = 0
-
-
-Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RestStrategy(Protocol):
@@ -173,7 +171,10 @@ class KindInfo:
     """Resource that stores the objects, if this one is a second representation of them."""
 
     conversion: tuple[Convert, Convert] | None = None
-    """For a second representation: conversion of an object to its stored form, and back."""
+    """Conversion of an object to its stored form, and back, if more than the version differs."""
+
+    conversion_webhook: ConversionWebhook | None = None
+    """The webhook of a custom kind without which :attr:`conversion` is not possible."""
 
     @property
     def has_status(self) -> bool:
@@ -204,13 +205,18 @@ class KindInfo:
             return missing
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
+    @property
+    def stored_api_version(self) -> str:
+        """API version in which objects are stored."""
+        resource = self.stored_as or self.resource
+        version = self.storage_version or resource.version
+        return f"{resource.group}/{version}" if resource.group else version
+
     def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return *obj* in the storage version; may modify it."""
         if self.conversion is not None:
             return self.conversion[0](obj)
-        resource = self.resource
-        version = self.storage_version or resource.version
-        obj["apiVersion"] = f"{resource.group}/{version}" if resource.group else version
+        obj["apiVersion"] = self.stored_api_version
         return obj
 
     def from_stored(self, obj: dict[str, Any]) -> dict[str, Any]:

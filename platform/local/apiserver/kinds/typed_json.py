@@ -36,6 +36,10 @@ _EMPTY: Mapping[str, Any] = {
 }
 """Encoding of empty values of types that are not objects; the others are null."""
 
+_REJECTED_IF_EMPTY = frozenset({("autoscaling.v2.HPAScalingRules", "policies")})
+"""Lists of which an empty one is an error and an unset one is defaulted: Go distinguishes them
+until it encodes them, so the decoder keeps an empty one for the validation."""
+
 _INT_LIMITS = {"int32": 2**31, "int64": 2**63}
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number"}
 
@@ -212,7 +216,10 @@ def _change(obj: dict[str, Any], changes: list[tuple[str, Any]], shown: Mapping[
 def _field_readers(message: str) -> dict[str, Reader]:
     return {
         # apiVersion and kind are checked elsewhere.
-        name: _field_reader(field, keep=field.keep_zero or field.number == 0)
+        name: _field_reader(
+            field,
+            keep=field.keep_zero or field.number == 0 or (message, name) in _REJECTED_IF_EMPTY,
+        )
         for name, field in go_types.json_fields(message).items()
     }
 

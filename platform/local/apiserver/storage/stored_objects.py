@@ -43,6 +43,7 @@ class StoredObject:
         "_kind",
         "_shared",
         "_stored",
+        "_views",
         "data",
         "deleting",
         "has_finalizers",
@@ -80,9 +81,30 @@ class StoredObject:
         self._shared: dict[str, Any] | None = None
         self._stored: bytes | None = None
         """The object as it is on disk, if the definition of its kind has changed since."""
+        self._views: dict[str, tuple[KindInfo, StoredObject]] | None = None
+        """The object as webhooks have converted it, by API version."""
+
+    def is_in(self, api_version: str) -> bool:
+        """Whether the object is in this API version."""
+        return self.data.startswith(api_version_head(api_version))
+
+    def view(self, kind: KindInfo) -> "StoredObject | None":
+        """Return the object in the version of *kind*, if it is or has been converted to it."""
+        api_version = kind.resource.api_version
+        if self.is_in(api_version):
+            return self
+        of, view = (self._views or {}).get(api_version, (None, None))
+        return view if of is kind else None
+
+    def keep_view(self, kind: KindInfo, data: bytes) -> None:
+        """Keep *data*, which is the object in the version of *kind*."""
+        view = StoredObject(kind, _decoder.decode(data), data, self.managed)
+        self._views = {**(self._views or {}), kind.resource.api_version: (kind, view)}
 
     def shown_as(self, kind: KindInfo) -> "StoredObject":
         """Return the same version of the object as *kind* prunes and defaults it; often itself."""
+        if kind.conversion_webhook is not None and not self.is_in(kind.resource.api_version):
+            return self  # pruned when it is converted
         stored = self.data if self._stored is None else self._stored
         obj = _decoder.decode(stored)
         try:
@@ -190,9 +212,14 @@ def with_managed_fields(data: bytes, managed: Entries) -> bytes:
     return data[:start] + fields + data[start:]
 
 
+def api_version_head(api_version: str) -> bytes:
+    """Return the start of encoded objects in an API version."""
+    return b'{"apiVersion":"%b"' % api_version.encode()
+
+
 def in_version(data: bytes, api_version: str) -> bytes:
     """Return the stored *data* in another version of its API."""
-    head = b'{"apiVersion":"%b"' % api_version.encode()
+    head = api_version_head(api_version)
     return data if data.startswith(head) else head + data[data.index(b',"kind":') :]
 
 
@@ -242,6 +269,11 @@ class WatchEvent:
         obj = self.previous.parse()
         obj["metadata"]["resourceVersion"] = str(self.entry.rv)
         return with_managed_fields(encode(obj), self.previous.managed if full else ())
+
+    def is_in(self, api_version: str) -> bool:
+        """Whether the objects before and after the change are in this API version."""
+        before = self.previous
+        return self.entry.is_in(api_version) and (before is None or before.is_in(api_version))
 
     def line(self, event_type: str, *, full: bool) -> bytes:
         """Return the line of a watch stream, encoded once for all watchers."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....model.selectors import FieldRequirement, Selector
 from ..kinds.info import KindInfo
@@ -42,6 +42,11 @@ class SelectionPredicate:
         if self.labels is not None and not self.labels.matches(entry.labels):
             return False
         return all(each.matches(entry.field(each.path, self.kind)) for each in self.fields)
+
+    def without_selectors(self) -> "SelectionPredicate":
+        """Return the same selection by namespace and name alone."""
+        fields = tuple(each for each in self.fields if each.path.startswith("metadata."))
+        return replace(self, labels=None, fields=fields)
 
     @property
     def has_selectors(self) -> bool:
@@ -165,6 +170,10 @@ class Broadcaster:
     def close(self) -> None:
         """End all watches, and those that start later."""
         self._closed = True
+        self.end_watches()
+
+    def end_watches(self) -> None:
+        """End all watches; their clients may start them again."""
         for bucket in list(self._buckets.values()):
             for watcher in list(bucket):
                 watcher.close()

@@ -13,8 +13,9 @@ from ..http.requests import Json, Request
 from . import scale
 from .field_managers import check_config, check_scale
 from .options import WriteOptions
+from .planned_writes import PlannedWrite
 from .write_requests import WriteRequest, check_body, check_name_kept, prepare_body
-from .writes import PlannedWrite, Writer, init_metadata
+from .writes import Writer, init_metadata
 
 
 async def convert_large_config(request: Request) -> None:

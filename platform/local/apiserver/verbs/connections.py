@@ -22,7 +22,7 @@ async def review_connection(
     """
     if not dynamic.is_configured:
         return
-    path, responses = request_info.object_path, dynamic.new_responses()
+    path, responses = request_info.object_path, dynamic.new_responses(kind)
     attributes = AdmissionAttributes(
         operation="CONNECT",
         kind=kind,

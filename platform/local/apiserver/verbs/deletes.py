@@ -12,15 +12,18 @@ from ..admission.responses import WebhookNeededError
 from ..current_time import current_time, now
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
+from ..http.auth import APISERVER_USER
 from ..http.requests import Json, ObjectPath
+from ..kinds.conversion import ConversionNeededError
 from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import StoredObject, encode
 from ..storage.watch import SelectionPredicate
 from .options import DeleteOptions
+from .planned_writes import WriteResult
 from .write_requests import FOREGROUND, ORPHAN, WriteRequest
-from .writes import Writer, WriteResult, is_deletion_complete
+from .writes import Writer, is_deletion_complete
 
 _PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 _FINALIZER_OF = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
@@ -46,7 +49,7 @@ class Deleter:
         while True:
             try:
                 return self.delete(write_request, options)
-            except WebhookNeededError as needed:
+            except (WebhookNeededError, ConversionNeededError) as needed:
                 del warnings[warning_count:]
                 await self._writer.ask_webhooks(write_request, needed)
 
@@ -62,14 +65,16 @@ class Deleter:
         _check_preconditions(write_request, entry, options)
         if kind.resource == names.NAMESPACES and entry.name in _PROTECTED_NAMESPACES:
             raise forbidden(kind.resource, entry.name, "this namespace may not be deleted")
-        old = entry.parse()
+        old = reviewed = entry.parse()
+        if write_request.user is not APISERVER_USER:
+            reviewed = kind.from_stored(entry.parse())  # a failing conversion fails the deletion
         self._writer.admission.validate(
             AdmissionAttributes(
                 operation="DELETE",
                 kind=kind,
                 namespace=entry.namespace,
                 name=entry.name,
-                old_object=old,
+                old_object=reviewed,
                 user=write_request.user,
                 object_path=write_request.object_path,
                 warnings=write_request.warnings,
@@ -126,10 +131,13 @@ class Deleter:
         """Delete the selected objects; return them as they were.
 
         Raises:
-            StatusError: 403.
+            StatusError: 403; 500, they cannot be converted.
         """
         resource_store = self._writer.store.resource_store(write_request.kind)
-        wanted = await select(resource_store.ordered(selection.namespace), selection, limit=limit)
+        entries = await self._writer.converter.in_version_of(
+            write_request.kind, resource_store.ordered(selection.namespace)
+        )
+        wanted = await select(entries, selection, limit=limit)
         if limit:
             wanted = wanted[:limit]
         await self.delete_each(write_request, wanted, options)

@@ -44,13 +44,14 @@ from .patch_bodies import (
     patch_size,
     read_patch,
 )
+from .planned_writes import PlannedWrite, WriteResult
 from .pod_subresources import PodSubresources
 from .reads import Reader
 from .render import Renderer, renderer_for
 from .stream_proxy import STREAMS
 from .token_requests import TokenRequests
 from .write_requests import WriteRequest, check_body, prepare_body
-from .writes import PlannedWrite, UpdateFunc, Writer, WriteResult
+from .writes import UpdateFunc, Writer
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
@@ -137,7 +138,7 @@ class Handlers:
             lambda: self.writer.plan_create(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
-        return await _written(renderer, written, status=201)
+        return await self._written(renderer, written, status=201)
 
     async def _update(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -149,7 +150,7 @@ class Handlers:
             lambda: self.writer.plan_update(call, decode_body(request, kind=kind)),
             size=len(request.body),
         )
-        return await _written(renderer, written)
+        return await self._written(renderer, written)
 
     async def _patch(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         if "patch" not in kind.verbs:
@@ -159,9 +160,9 @@ class Handlers:
         renderer = _renderer(request, kind)
         if media_type(request) == APPLY_PATCH:
             applied = await self._apply(request, call)
-            return await _written(renderer, applied, status=201 if applied.created else 200)
+            return await self._written(renderer, applied, status=201 if applied.created else 200)
         written = await self._write_patch(request, call, read_patch)
-        return await _written(renderer, written)
+        return await self._written(renderer, written)
 
     async def _apply(self, request: Request, write_request: WriteRequest) -> WriteResult:
         def check_create() -> None:
@@ -206,7 +207,7 @@ class Handlers:
             object_path=request_info.object_path,
             user=request.user,
             warnings=request.warnings,
-            responses=self.writer.admission.dynamic.new_responses(),
+            responses=self.writer.admission.dynamic.new_responses(kind),
         )
         renderer = _renderer(request, kind)
         written = await self.deleter.delete_reviewed(call, options)
@@ -216,7 +217,7 @@ class Handlers:
             return Response(body=msgspec.json.encode(status) + b"\n")
         # As kube-apiserver: 202 for the older form of the policy alone.
         pending = options.orphan_dependents is False and not written.removed
-        return await _written(renderer, written, status=202 if pending else 200)
+        return await self._written(renderer, written, status=202 if pending else 200)
 
     async def _delete_collection(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -230,7 +231,7 @@ class Handlers:
             kind=kind,
             object_path=request_info.object_path,
             user=request.user,
-            responses=self.writer.admission.dynamic.new_responses(),
+            responses=self.writer.admission.dynamic.new_responses(kind),
         )
         renderer = _renderer(request, kind)
         entries = await self.deleter.delete_collection(
@@ -317,17 +318,20 @@ class Handlers:
             if entry is None:
                 self.writer.get_latest(call)
                 raise StatusError(409, "Conflict", "the object is being created")
-            return Response(body=scale.get_scale(kind, entry.parse()))
+            (shown,) = await self.writer.converter.in_version_of(kind, [entry])
+            return Response(body=scale.get_scale(kind, shown.parse()))
         if request.method == "PUT":
             change = scale.update_scale(kind, decode_body(request))
-            written = self.writer.patch(call, change)
+            written = await self.writer.plan_and_execute(
+                call, lambda: self.writer.plan_patch(call, change), size=len(request.body)
+            )
         else:
             check_content_type(request, kind)
             if media_type(request) == APPLY_PATCH:
                 written = await self._apply(request, call)
             else:
                 written = await self._write_patch(request, call, scale.patch_scale)
-        data = await written.committed()
+        data = await self._written_data(kind, written)
         return Response(body=scale.get_scale(kind, msgspec.json.decode(data)))
 
     async def _finalize(self, request: Request, write_request: WriteRequest) -> Response:
@@ -339,7 +343,7 @@ class Handlers:
             return {**namespace, "spec": {"finalizers": wanted}}
 
         written = self.writer.update_unchecked(write_request, change)
-        return await _written(_renderer(request, write_request.kind), written)
+        return await self._written(_renderer(request, write_request.kind), written)
 
     def _review(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
         renderer = _renderer(request, kind)
@@ -360,6 +364,22 @@ class Handlers:
         )
         return renderer.render_object(encode(reviewed), status=201)
 
+    async def _written(
+        self, renderer: Renderer, written: WriteResult, *, status: int = 200
+    ) -> Response:
+        """Return the response to a write, once it is on disk."""
+        data = await self._written_data(renderer.kind, written)
+        if renderer.managed_fields:
+            data = with_managed_fields(data, written.managed)
+        return renderer.render_object(data, status=status)
+
+    async def _written_data(self, kind: KindInfo, written: WriteResult) -> bytes:
+        """Return a written object in the version of *kind*, once it is on disk."""
+        data, entry = await written.committed(), written.entry
+        if entry is None:
+            return await self.writer.converter.data_in_version_of(kind, data)
+        return (await self.writer.converter.in_version_of(kind, [entry]))[0].data
+
     def _write_request(
         self, request: Request, kind: KindInfo, request_info: RequestInfo, options: str
     ) -> WriteRequest:
@@ -369,7 +389,7 @@ class Handlers:
             user=request.user,
             options=write_options(request, options),
             warnings=request.warnings,
-            responses=self.writer.admission.dynamic.new_responses(),
+            responses=self.writer.admission.dynamic.new_responses(kind),
         )
 
 
@@ -381,14 +401,6 @@ async def _decode_large_body(request: Request, kind: KindInfo, object_path: Obje
         await decode_ahead(request, kind=kind if own else None)
     elif request.method == "DELETE":
         await decode_ahead(request)
-
-
-async def _written(renderer: Renderer, written: WriteResult, *, status: int = 200) -> Response:
-    """Return the response to a write, once it is on disk."""
-    data = await written.committed()
-    if renderer.managed_fields:
-        data = with_managed_fields(data, written.managed)
-    return renderer.render_object(data, status=status)
 
 
 def _renderer(request: Request, kind: KindInfo) -> Renderer:

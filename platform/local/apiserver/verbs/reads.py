@@ -14,6 +14,7 @@ from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import ADDED, StoredObject, WatchEvent, watch_line
 from ..storage.watch import Watcher
+from .conversions import Converter
 from .options import EXACT, ReadOptions, encode_continue, read_options
 from .render import Renderer, renderer_for
 
@@ -37,14 +38,15 @@ DEFAULT_TIMEOUT_RANGE = (1800, 3600)
 class Reader:
     """Handles reads of the committed state."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, converter: Converter) -> None:
         self._store = store
+        self._converter = converter
 
     async def get(self, request: Request, kind: KindInfo, object_path: ObjectPath) -> Response:
         """Return one object.
 
         Raises:
-            StatusError: 404; 504, the version is not committed yet.
+            StatusError: 404; 500, it cannot be converted; 504, the version is not committed yet.
         """
         renderer = self._renderer(request, kind)
         if version := request.query.get("resourceVersion", ""):
@@ -58,6 +60,7 @@ class Reader:
         entry = self._store.resource_store(kind).get(object_path.namespace, object_path.name)
         if entry is None:
             raise not_found(kind.resource, object_path.name)
+        (entry,) = await self._converter.in_version_of(kind, [entry])
         return renderer.render_object(renderer.content(entry))
 
     async def list_objects(
@@ -66,7 +69,7 @@ class Reader:
         """Return the selected objects, or a page of them.
 
         Raises:
-            StatusError: 400, 410, 422, 504.
+            StatusError: 400, 410, 422, 500, 504.
         """
         renderer = self._renderer(request, kind)
         options = read_options(request, kind, object_path, watch=False)
@@ -79,6 +82,8 @@ class Reader:
         state, version = self._snapshot(resource_store, options)
         first = _page_start(state, options)
         entries: Sequence[StoredObject] = state[first:] if first else state
+        if selection.has_selectors:
+            entries = await self._converter.in_version_of(kind, entries)
         entries = await select(entries, selection, limit=limit)
         metadata: Json = {"resourceVersion": str(version)}
         if limit and len(entries) > limit:
@@ -88,6 +93,7 @@ class Reader:
             resource_store.keep_snapshot(version, selection.namespace, state)
             if not selection.has_selectors:
                 metadata["remainingItemCount"] = rest
+        entries = await self._converter.in_version_of(kind, entries)
         return renderer.render_list(entries, metadata)
 
     def _snapshot(
@@ -139,7 +145,9 @@ class Reader:
         renderer = renderer_for(request, kind, form)
         renderer.check()
         options = read_options(request, kind, object_path, watch=True)
-        stream = _WatchStream(self._store, self._store.resource_store(kind), renderer, options)
+        stream = _WatchStream(
+            self._store, self._store.resource_store(kind), renderer, options, self._converter
+        )
         return Response(stream=stream.lines(), content_type=form.content_type, is_watch=True)
 
     def _renderer(self, request: Request, kind: KindInfo) -> Renderer:
@@ -172,13 +180,20 @@ class _WatchStream:
         resource_store: ResourceStore,
         renderer: Renderer,
         options: ReadOptions,
+        converter: Converter,
     ) -> None:
         self._store = store
+        self._converter = converter
         self._resource_store = resource_store
         self._renderer = renderer
         self._options = options
         self._as_stored = renderer.is_as_stored
-        self._watcher = Watcher(options.selection)
+        self._converts = renderer.kind.conversion_webhook is not None
+        self._selects = Watcher(options.selection)
+        # Webhooks may change labels, so what they convert is selected afterwards.
+        self._watcher = (
+            Watcher(options.selection.without_selectors()) if self._converts else self._selects
+        )
         self._first = True
         self._bookmark_due = False
         self._expired = False
@@ -200,18 +215,19 @@ class _WatchStream:
             version = self._store.committed_rv
             selection = options.selection
             async for entries in slices(initial, PARSED_SLICE_SIZE):
-                selected = (
-                    filter(selection.matches, entries) if selection.has_selectors else entries
-                )
+                shown = await self._converter.in_version_of(self._renderer.kind, entries)
+                selected = filter(selection.matches, shown) if selection.has_selectors else shown
                 yield b"".join(map(self._added_line, selected))
             async for events in slices(replayed, PARSED_SLICE_SIZE):
-                yield b"".join(map(self._replayed_line, events))
+                yield await self._event_lines(events)
             if self._sends_initial_events_end():
                 yield self._renderer.bookmark(version, initial_end=True, first=self._first)
                 self._first = False
             yield b""
             async for piece in self._live_events():
                 yield piece
+        except StatusError as error:  # an object cannot be converted: the client has to start again
+            yield watch_line("ERROR", error.body())
         finally:
             leave()
             for timer in timers:
@@ -235,9 +251,16 @@ class _WatchStream:
             options.resource_version
         ) if options.resource_version else []
 
-    def _replayed_line(self, event: WatchEvent) -> bytes:
-        seen_as = self._watcher.event_type_for(event)
-        return self._event_line(seen_as, event) if seen_as else b""
+    async def _event_lines(self, events: Sequence[WatchEvent]) -> bytes:
+        """Return the lines of those of *events* that concern the client, in their order.
+
+        Raises:
+            StatusError: 500, an object cannot be converted.
+        """
+        if self._converts:
+            events = await self._converter.events_in_version_of(self._renderer.kind, events)
+        seen = ((self._selects.event_type_for(event), event) for event in events)
+        return b"".join(self._event_line(seen_as, event) for seen_as, event in seen if seen_as)
 
     def _sends_initial_events_end(self) -> bool:
         options = self._options
@@ -282,7 +305,10 @@ class _WatchStream:
                 version = self._store.committed_rv
                 changes = self._watcher.drain()
                 async for queued in slices(changes, PARSED_SLICE_SIZE):
-                    yield b"".join(self._event_line(*each) for each in queued)
+                    if self._converts:
+                        yield await self._event_lines([event for _, event in queued])
+                    else:
+                        yield b"".join(self._event_line(*each) for each in queued)
                 if self._expired or self._watcher.closed:
                     return
                 if self._bookmark_due:
@@ -298,7 +324,9 @@ class _WatchStream:
             next_bookmark.cancel()
 
     def _event_line(self, event_type: str, event: WatchEvent) -> bytes:
-        if self._as_stored:
+        kind = self._renderer.kind
+        # Custom objects may be stored in a former storage version.
+        if self._as_stored and (not kind.custom or event.is_in(kind.resource.api_version)):
             # Encoded once for all watchers.
             return event.line(event_type, full=self._renderer.managed_fields)
         line = self._renderer.line(event_type, event, first=self._first)

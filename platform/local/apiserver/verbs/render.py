@@ -18,7 +18,13 @@ from ..kinds.info import KindInfo
 from ..media_types import YAML
 from ..printing import tables
 from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
-from ..storage.stored_objects import StoredObject, WatchEvent, in_version, watch_line
+from ..storage.stored_objects import (
+    StoredObject,
+    WatchEvent,
+    api_version_head,
+    in_version,
+    watch_line,
+)
 
 _META = "meta.k8s.io/v1"
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
@@ -121,7 +127,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
     def is_as_stored(self) -> bool:
         """Whether objects are sent as the stored bytes."""
         kind = self.kind
-        as_stored = kind.storage_version in ("", kind.resource.version) and not kind.stored_as
+        as_stored = kind.storage_version in ("", kind.resource.version) and kind.conversion is None
         return self.output_format == PLAIN_JSON and as_stored
 
     def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
@@ -148,9 +154,10 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return watch_line("BOOKMARK", msgspec.json.encode(obj))
 
     def _in_version(self, data: bytes) -> bytes:
-        if self.kind.conversion is not None:
+        api_version = self.kind.resource.api_version
+        if self.kind.conversion is not None and not data.startswith(api_version_head(api_version)):
             return msgspec.json.encode(self.kind.from_stored(msgspec.json.decode(data)))
-        return in_version(data, self.kind.resource.api_version)
+        return in_version(data, api_version)
 
     def _transform(self, data: bytes, *, columns: bool = True) -> bytes:
         if not self.output_format.as_kind:

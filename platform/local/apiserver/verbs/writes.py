@@ -4,10 +4,8 @@ Reading the current state and planning the write happen without an await in betw
 always based on the latest state and needs no retries; callers then wait for the disk.
 """
 
-import asyncio
 import random
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,14 +31,17 @@ from ..errors.status import (
 from ..http import offload
 from ..http.auth import COMPONENTS_GROUP
 from ..http.requests import Json
+from ..kinds.conversion import ConversionNeededError
 from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
 from ..kinds.metadata import TYPE_META
 from ..managedfields.entries import Entries, without_times
-from ..storage.object_store import ObjectStore, PendingWrite
+from ..storage.object_store import ObjectStore
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import StoredObject, encode, new_uid
 from .admission import Admission
+from .conversions import Converter
 from .field_managers import FieldManagers, SentEntries, take_sent_entries
+from .planned_writes import PlannedWrite, WriteResult
 from .write_requests import (
     WriteRequest,
     check_body,
@@ -64,62 +65,13 @@ UpdateFunc = Callable[[Json], Json]
 """Returns the updated object for the current one, both in the caller's API version."""
 
 
-class WriteResult(NamedTuple):
-    """Result of a write; wait for :meth:`committed` before sending the response."""
-
-    data: bytes
-    done: "asyncio.Future[None] | None" = None
-    removed: bool = False
-    uid: str = ""
-    managed: Entries = ()
-    """The ``managedFields`` of the object, which are not in the data."""
-
-    created: bool = False
-
-    @classmethod
-    def from_pending(cls, pending: PendingWrite, *, removed: bool = False) -> "WriteResult":
-        """Return the result of a queued write."""
-        entry = pending.entry
-        return cls(entry.data, pending.done, removed, entry.uid, entry.managed)
-
-    async def committed(self) -> bytes:
-        """Return the object once it is on disk.
-
-        Raises:
-            StatusError: 500, the disk write failed.
-        """
-        if self.done is not None:
-            await self.done
-        return self.data
-
-
-class PlannedWrite(NamedTuple):
-    """A write planned against the state of its resource store; nothing is changed yet."""
-
-    resource_store: ResourceStore
-    old: StoredObject | None
-    """Object that is replaced."""
-
-    obj: Json
-    """Object to store, in the storage version."""
-
-    name: str
-    removed: bool = False
-    """Whether the write deletes the object."""
-
-    response: bytes | None = None
-    """Response if nothing is stored: a dry run, or no change."""
-
-    managed: Entries = ()
-    """The ``managedFields`` of the object."""
-
-
 class Writer:
     """Plans and executes creates, updates and patches."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, admission: Admission) -> None:
         self.store = store
         self.admission = admission
+        self.converter = Converter(admission.dynamic.client)
         self._catalog = catalog
         self.field_managers = FieldManagers(catalog)
         self._namespaces = store.resource_store(catalog.require(names.NAMESPACES))
@@ -141,18 +93,26 @@ class Writer:
         while True:
             try:
                 return await self._plan_once(write_request, plan_write, size=size)
-            except WebhookNeededError as needed:
+            except (WebhookNeededError, ConversionNeededError) as needed:
                 del warnings[warning_count:]
                 await self.ask_webhooks(write_request, needed)
 
-    async def ask_webhooks(self, write_request: WriteRequest, needed: WebhookNeededError) -> None:
+    async def ask_webhooks(
+        self, write_request: WriteRequest, needed: WebhookNeededError | ConversionNeededError
+    ) -> None:
         """Ask the webhooks that a plan of this write needs.
 
         Raises:
-            StatusError: 429, the object changes faster than it can be reviewed.
+            StatusError: 429, the object changes faster than it can be reviewed or converted;
+                500, it cannot be converted.
         """
         if write_request.responses is None:
             raise needed
+        if isinstance(needed, ConversionNeededError):
+            metadata = msgspec.json.decode(needed.data).get("metadata") or {}
+            write_request.responses.count_conversion(metadata)
+            await self.converter.meet(needed)
+            return
         await self.admission.dynamic.ask(write_request.responses, needed)
 
     async def _plan_once(
@@ -268,8 +228,8 @@ class Writer:
         name = obj["metadata"]["name"]
         if resource_store.latest(write_request.object_path.namespace, name) is not None:
             raise already_exists(kind.resource, name)
-        response = encode(obj) if write_request.options.dry_run else None
         obj = kind.to_stored(obj)
+        response = encode(obj) if write_request.options.dry_run else None
         return PlannedWrite(resource_store, None, obj, name, response=response, managed=managed)
 
     def check_namespace(self, write_request: WriteRequest, metadata: Json) -> None:
@@ -376,7 +336,13 @@ class Writer:
             )
         return self.execute(
             _plan_replace(
-                write_request, resource_store, entry, old=old, obj=changed, managed=managed
+                write_request,
+                resource_store,
+                entry,
+                old=old,
+                obj=changed,
+                managed=managed,
+                as_stored=True,
             )
         )
 
@@ -557,16 +523,26 @@ def _plan_replace(
     old: Json,
     obj: Json,
     managed: Entries,
+    as_stored: bool = False,
 ) -> PlannedWrite:
-    """Plan to replace *entry*, whose content is *old*, by the validated *obj*."""
-    if obj == old and (
-        managed is entry.managed or without_times(managed) == without_times(entry.managed)
+    """Plan to replace *entry*, whose content is *old*, by the validated *obj*.
+
+    *as_stored*: both are in the version in which the object is stored, and stay in it, so that no
+    conversion can fail. Otherwise a custom object that is stored in a former storage version is
+    written even if nothing changes: clients migrate it so.
+    """
+    kind = write_request.kind
+    if (
+        obj == old
+        and (managed is entry.managed or without_times(managed) == without_times(entry.managed))
+        and (as_stored or not kind.custom or entry.is_in(kind.stored_api_version))
     ):
         return PlannedWrite(
             resource_store, entry, obj, entry.name, response=entry.data, managed=entry.managed
         )
+    if not as_stored:
+        obj = kind.to_stored(obj)
     response = encode(obj) if write_request.options.dry_run else None
-    obj = write_request.kind.to_stored(obj)
     return PlannedWrite(
         resource_store,
         entry,
