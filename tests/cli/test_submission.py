@@ -418,19 +418,31 @@ async def interruptible(*command: str) -> asyncio.subprocess.Process:
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-async def test_a_command_that_is_interrupted_is_cancelled(plain: EmbeddedCluster) -> None:
+async def test_a_command_has_the_output_and_the_exit_code_of_its_job(
+    plain: EmbeddedCluster,
+) -> None:
     root = str(plain.data_dir.root)
     command = [sys.executable, "-m", "batholith", "run", "--data-dir", root]
     failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
     assert (failed.code, failed.out) == (9, "out\n")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_command_that_is_interrupted_is_cancelled(
+    plain: EmbeddedCluster, number: signal.Signals
+) -> None:
+    root = str(plain.data_dir.root)
+    command = [sys.executable, "-m", "batholith", "run", "--data-dir", root]
     process = await interruptible(
         *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600"
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"started\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = await process.communicate()
-    assert process.returncode == 130, errors
+    assert process.returncode == 128 + number, errors
     assert errors.decode().splitlines()[-1].endswith(": Terminated")
 
 

@@ -39,15 +39,15 @@ _JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _LIST = 'if [ -d "$1" ]; then ls -A "$1"; fi'
 _REMOVE = 'cd "$1" && shift && rm -rf -- "$@"'
-# Submissions with images of other users need directories beside this one, which is theirs alone.
+# Submissions with images of other users create directories in the same parent.
 _STORE = """\
 parent="${1%/*}"
 mkdir -p "$parent" || exit 1
 chmod 1777 "${parent%/*}" "$parent" 2>/dev/null
 umask 077
-mkdir -p "$1" && head -c "$2" > "$1/.part" || exit 1
-if [ "$(wc -c < "$1/.part")" -ne "$2" ]; then echo "it has not arrived completely" >&2; exit 1; fi
-mv "$1/.part" "$1/archive"
+mkdir -p "$1" && head -c "$2" > "$1/.partial" || exit 1
+[ "$(wc -c < "$1/.partial")" -eq "$2" ] || { echo "it is not complete" >&2; exit 1; }
+mv "$1/.partial" "$1/archive"
 """
 
 
@@ -156,7 +156,7 @@ class ArchiveStore:
 
     def _manifest(self) -> dict[str, Any]:
         archive = self._archive
-        # Not the controller of the pod: the job would count it as one of its own.
+        # Not the controller of the pod: the job would count it with its pods.
         owner = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
