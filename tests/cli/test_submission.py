@@ -485,19 +485,25 @@ async def test_the_working_directory_travels_in_a_claim(
     assert held.code == 0, held.err
     assert stored() == [held.out.strip().removeprefix("jobs/")]
 
-    (uid,) = root.glob("volumes/*/.batholith/*")
-    shutil.rmtree(uid)
-    uid.write_text("no directory")
-    refused = await submit_packed(work, root, "--", "true")
-    assert refused.code == 1
-    assert re.search(r"claim work: mkdir: .*; jobs/true-\d+ is deleted again", refused.err)
 
-
+@pytest.mark.soak
 @pytest.mark.process
 @pytest.mark.timeout(300)
-async def test_a_submission_that_is_interrupted_leaves_nothing(
+async def test_a_submission_to_a_claim_that_fails_or_is_interrupted_leaves_nothing(
     plain: EmbeddedCluster, tmp_path: Path
 ) -> None:
+    bound = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await plain.client.create(
+        PERSISTENTVOLUMECLAIMS, {"metadata": {"name": "full"}, "spec": bound}, namespace="default"
+    )
+    options = ("--hold", "--workdir-claim=full", "--", "true")
+    assert (await submit_packed(tmp_path, plain.data_dir.root, *options)).code == 0
+    (uid,) = plain.data_dir.root.glob("volumes/default_full_*/.batholith/*")
+    shutil.rmtree(uid)
+    uid.write_text("no directory")
+    refused = await submit_packed(tmp_path, plain.data_dir.root, *options)
+    assert refused.code == 1
+    assert re.search(r"claim full: mkdir: .*; jobs/true-\d+ is deleted again", refused.err)
     spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "absent"}
     spec["resources"] = {"requests": {"storage": "1Gi"}}  # type: ignore[assignment]
     await plain.client.create(
