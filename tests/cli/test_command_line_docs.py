@@ -68,7 +68,7 @@ async def test_the_commands_of_the_pages_run(
         for rate, seed in itertools.product(("0.1", "0.01"), (1, 2, 3)):
             assert f"train --lr {rate} --seed {seed}" in result.out
         assert "hello from a pod\n" in result.out
-        assert result.out.count("Result: it would start now: 1 pod on 1 node\n") == 3
+        assert result.out.count("Result: it would start now: 1 pod on 1 node\n") == 2
         assert "Start:  never, also if nothing else ran\n" in result.out
         assert re.search(r"jobs/wrap-\d+: Completed", result.out)
         assert re.search(r"jobs/later-\d+: Terminated", result.out)

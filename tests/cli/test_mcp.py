@@ -11,8 +11,11 @@ from typing import Any
 import mcp
 import pytest
 from support.shell import Shell
+from support.simulations import leading
 
 from batholith.cli.jobs.mcp_server import server_of
+from batholith.model.job import Job
+from batholith.model.simulation import NodePods, SimulationResult
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -85,6 +88,20 @@ async def test_job_is_only_checked_unless_creation_is_asked_for_and_permitted(
         assert "valid" in await tools("submit", manifest=manifest("a"))
         assert await tools("submit", manifest=manifest("a"), dry_run=False) == "created jobs/a"
         assert (await tools("job", name="a"))["name"] == "a"
+
+
+async def test_a_job_is_simulated_and_not_created(shell: Shell) -> None:
+    async def simulate(_: Job) -> SimulationResult:
+        return SimulationResult(starts_now=True, nodes=(NodePods("a", 1),))
+
+    async with (
+        shell.rest.cluster.client() as client,
+        leading(client, simulate),
+        tools_of(shell) as tools,
+    ):
+        found = await tools("simulate", manifest=manifest("a"))
+        assert (found["starts_now"], found["nodes"]) == (True, [{"node": "a", "pods": 1}])
+        assert await tools("list_jobs") == []
 
 
 @pytest.mark.process

@@ -418,19 +418,31 @@ async def interruptible(*command: str) -> asyncio.subprocess.Process:
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-async def test_a_command_that_is_interrupted_is_cancelled(plain: EmbeddedCluster) -> None:
+async def test_a_command_has_the_output_and_the_exit_code_of_its_job(
+    plain: EmbeddedCluster,
+) -> None:
     root = str(plain.data_dir.root)
     command = [sys.executable, "-m", "batholith", "run", "--data-dir", root]
     failed = await run(*command, "--no-workdir", "--", "sh", "-c", "echo out; exit 9")
     assert (failed.code, failed.out) == (9, "out\n")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_command_that_is_interrupted_is_cancelled(
+    plain: EmbeddedCluster, number: signal.Signals
+) -> None:
+    root = str(plain.data_dir.root)
+    command = [sys.executable, "-m", "batholith", "run", "--data-dir", root]
     process = await interruptible(
         *command, "--no-workdir", "--", "sh", "-c", "echo started; sleep 600"
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"started\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = await process.communicate()
-    assert process.returncode == 130, errors
+    assert process.returncode == 128 + number, errors
     assert errors.decode().splitlines()[-1].endswith(": Terminated")
 
 
@@ -473,19 +485,25 @@ async def test_the_working_directory_travels_in_a_claim(
     assert held.code == 0, held.err
     assert stored() == [held.out.strip().removeprefix("jobs/")]
 
-    (uid,) = root.glob("volumes/*/.batholith/*")
-    shutil.rmtree(uid)
-    uid.write_text("no directory")
-    refused = await submit_packed(work, root, "--", "true")
-    assert refused.code == 1
-    assert re.search(r"claim work: mkdir: .*; jobs/true-\d+ is deleted again", refused.err)
 
-
+@pytest.mark.soak
 @pytest.mark.process
 @pytest.mark.timeout(300)
-async def test_a_submission_that_is_interrupted_leaves_nothing(
+async def test_a_submission_to_a_claim_that_fails_or_is_interrupted_leaves_nothing(
     plain: EmbeddedCluster, tmp_path: Path
 ) -> None:
+    bound = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await plain.client.create(
+        PERSISTENTVOLUMECLAIMS, {"metadata": {"name": "full"}, "spec": bound}, namespace="default"
+    )
+    options = ("--hold", "--workdir-claim=full", "--", "true")
+    assert (await submit_packed(tmp_path, plain.data_dir.root, *options)).code == 0
+    (uid,) = plain.data_dir.root.glob("volumes/default_full_*/.batholith/*")
+    shutil.rmtree(uid)
+    uid.write_text("no directory")
+    refused = await submit_packed(tmp_path, plain.data_dir.root, *options)
+    assert refused.code == 1
+    assert re.search(r"claim full: mkdir: .*; jobs/true-\d+ is deleted again", refused.err)
     spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "absent"}
     spec["resources"] = {"requests": {"storage": "1Gi"}}  # type: ignore[assignment]
     await plain.client.create(

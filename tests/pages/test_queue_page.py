@@ -1,5 +1,6 @@
 """The page of the queues."""
 
+import html
 import re
 
 import pytest
@@ -64,4 +65,7 @@ async def test_a_queue_without_recorded_usage_shows_neither_that_nor_its_budget(
     await pages.client.create(QUEUES, body)
     status, text = await pages.get("/queues/speech")
     assert (status, "records no usage" in text, 'id="budget"' in text) == (200, True, False)
+    (chart,) = re.findall(r'href="(/history/usage[^"]*)"', text)
+    assert html.unescape(chart) == "/history/usage?by=user&step=1d&queue=speech"
+    assert (await pages.get(html.unescape(chart)))[0] == 200
     assert (await pages.get("/queues/missing"))[0] == 404

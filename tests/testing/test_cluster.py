@@ -224,7 +224,7 @@ async def test_put_and_remove_pass_by_the_rules_of_the_server() -> None:
             "MODIFIED",
             "DELETED",
         ]
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
 
 
 async def test_patches_and_refusals_are_those_of_the_server() -> None:

@@ -54,7 +54,7 @@ async def watching(api: ApiServer, client: Client) -> AsyncIterator[Watch]:
     while (await first).object["metadata"]["name"] != "a":
         first = asyncio.ensure_future(anext(events))
     yield watch
-    await events.aclose()  # type: ignore[attr-defined]
+    await events.aclose()
 
 
 async def test_a_watch_that_is_closed_ends(api: ApiServer, client: Client) -> None:

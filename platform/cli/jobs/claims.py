@@ -8,7 +8,7 @@ were deleted are removed then.
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +39,15 @@ _JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _LIST = 'if [ -d "$1" ]; then ls -A "$1"; fi'
 _REMOVE = 'cd "$1" && shift && rm -rf -- "$@"'
-# Submissions with images of other users need directories beside this one, which is theirs alone.
+# Submissions with images of other users create directories in the same parent.
 _STORE = """\
 parent="${1%/*}"
 mkdir -p "$parent" || exit 1
 chmod 1777 "${parent%/*}" "$parent" 2>/dev/null
 umask 077
-mkdir -p "$1" && head -c "$2" > "$1/.part" || exit 1
-if [ "$(wc -c < "$1/.part")" -ne "$2" ]; then echo "it has not arrived completely" >&2; exit 1; fi
-mv "$1/.part" "$1/archive"
+mkdir -p "$1" && head -c "$2" > "$1/.partial" || exit 1
+[ "$(wc -c < "$1/.partial")" -eq "$2" ] || { echo "it is not complete" >&2; exit 1; }
+mv "$1/.partial" "$1/archive"
 """
 
 
@@ -131,6 +131,7 @@ class ArchiveStore:
         self._client, self._credentials, self._archive = client, credentials, archive
         self._pod = f"{archive.job}-workdir"
         self._directory = f"{_MOUNT_PATH}/{archive.claim.directory}"
+        self._status = _PodStatus()
 
     async def store(self, content: bytes) -> None:
         """Store *content*; remove directories of jobs that do not exist any more.
@@ -156,7 +157,7 @@ class ArchiveStore:
 
     def _manifest(self) -> dict[str, Any]:
         archive = self._archive
-        # Not the controller of the pod: the job would count it as one of its own.
+        # Not the controller of the pod: the job would count it with its pods.
         owner = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
@@ -191,28 +192,36 @@ class ArchiveStore:
         Raises:
             ClaimError: it has ended, or does not run in time.
         """
-        status = _PodStatus()
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                while status.phase != "Running":
-                    async for event in self._client.watch(
-                        PODS,
-                        view=_Pod,
-                        namespace=self._archive.namespace,
-                        field_selector=f"metadata.name={self._pod}",
-                    ):
-                        status = event.object.status
-                        if event.type == "DELETED":
-                            raise ClaimError(f"pod {self._pod} was deleted")
-                        if status.phase in ("Failed", "Succeeded"):
-                            raise ClaimError(f"pod {self._pod} has ended: {_problem(status)}")
-                        if any(each.reason in _NOT_STARTING for each in status.waiting):
-                            raise ClaimError(f"pod {self._pod} does not start: {_problem(status)}")
-                        if status.phase == "Running":
-                            break
+                while self._status.phase != "Running":
+                    await self._watch_pod()
         except TimeoutError:
-            text = f"pod {self._pod} does not run after {START_TIMEOUT} s: {_problem(status)}"
+            problem = _problem(self._status)
+            text = f"pod {self._pod} does not run after {START_TIMEOUT} s: {problem}"
             raise ClaimError(text) from None
+
+    async def _watch_pod(self) -> None:
+        """Follow the status of the pod until it runs, or the server ends the watch.
+
+        Raises:
+            ClaimError: the pod has ended, or does not start.
+        """
+        selector = f"metadata.name={self._pod}"
+        watch = self._client.watch(
+            PODS, view=_Pod, namespace=self._archive.namespace, field_selector=selector
+        )
+        async with aclosing(watch) as events:
+            async for event in events:
+                self._status = status = event.object.status
+                if event.type == "DELETED":
+                    raise ClaimError(f"pod {self._pod} was deleted")
+                if status.phase in ("Failed", "Succeeded"):
+                    raise ClaimError(f"pod {self._pod} has ended: {_problem(status)}")
+                if any(each.reason in _NOT_STARTING for each in status.waiting):
+                    raise ClaimError(f"pod {self._pod} does not start: {_problem(status)}")
+                if status.phase == "Running":
+                    return
 
     async def _remove_stale(self) -> None:
         """Remove directories of jobs that were deleted.

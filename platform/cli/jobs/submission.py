@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 CANCEL_TIMEOUT = 30
 """Seconds to wait for the end of an interrupted job."""
-INTERRUPTED = 130
+_OF_SIGNAL = 128
+"""Exit code of a program that a signal has ended, minus its number."""
 _AFTER_DASHES = "batholith.after-dashes"
 _NOT_ON_COMMAND_LINE = ("n", "o")
 """Short options that have another meaning in all commands."""
@@ -190,6 +193,7 @@ def run(
     flags: Flags,
 ) -> None:
     """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
+    _end_by_signals()
     with each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
         prepared = prepare(client, invocation, Script(""), found, flags)
@@ -201,10 +205,32 @@ def run(
             session(job)
         else:
             follow(job, prepared.hook)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         job.terminate(wait=CANCEL_TIMEOUT)
         typer.echo(f"batholith: {key(job)}: {job.phase}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        number = error.number if isinstance(error, _SignalledError) else signal.SIGINT
+        raise typer.Exit(_OF_SIGNAL + number) from None
+
+
+class _SignalledError(KeyboardInterrupt):
+    """This process is to end by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _end_by_signals() -> None:
+    """Let SIGTERM and SIGHUP have the effect of Ctrl-C, unless they are ignored, as by nohup."""
+
+    def end(number: int, _: object) -> None:
+        raise _SignalledError(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return  # which Python does not permit
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) == signal.SIG_DFL:
+            signal.signal(each, end)
 
 
 def _terminal_session(

@@ -6,7 +6,7 @@ those of :mod:`batholith.kube.errors`.
 """
 
 import copy
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -417,7 +417,7 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         resource_version: str = "",
-    ) -> AsyncIterator[WatchEvent[T]]:
+    ) -> AsyncGenerator[WatchEvent[T], None]:
         """Yield changes after *resource_version* (by default an ADDED for each object first).
 
         Ends when the server closes the watch; an :class:`Informer` resumes it.
