@@ -230,7 +230,9 @@ async def test_default_constraints_and_added_affinity_are_those_of_kube_schedule
         for resource, name, spec in OWNERS:
             body = {"metadata": {"name": name}, "spec": spec}
             stored = owners[name] = await other.server.create(resource.path("ns-a"), body)
-            view = SelectorOwner if resource is REPLICASETS else LabelOwner
+            view: type[LabelOwner] | type[SelectorOwner] = LabelOwner
+            if resource is REPLICASETS:
+                view = SelectorOwner
             world.cluster.apply(PodOwnerEvent(resource.kind, None, msgspec.convert(stored, view)))
         rejected = 0
         for index in range(150):
