@@ -21,32 +21,37 @@ _KINDS = (
 class PodOwners:
     """What the scheduler watches while pods without constraints get some."""
 
-    def __init__(
-        self,
-        client: Client,
-        enqueue: Callable[[CacheEvent], None],
-        pods: Iterable[Pod],
-    ) -> None:
-        """Call *enqueue* with the events, and with those of the *pods* that one concerns."""
+    def __init__(self, client: Client, enqueue: Callable[[CacheEvent], None]) -> None:
+        """Call *enqueue* with the events."""
         self._client = client
         self._enqueue = enqueue
-        self._pods = pods
+        self._changed: set[str] = set()
+        """Namespaces in which an object has changed since the last :meth:`pop_events`."""
 
     def __iter__(self) -> Iterator[OptionalSource[Any]]:
         for resource, view in _KINDS:
             informer: Informer[Any] = Informer(self._client, resource, view)
             yield OptionalSource(informer, self._handler(resource.kind))
 
+    def pop_events(self, pods: Iterable[Pod]) -> list[CacheEvent]:
+        """Return the events of those of *pods* that may have other constraints now."""
+        namespaces, self._changed = self._changed, set()
+        if not namespaces:
+            return []
+        return [
+            DeclarationsChanged(pod)
+            for pod in pods
+            if pod.metadata.namespace in namespaces
+            and not pod.spec.node_name
+            and not pod.spec.topology_spread_constraints
+        ]
+
     def _handler(self, kind: str) -> Callable[[PodOwner | None, PodOwner | None], None]:
         def handle(old: PodOwner | None, new: PodOwner | None) -> None:
-            if old is not None and new is not None and old.spec == new.spec:
-                return
-            self._enqueue(PodOwnerEvent(kind, old, new))
-            found = new or old
-            for pod in self._pods:
-                meta, spec = pod.metadata, pod.spec
-                in_namespace = found is not None and meta.namespace == found.metadata.namespace
-                if in_namespace and not spec.node_name and not spec.topology_spread_constraints:
-                    self._enqueue(DeclarationsChanged(pod))
+            changed = new or old
+            is_same = old is not None and new is not None and old.spec == new.spec
+            if changed is not None and not is_same:
+                self._changed.add(changed.metadata.namespace)
+                self._enqueue(PodOwnerEvent(kind, old, new))
 
         return handle

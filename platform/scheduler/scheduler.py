@@ -257,7 +257,7 @@ class Scheduler:
     def _new_pod_owners(self, loaded: Conf) -> PodOwners | None:
         if not loaded.has_default_spread:
             return None
-        return PodOwners(self._client, self._enqueue_event, self._pod_informer)
+        return PodOwners(self._client, self._enqueue_event)
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
@@ -502,6 +502,8 @@ class Scheduler:
     async def _apply_events(self) -> None:
         while self._published:
             self._scheduler_cache.scheduling_queue.publish(self._published.pop())
+        if self._pod_owners is not None:
+            self._events += self._pod_owners.pop_events(self._pod_informer)
         while self._events:
             events, self._events = (
                 self._events[:_EVENT_BATCH_SIZE],

@@ -10,6 +10,7 @@ which nodes count for topology spread.
 """
 
 import copy
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,9 +26,10 @@ from support.realkube import RealServer, real_server, require_realkube
 from support.scheduler import SchedulerWorld
 
 from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
-from batholith.model.names import NODES, PODS
-from batholith.scheduler.state.cache.events import NamespaceEvent
+from batholith.model.names import NODES, PODS, REPLICASETS, SERVICES, Resource
+from batholith.scheduler.state.cache.events import NamespaceEvent, PodOwnerEvent
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
+from batholith.scheduler.state.podinfo.default_spread import LabelOwner, SelectorOwner
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -102,14 +104,30 @@ class Truth:
 
 
 @asynccontextmanager
-async def truth(directory: Path) -> AsyncIterator[Truth]:
-    """A server with kube-scheduler and namespaces."""
+async def truth(directory: Path, plugins: Json | None = None) -> AsyncIterator[Truth]:
+    """A server with kube-scheduler and namespaces; *plugins* are arguments by plugin."""
     async with real_server(directory) as server:
         for name, labels in NAMESPACES.items():
             body = {"metadata": {"name": name, "labels": labels}}
             await server.create(NAMESPACE_RESOURCE.path(), body)
-        server.kube.start_scheduler()
+        flags = [] if plugins is None else [_config_flag(server, directory, plugins)]
+        server.kube.start_scheduler(*flags)
         yield Truth(server)
+
+
+def _config_flag(server: RealServer, directory: Path, plugins: Json) -> str:
+    """Write a configuration of kube-scheduler; return the flag with which it is used."""
+    configured = [{"name": name, "args": arguments} for name, arguments in plugins.items()]
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(server.kubeconfig_of("admin"))},
+        "profiles": [{"schedulerName": "default-scheduler", "pluginConfig": configured}],
+    }
+    file = directory / "scheduler.json"
+    file.write_text(json.dumps(config))
+    return f"--config={file}"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +168,92 @@ async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
                 await other.delete(deleted)
                 world.remove(msgspec.convert(deleted, Pod))
     assert rejected > PODS_PER_RUN // 10
+
+
+SPREAD = [
+    {
+        "topologyKey": "topology.kubernetes.io/zone",
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
+]
+ADDED_AFFINITY = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+        ]
+    }
+}
+OWNERS: tuple[tuple[Resource, str, Json], ...] = (
+    (SERVICES, "a", {"selector": {"app": "a"}, "ports": [{"port": 1}]}),
+    (SERVICES, "a1", {"selector": {"app": "a", "version": "1"}, "ports": [{"port": 1}]}),
+    (SERVICES, "front", {"selector": {"tier": "front"}, "ports": [{"port": 1}]}),
+    (SERVICES, "without", {"ports": [{"port": 1}]}),
+    (
+        REPLICASETS,
+        "b",
+        {
+            "replicas": 0,
+            "selector": {
+                "matchExpressions": [{"key": "app", "operator": "In", "values": ["b", "c"]}]
+            },
+            "template": {
+                "metadata": {"labels": {"app": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+            },
+        },
+    ),
+)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 4))
+async def test_default_constraints_and_added_affinity_are_those_of_kube_scheduler(
+    tmp_path: Path, seed: int
+) -> None:
+    require_realkube()
+    rng = random.Random(seed)
+    arguments = {
+        "podtopologyspread.defaultConstraints": SPREAD,
+        "nodeaffinity.addedAffinity": ADDED_AFFINITY,
+    }
+    plugins = [{"name": "gang"}, {"name": "predicates", "arguments": arguments}]
+    world = SchedulerWorld(
+        json.dumps({"actions": "allocate, backfill", "tiers": [{"plugins": plugins}]})
+    )
+    spread = {"defaultingType": "List", "defaultConstraints": SPREAD}
+    affinity = {"addedAffinity": ADDED_AFFINITY}
+    async with truth(tmp_path, {"PodTopologySpread": spread, "NodeAffinity": affinity}) as other:
+        for stored in await other.add_nodes([random_node(rng, f"n{i}") for i in range(NODE_COUNT)]):
+            world.upsert(msgspec.convert(stored, Node))
+        owners: Json = {}
+        for resource, name, spec in OWNERS:
+            body = {"metadata": {"name": name}, "spec": spec}
+            stored = owners[name] = await other.server.create(resource.path("ns-a"), body)
+            view: type[LabelOwner] | type[SelectorOwner] = LabelOwner
+            if resource is REPLICASETS:
+                view = SelectorOwner
+            world.cluster.apply(PodOwnerEvent(resource.kind, None, msgspec.convert(stored, view)))
+        rejected = 0
+        for index in range(150):
+            pod = random_pod(rng, f"p{index}", constraints=0)
+            pod["metadata"]["namespace"] = "ns-a"
+            if pod["metadata"]["labels"]["app"] in "bd":
+                uid = owners["b"]["metadata"]["uid"]
+                owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "b", "uid": uid}
+                pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+            candidate = msgspec.convert(await other.preview(pod), Pod)
+            world.upsert(candidate)
+            node = world.schedule().get(candidate.metadata.name)
+            world.remove(candidate)
+            decided = await other.schedule(pinned(pod, node) if node else pod)
+            assert decided["spec"].get("nodeName") == node, (index, node, pod, decided["status"])
+            if node is None:
+                rejected += 1
+                await other.delete(decided)
+            else:
+                world.upsert(msgspec.convert(decided, Pod))
+    assert rejected > 5
 
 
 @pytest.mark.soak

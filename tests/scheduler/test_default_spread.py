@@ -10,7 +10,7 @@ from support.scheduled_gangs import GangServer
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.meta import LabelSelector, ObjectMeta, OwnerReference
-from batholith.model.names import GROUP_NAME, NODES, PODS, QUEUES, SERVICES
+from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES, SERVICES
 from batholith.scheduler import conf
 from batholith.scheduler.plugins.default_spread import CONSTRAINTS, KIND
 from batholith.scheduler.state.cache.events import PodOwnerEvent
@@ -172,6 +172,19 @@ async def test_a_running_scheduler_watches_services() -> None:
         store_cluster(server)
         async with server.scheduler(conf=text(HARD)):
             assert (await server.wait_bound("g", 4)).count("n2") == 2
+
+
+async def test_waiting_pods_are_subject_to_a_service_that_is_created_later() -> None:
+    async with GangServer() as server:
+        store_cluster(server)
+        server.remove(SERVICES, "web")
+        for name in ("n0", "n1", "n2"):
+            server.remove(NODES, name, namespace="")
+        server.put(NODES, "n", status={"allocatable": {"cpu": "0", "pods": "110"}})
+        async with server.scheduler(conf=text(HARD)):
+            await wait_for(lambda: "Insufficient cpu" in str(server.objects(PODGROUPS)["d/g"]))
+            server.put(SERVICES, "web", spec={"selector": {"app": "web"}})
+            await wait_for(lambda: "missing required label" in str(server.objects(PODGROUPS)))
 
 
 async def test_the_first_default_constraints_need_a_restart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_queues import annotated, annotated_group, configuration
 
 from batholith.scheduler import conf
+from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state.cache.events import EvictionForgotten, NodesMeasured
 from batholith.scheduler.state.nodes.node_usage import NodeUsage
 
@@ -233,3 +234,30 @@ def test_malformed_strategies_are_errors(strategies: str, problem: str) -> None:
 def test_rescheduling_has_the_utilization_of_nodes_measured() -> None:
     loaded = conf.load(balance())
     assert loaded.metrics_source == loaded.metrics
+
+
+class Named:
+    """A plugin that names what a test decides."""
+
+    def __init__(self, names: object) -> None:
+        self.names = names
+
+    def victim_tasks(self) -> object:
+        return self.names
+
+    def next_victims(self) -> float | None:
+        raise ValueError("unknown")
+
+
+@pytest.mark.parametrize("names", [None, [1], [(1, "text")]])
+def test_a_plugin_that_names_no_tasks_fails_alone(names: object) -> None:
+    world = SchedulerWorld(zones())
+    lend(world, 1)
+    framework = Framework(conf.load(zones()).tiers)
+    framework.victim_tasks.insert(0, Named(names))  # type: ignore[arg-type]
+    world.core.configure(framework, conf.load(zones()).actions)
+    world.time = at(7)
+    decision = world.decision(now=at(7))
+    assert [each.name for each in decision.evictions] == ["g-t-0"]
+    assert [each.extension_point for each in decision.plugin_failures] == ["victim_tasks"]
+    assert world.core.next_due() == at(7, 1)

@@ -4,12 +4,14 @@ Evictions respect disruption budgets, as all do. One that the API server has ref
 when the plugin names the pod after some time.
 """
 
+from functools import partial
+
 from ..framework.decision import Eviction
 from ..framework.plugin_calls import PluginError
 from ..framework.preemption import gang_ref
 from ..framework.session import Session
-from ..plugins.extension_points import VictimTask
-from ..state.gangs.gang import TaskStatus
+from ..plugins.extension_points import VictimTask, VictimTasksPlugin
+from ..state.gangs.gang import Task, TaskStatus
 
 _REFUSAL_SECONDS = 10.0
 """For how long an eviction that a budget does not permit is tried."""
@@ -19,12 +21,20 @@ def shuffle(session: Session) -> None:
     """Evict the running pods that the plugins name."""
     for plugin in session.victim_task_plugins:
         try:
-            named = session.calls.call(plugin, "victim_tasks", plugin.victim_tasks)
+            named = session.calls.call(plugin, "victim_tasks", partial(_named_by, plugin))
         except PluginError as error:
             session.calls.record(error)
             continue
         for victim in named:
             _evict(session, victim)
+
+
+def _named_by(plugin: VictimTasksPlugin) -> list[VictimTask]:
+    named = [VictimTask(*each) for each in plugin.victim_tasks()]
+    for victim in named:
+        if not isinstance(victim.task, Task):
+            raise TypeError(f"Task expected, not {type(victim.task).__name__}")
+    return named
 
 
 def _evict(session: Session, victim: VictimTask) -> None:
