@@ -163,10 +163,12 @@ async def test_hook_has_no_supplementary_groups(agent: AgentOfUser, level: Isola
     started = await agent.start(SHIM, str(run_dir.path))
     await wait_for(lambda: run_dir.read_claim())
     launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
+    pid = await inside(run_dir, level, ids=launch["ids"])
     request = {
         **{key: launch[key] for key in ("env", "cwd", "ids")},
         "argv": ["grep", "Groups", "/proc/self/status"],
-        "pid": await inside(run_dir, level, ids=launch["ids"]),
+        "pid": pid,
+        "start": shim.start_time(pid),
     }
     pipe = asyncio.subprocess.PIPE
     hook = await agent.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)

@@ -147,10 +147,10 @@ def _fork_holder(map_group: MapGroup = _map_none) -> int:
             os._exit(1)
     os.close(write)
     os.close(mapped)
-    with open(read, "rb", buffering=0) as errors, open(map_end, "wb", buffering=0) as answer:
+    with open(read, "rb", buffering=0) as errors, open(map_end, "wb", buffering=0) as reply:
         message = errors.read(1)
         if message == _UNSHARED:
-            answer.write(b"1" if map_group(process) else b"0")
+            reply.write(b"1" if map_group(process) else b"0")
             message = b""
         message += errors.readall()
     if message:
@@ -236,9 +236,9 @@ def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socke
         return socket.create_server(address, backlog=backlog)
     host, port = address
     _machine.send(f"{host} {port} {backlog}".encode())
-    answer, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
+    reply, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
     if not descriptors:
-        number = int(answer or errno.EPIPE)
+        number = int(reply or errno.EPIPE)
         raise OSError(number, os.strerror(number))
     return socket.socket(fileno=descriptors[0])
 
