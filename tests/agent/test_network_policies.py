@@ -149,7 +149,7 @@ def is_port(port: Json, protocol: str, number: int, target: FilteredPod | None) 
     wanted = port.get("port")
     if isinstance(wanted, str):
         return target is not None and target.ports.get((protocol, wanted)) == number
-    return wanted is None or wanted <= number <= int(port.get("endPort", wanted))
+    return wanted is None or wanted <= number <= (port.get("endPort") or wanted)
 
 
 def may_pass(

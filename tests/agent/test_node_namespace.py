@@ -27,7 +27,9 @@ AS_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 """Runs a program as a user that is not root, but has the files of this one."""
 
 CONNECT = """
-import socket, sys, time
+import socket, subprocess, sys, time
+changed = subprocess.run([sys.argv.pop(1), "link", "set", "lo", "down"], stderr=subprocess.DEVNULL)
+print("changed" if changed.returncode == 0 else "unchanged", flush=True)
 for target in sys.argv[1:]:
     host, _, port = target.lstrip("+").rpartition(":")
     result = "Connection refused"
@@ -42,7 +44,10 @@ for target in sys.argv[1:]:
         time.sleep(0.05)
     print(result, flush=True)
 """
-"""Prints how connections end; one to an address with a plus is repeated until it is not refused."""
+"""Prints whether the pod may change its network, and how connections end.
+
+One to an address with a plus is repeated until it is not refused.
+"""
 
 REFUSED = "Connection refused"
 Json = dict[str, Any]
@@ -82,8 +87,9 @@ async def wait_pod(cluster: EmbeddedCluster, name: str, *phases: str, ready: boo
 
 
 async def attempts(cluster: EmbeddedCluster, name: str, *targets: str) -> list[str]:
-    """How a new pod's connections end."""
-    await start(cluster, name, container(sys.executable, "-c", CONNECT, *targets))
+    """What a new pod can do."""
+    ip = shutil.which("ip") or ""
+    await start(cluster, name, container(sys.executable, "-c", CONNECT, ip, *targets))
     await wait_pod(cluster, name, "Succeeded", "Failed")
     return (await cluster.log(name)).splitlines()
 
@@ -140,7 +146,7 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
         f"+{NAMESPACE_RANGES.api_server_ip}:443",
         f"{web}:80", f"{node}:{host_port}", f"127.0.0.1:{rest}", f"{node}:{rest}",
     )  # fmt: skip
-    expected = ["connected"] * 3 + [FORBIDDEN] * 2 + [REFUSED] * 2
+    expected = ["unchanged"] + ["connected"] * 3 + [FORBIDDEN] * 2 + [REFUSED] * 2
     assert await attempts(cluster, "client", *targets) == expected
     url = f"http://127.0.0.1:{host_port}/"
     async with aiohttp.ClientSession() as session, session.get(url) as response:

@@ -36,7 +36,6 @@ _MESSAGE = 1024
 HOLDER = "BATHOLITH_NODE_NAMESPACE"
 """Variable with the id of the process whose namespaces a component enters."""
 
-
 _UNSHARED = b"\n"
 """What the process writes once it has namespaces; anything else is an error."""
 
@@ -130,6 +129,8 @@ def _fork_holder(map_group: MapGroup = _map_none) -> int:
     process = os.fork()
     if process == 0:
         try:
+            os.setsid()  # Ctrl-C ends the cluster in order
+            os.close(map_end)
             _check(_LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_NS), "user namespaces")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             os.write(write, _UNSHARED)
@@ -247,7 +248,9 @@ def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socke
 def passing_rights() -> Iterator[None]:
     """Let programs that this thread starts in the block change the network of the node.
 
-    Without it, executing a program takes away all capabilities, as the user is not root.
+    Without it, executing a program takes away all capabilities, as the user is not root. To be used
+    only for `ip`, `nft`, and programs of the agent, which drop the capabilities before they execute
+    anything else.
     """
     if not _entered:
         yield
