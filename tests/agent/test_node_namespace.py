@@ -11,7 +11,13 @@ import aiohttp
 import msgspec
 import pytest
 from support.agent import container, manifest
-from support.embedded_cluster import EmbeddedCluster, connect, denied_requests, run
+from support.embedded_cluster import (
+    EmbeddedCluster,
+    connect,
+    denied_requests,
+    processes_of,
+    run,
+)
 from support.pod_network import FORBIDDEN, SERVER, is_ready
 from support.polling import wait_until_true
 
@@ -107,16 +113,11 @@ async def test_a_user_has_pods_with_namespaces_and_policies(
             await check(cluster, host_port)
             pasta = msgspec.json.decode(DataDir(root).pasta.read_bytes(), type=ProcessId)
             assert pasta.is_alive
-            os.kill(cluster.state.supervisor.pid, 9)
-            await wait_until_true(lambda: has_exited(cluster))
     finally:
         await batholith("down", "--data-dir", str(root))
     assert not pasta.is_alive
+    assert processes_of(root) == []
     assert denied_requests(root) == []
-
-
-async def has_exited(cluster: EmbeddedCluster) -> bool:
-    return not cluster.state.supervisor.is_alive
 
 
 async def check(cluster: EmbeddedCluster, host_port: int) -> None:
