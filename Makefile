@@ -25,7 +25,7 @@ demo: venv
 # PROCESSES run the tests in parallel, one of them those on a real API server; 0: one process. There are
 # more than cores because many tests wait for other processes.
 # Property tests use the same examples each time; plain `pytest` generates new ones, and more.
-PROCESSES ?= 3
+PROCESSES ?= 4
 test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from ..model.admission import ObjectReader
 from ..model.dependencies import dependency_errors
+from ..model.kept_nodes import keep_nodes_error
 from ..model.lost_pods import replace_nodes_error
 from ..model.names import (
     BEGIN,
     DEPENDS_ON,
+    KEEP_NODES,
     MAX_PARALLEL,
     NOTIFY,
     NOTIFY_EVENTS,
@@ -60,6 +62,11 @@ def _replacement_errors(job: AnnotatedJob, _: ObjectReader) -> Iterator[str]:
         yield error
 
 
+def _kept_nodes_errors(job: AnnotatedJob, _: ObjectReader) -> Iterator[str]:
+    if error := keep_nodes_error(job.annotations):
+        yield error
+
+
 def _no_errors(_: AnnotatedJob, __: ObjectReader) -> Iterator[str]:
     return iter(())
 
@@ -69,6 +76,7 @@ RULES = (
     Rule(names=(DEPENDS_ON, BEGIN), errors=_dependency_errors, volcano_only=True),
     Rule(names=(NOTIFY, NOTIFY_EVENTS), errors=_notify_errors),
     Rule(names=(REPLACE_NODES,), errors=_replacement_errors),
+    Rule(names=(KEEP_NODES,), errors=_kept_nodes_errors),
     # Depends on the tasks: see array_errors.
     Rule(names=(MAX_PARALLEL,), errors=_no_errors, volcano_only=True),
 )

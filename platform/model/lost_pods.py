@@ -13,11 +13,11 @@ from typing import Protocol
 
 from . import times
 from .names import REPLACE_NODES
+from .pod import DISRUPTION_TARGET
 
 LOST_SECONDS = 10.0
 """After the end of its grace period, a pod that is still there counts as lost."""
 
-_DISRUPTION_TARGET = "DisruptionTarget"
 _BY_TAINT = "DeletionByTaintManager"
 
 
@@ -50,7 +50,7 @@ def lost_at(deletion_timestamp: str | None, conditions: Iterable[_Condition]) ->
     *deletion_timestamp* is the end of its grace period.
     """
     if deletion_timestamp is None or not any(
-        (each.type, each.status, each.reason) == (_DISRUPTION_TARGET, "True", _BY_TAINT)
+        (each.type, each.status, each.reason) == (DISRUPTION_TARGET, "True", _BY_TAINT)
         for each in conditions
     ):
         return None

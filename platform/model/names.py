@@ -239,6 +239,9 @@ MAX_PARALLEL = "batholith.io/max-parallel"
 """Annotation of a Volcano job: how many pods of each task may be unfinished at a time; the job
 controller creates no others before."""
 REPLACE_NODES = "batholith.io/replace-nodes"
+KEEP_NODES = "batholith.io/keep-nodes"
+"""For how long the nodes of deleted and failed pods are kept for the others of their gang."""
+
 """Whether pods that were lost with their node are removed without their kubelet."""
 TIME_LIMIT = "batholith.io/time-limit"
 """Annotation of a job or PodGroup: how long it may run, as a Go duration; the controller of the job

@@ -24,6 +24,9 @@ class PodPhaseStatus(ApiStruct, frozen=True):
     phase: str = ""
 
 
+DISRUPTION_TARGET = "DisruptionTarget"
+"""Condition of a Pod that is to be deleted because of a disruption, such as an eviction."""
+
 FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 """Final phases."""
 

@@ -6,7 +6,14 @@ import msgspec
 
 from ..model.job import NetworkTopology
 from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
-from ..model.names import DEFAULT_QUEUE, GANG, PODGROUP_MIN_MEMBER, PODGROUP_QUEUE, PODS
+from ..model.names import (
+    DEFAULT_QUEUE,
+    GANG,
+    KEEP_NODES,
+    PODGROUP_MIN_MEMBER,
+    PODGROUP_QUEUE,
+    PODS,
+)
 from ..model.pod_resources import Amounts, add, quota_usage
 from ..model.podgroup import (
     PodGroup,
@@ -24,6 +31,7 @@ _INHERITED = "volcano.sh/"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
 _TOPOLOGY_TIER = "volcano.sh/network-topology-highest-tier"
 _FROM_POD = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
+_FROM_OWNER_OR_POD = (*OF_RUN_TIME, KEEP_NODES)
 _BUDGETS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
 _LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
 
@@ -210,9 +218,9 @@ def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[s
     annotations = {
         key: value
         for key, value in inherited.items()
-        if key.startswith(_INHERITED) or key in OF_RUN_TIME
+        if key.startswith(_INHERITED) or key in _FROM_OWNER_OR_POD
     }
-    annotations |= {key: own[key] for key in (*_FROM_POD, *OF_RUN_TIME) if key in own}
+    annotations |= {key: own[key] for key in (*_FROM_POD, *_FROM_OWNER_OR_POD) if key in own}
     budget = next((key for key in _BUDGETS if key in own), None)
     if budget is not None:
         annotations[budget] = own[budget]

@@ -555,9 +555,14 @@ class Scheduler:
         return due is not None and due <= self._time()
 
     def _next_due(self) -> float | None:
-        """Return when a gang is to be tried again, or a plan ends, in Unix time."""
+        """Return when a gang is to be tried again, a plan ends, or nodes are not kept any more, in
+        Unix time."""
         cache = self._scheduler_cache
-        due = (cache.scheduling_queue.next_due(), cache.planned.next_due())
+        due = (
+            cache.scheduling_queue.next_due(),
+            cache.planned.next_due(),
+            cache.reservations.next_due(),
+        )
         return min((each for each in due if each is not None), default=None)
 
     def _schedule_retries(self) -> None:

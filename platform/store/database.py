@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 T = TypeVar("T")
 
 TRANSACTION_TIMEOUT = 1.5
-"""Timeout of a transaction in seconds, including the wait for the thread."""
+"""Default timeout of a transaction in seconds."""
 
 READERS = 2
 """Concurrent reads."""
@@ -87,14 +87,17 @@ class Database:
     :meth:`migrate` has succeeded.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout: float = TRANSACTION_TIMEOUT) -> None:
         """Open the database at *url*, an SQLAlchemy URL.
+
+        *timeout* is of a transaction, in seconds, including the wait for the thread.
 
         Raises:
             StoreError: the URL is invalid, its driver is missing, or its file cannot be created.
         """
         with _store_errors(url):
             self._engine = _create_engine(url)
+        self._timeout = timeout
         # SQLite allows one writer at a time; one thread also preserves the order of writes.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-writes")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reads")
@@ -141,7 +144,7 @@ class Database:
             StoreUnavailableError: the database does not respond in time.
         """
         self._require_migrated()
-        attempt = partial(_transact, self._engine, work, limit=TRANSACTION_TIMEOUT)
+        attempt = partial(_transact, self._engine, work, limit=self._timeout)
         return await self._checked(
             asyncio.get_running_loop().run_in_executor(self._readers, attempt)
         )
@@ -154,7 +157,7 @@ class Database:
         shutdown = [
             asyncio.create_task(asyncio.to_thread(executor.shutdown)) for executor in executors
         ]
-        await asyncio.wait(shutdown, timeout=TRANSACTION_TIMEOUT)
+        await asyncio.wait(shutdown, timeout=self._timeout)
         self._engine.dispose()
 
     def _require_migrated(self) -> None:
@@ -164,11 +167,11 @@ class Database:
     async def _checked(self, response: asyncio.Future[T]) -> T:
         """Return *response*, with the errors of the database converted."""
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT):
+            async with asyncio.timeout(self._timeout):
                 return await response
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"no response from the store within {TRANSACTION_TIMEOUT} s"
+                f"no response from the store within {self._timeout} s"
             ) from error
         except PERMANENT_ERRORS:
             raise
@@ -190,7 +193,7 @@ class Database:
     async def _write_batch(self, batch: Sequence[_PendingWrite]) -> None:
         works = [write.work for write in batch]
         try:
-            results = await self._submit(partial(_run_all, works), limit=TRANSACTION_TIMEOUT)
+            results = await self._submit(partial(_run_all, works), limit=self._timeout)
         except Exception as error:
             if len(batch) > 1 and not _is_connection_error(error):
                 for write in batch:

@@ -62,6 +62,10 @@ async def create_until_accepted(
         response = await server.request(method, path, obj)
         if response.status in (200, 201):
             return response
+        if method == "PUT" and response.status == 409:  # the real server updates some kinds itself
+            current = (await server.get(path))["metadata"]["resourceVersion"]
+            obj["metadata"]["resourceVersion"] = current
+            continue
         assert samples.remove_invalid_fields(obj, minimum, response.body), response.body
     raise AssertionError(f"{path} never passes")
 

@@ -42,7 +42,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
             db.execute(sa.text("DROP SCHEMA public CASCADE"))
             db.execute(sa.text("CREATE SCHEMA public"))
         engine.dispose()
-    opened = Database(url)
+    opened = Database(url, timeout=60)  # the disk of a busy machine may be slow
     await opened.migrate(MIGRATIONS)
     yield opened
     await opened.close()

@@ -248,6 +248,13 @@ REFUSED: dict[str, tuple[Json, str]] = {
         annotated(whole(), replace_nodes="yes"),
         "metadata.annotations[batholith.io/replace-nodes]: must be true or false",
     ),
+    **{
+        f"keep-nodes {value}": (
+            annotated(whole(), keep_nodes=value),
+            "metadata.annotations[batholith.io/keep-nodes]: must be a duration above zero and at",
+        )
+        for value in ("yes", "0s", "11m")
+    },
     "depends-on": (
         annotated(whole(), depends_on="afterok:a,after:b"),
         "metadata.annotations[batholith.io/depends-on]",

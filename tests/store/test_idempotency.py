@@ -59,7 +59,7 @@ async def databases(
     url = f"sqlite:///{tmp_path / 'api.db'}"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    opened = Database(url), Database(url)
+    opened = Database(url, timeout=60), Database(url, timeout=60)
     for each in opened:
         await each.migrate(MIGRATIONS)
     await opened[0].run(lambda db: db.execute(sa.text("DELETE FROM idempotency_keys")))

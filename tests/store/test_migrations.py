@@ -66,7 +66,7 @@ def differences(url: str) -> list[Any]:
 
 
 async def test_a_new_database_gets_the_tables_of_the_code(url: str) -> None:
-    database = Database(url)
+    database = Database(url, timeout=60)
     await database.migrate(MIGRATIONS)
     await database.migrate(MIGRATIONS)
     await database.close()
@@ -77,7 +77,7 @@ async def test_a_new_database_gets_the_tables_of_the_code(url: str) -> None:
 async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: int) -> None:
     script = (DATA / f"schema-{version}.sql").read_text()
     execute(url, *filter(str.strip, script.split(";\n")))
-    database = Database(url)
+    database = Database(url, timeout=60)
     await database.migrate(MIGRATIONS)
     [record] = await CommandStore(database).list_open(limit=10)
     assert (record.id, record.who) == ("1", "ada")
@@ -88,7 +88,7 @@ async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: i
 
 async def test_an_earlier_release_refuses_an_upgraded_database(url: str) -> None:
     """It compares the number in its own table with those that it knows: 3."""
-    database = Database(url)
+    database = Database(url, timeout=60)
     await database.migrate(MIGRATIONS)
     query = sa.text("SELECT version FROM schema_version")
     assert await database.read(lambda db: db.scalar(query)) == int(HEAD) > 3
@@ -112,7 +112,7 @@ async def test_a_newer_database_is_refused_and_not_modified(
     url: str, statements: tuple[str, ...]
 ) -> None:
     execute(url, *statements)
-    database = Database(url)
+    database = Database(url, timeout=60)
     with pytest.raises(SchemaTooNewError, match=r"revision 0999.*downgrades are not supported"):
         await database.migrate(MIGRATIONS)
     await database.close()
@@ -132,21 +132,21 @@ async def test_an_upgrade_takes_place_as_a_whole_or_not_at_all(
 
     with monkeypatch.context() as patched:
         patched.setattr(migrations._SCHEMA_VERSION, "create", interrupt)
-        database = Database(url)
+        database = Database(url, timeout=60)
         with pytest.raises(KilledError):
             await database.migrate(MIGRATIONS)
         await database.close()
     engine = sa.create_engine(url)
     assert sa.inspect(engine).get_table_names() == []
     engine.dispose()
-    database = Database(url)
+    database = Database(url, timeout=60)
     await database.migrate(MIGRATIONS)
     await database.close()
 
 
 async def test_replicas_migrate_at_the_same_time(url: str) -> None:
     execute(url, *filter(str.strip, (DATA / "schema-3.sql").read_text().split(";\n")))
-    replicas = [Database(url) for _ in range(8)]
+    replicas = [Database(url, timeout=60) for _ in range(8)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     for replica in replicas:
         assert len(await CommandStore(replica).list_open(limit=10)) == 1

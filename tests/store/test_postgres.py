@@ -46,7 +46,7 @@ def record(id_: str) -> CommandRecord:
 
 
 async def test_concurrent_replicas_create_one_schema(url: str) -> None:
-    replicas = [Database(url) for _ in range(8)]
+    replicas = [Database(url, timeout=60) for _ in range(8)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     await CommandStore(replicas[0]).add(record("1"))
     for replica in replicas:
@@ -55,7 +55,7 @@ async def test_concurrent_replicas_create_one_schema(url: str) -> None:
 
 
 async def test_the_first_outcome_of_any_replica_is_kept(url: str) -> None:
-    replicas = [Database(url) for _ in range(4)]
+    replicas = [Database(url, timeout=60) for _ in range(4)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     stores = [CommandStore(replica) for replica in replicas]
     await stores[0].add(record("2"))

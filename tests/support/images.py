@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ def digest(data: bytes) -> str:
 def busybox() -> Layer:
     """Return a layer with a shell and some programs; the test is skipped without busybox."""
     if not Path(BUSYBOX).exists():
+        if "busybox" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("busybox-static is required and not installed")
         pytest.skip("busybox-static is not installed")
     layer = Layer().dir("bin").dir("etc").dir("tmp", mode=0o1777)
     layer.file("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755)

@@ -170,16 +170,17 @@ class WorkloadCluster:
     @asynccontextmanager
     async def kubelet(self, *, accepts: Callable[[Json], bool] = bool) -> AsyncIterator[None]:
         """Every pod that *accepts* becomes ready at once, for the length of the block."""
-        task = asyncio.create_task(self._run_pods(accepts))
+        ended = asyncio.Event()
+        task = asyncio.create_task(self._run_pods(accepts, ended))
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            # Not cancelled: asyncio leaves the socket of a TLS connection open that is just opened.
+            ended.set()
+            await task
 
-    async def _run_pods(self, accepts: Callable[[Json], bool]) -> None:
-        while True:
+    async def _run_pods(self, accepts: Callable[[Json], bool], ended: asyncio.Event) -> None:
+        while not ended.is_set():
             for pod in await self.list_all(PODS):
                 is_new = not pod.get("status", {}).get("podIP")
                 if is_new and "deletionTimestamp" not in pod["metadata"] and accepts(pod):

@@ -7,7 +7,7 @@ import pytest
 
 from batholith.local.agent.settings import SimulationSettings
 from batholith.local.apiserver.controllers.node_health import NodeLifecycleSettings
-from batholith.model.names import JOBS, NODES, PODS, REPLACE_NODES
+from batholith.model.names import COMMANDS, JOBS, KEEP_NODES, NODES, PODS, REPLACE_NODES
 from batholith.testing import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -174,3 +174,29 @@ async def test_a_rejected_pod_is_created_again_without_a_retry() -> None:
         stored = await cluster.get(JOBS, "j")
         assert stored["status"].get("retryCount", 0) == stored["status"].get("version", 0) == 0
         assert stored["status"]["state"]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize("keep", ["", "1m"])
+async def test_a_gang_that_restarts_gets_its_nodes_if_they_are_kept(keep: str) -> None:
+    """Else the gang that has waited for them may start."""
+    async with fast_cluster(nodes=2) as cluster:
+        job = gang(2)
+        job["metadata"]["annotations"] = {KEEP_NODES: keep} if keep else {}
+        await cluster.create(JOBS, job)
+        await cluster.wait_for_phase(JOBS, "j", "Running")
+        before = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in cluster.pods_of("j")}
+        other = gang(2)
+        other["metadata"]["name"] = "other"
+        await cluster.create(JOBS, other)
+        await cluster.wait_for_phase(JOBS, "other", "Pending")
+        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": "j", "uid": ""}
+        command = {"metadata": {"name": "c"}, "action": "RestartJob", "target": target}
+        await cluster.create(COMMANDS, command)
+        if not keep:
+            await cluster.wait_for_phase(JOBS, "other", "Running")
+            return
+        await cluster.wait_for(JOBS, "j", lambda job: job["status"].get("retryCount") == 1)
+        await cluster.wait_for_phase(JOBS, "j", "Running")
+        after = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in cluster.pods_of("j")}
+        assert after == before
+        assert (await cluster.get(JOBS, "other"))["status"]["state"]["phase"] == "Pending"

@@ -1,5 +1,5 @@
-"""Which gangs precede what resources are reserved for: an incomplete gang, or a pod that another
-scheduler has nominated."""
+"""Which gangs precede what resources are reserved for: an incomplete gang, one that restarts, or a
+pod that another scheduler has nominated."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def may_take(
     holder = reservation.gang
     if reservation.purpose is Purpose.NOMINATED:
         return gang.priority > holder.priority
-    if reservation.purpose is not Purpose.STRANDED or holder is gang:
+    if reservation.purpose not in (Purpose.STRANDED, Purpose.KEPT) or holder is gang:
         return False
     if gang.single:  # it has the priority of its pod, and a gang that of its class
         priorities = (task.priority for task in holder.tasks.values())

@@ -1,5 +1,6 @@
 """Keep the reservations of gangs that wait for evicted pods, and end them."""
 
+import math
 from collections.abc import Collection
 from functools import partial
 
@@ -21,6 +22,9 @@ def update_reservations(cache: SchedulerCache) -> None:
     reservations.restore(now=cache.cycle_time, longest_grace=partial(longest_grace, cache))
     if not reservations:
         return
+    for each in reservations:
+        if each.until == math.inf and each.purpose is Purpose.KEPT:
+            each.until = cache.cycle_time + each.gang.keep_seconds
     for expired in reservations.expire(cache.cycle_time):
         _wake(cache, expired.gang)
     for reservation in reservations.changed():

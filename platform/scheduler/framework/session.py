@@ -351,6 +351,15 @@ class Session(PluginDecisions):
         taken = [each.gang.key for each in reservations if self.may_take(gang, each)]
         return reservations.lent((gang.key, *taken))
 
+    def kept_nodes(self, gang: Gang) -> Option | None:
+        """Return the nodes that are kept for *gang*; ``None`` if there are none."""
+        held = self.cache.reservations.get(gang.key)
+        if held is None or held.purpose is not Purpose.KEPT:
+            return None
+        allowed = np.zeros(self.cache.node_matrix.columns, np.bool_)
+        allowed[[each.node_index for each in held.holds.values()]] = True
+        return Option(allowed)
+
     def may_take(self, gang: Gang, reservation: Reservation) -> bool:
         """Return whether *gang* may use what is held by *reservation* for an incomplete gang."""
         return may_take(self.cache, self.queue_order, gang, reservation)
@@ -542,6 +551,8 @@ class Session(PluginDecisions):
                 task.gang.evicted_at = self.cache.cycle_time
         self.evicted += committed.evicted
         self._pipelined += committed.pipelined
+        if gang.is_ready() and self.kept_nodes(gang) is not None:
+            self.cache.reservations.drop(gang.key)
         self.cache.refresh()
 
     def _with_volumes(

@@ -84,6 +84,10 @@ class SessionView(Protocol):
         """Return what *tasks* request together."""
         ...
 
+    def kept_nodes(self, gang: Gang) -> Option | None:
+        """Return the nodes that are kept for *gang*; ``None`` if there are none."""
+        ...
+
     def within(self, option: Option) -> AbstractContextManager[None]:
         """Return the context in which the nodes of *option* alone are used."""
         ...
@@ -294,10 +298,22 @@ class Statement:
     # -- gangs ---------------------------------------------------------------------------------
 
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
-        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied.
+        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied; on the nodes
+        that are kept for the gang if all of them fit there."""
+        kept = self._session.kept_nodes(self._gang)
+        if kept is not None:
+            start, before, failures = self.savepoint(), missing.copy(), self.failures()
+            with self._session.within(kept):
+                self._allocate_minimum(tasks, missing)
+            if missing.satisfied:
+                return
+            self.rollback_to(start)
+            missing.set_to(before)
+            self.set_failures(failures)
+        self._allocate_minimum(tasks, missing)
 
-        With a constraint on the network between the pods, all go into one domain.
-        """
+    def _allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
+        """With a constraint on the network between the pods, all go into one domain."""
         has_topology = self._gang.topology is not None
         domains = self._session.domains_of(self._gang) if has_topology else None
         if domains is None:

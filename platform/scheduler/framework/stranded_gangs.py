@@ -225,8 +225,8 @@ def _allocate_missing(session: Session, gang: Gang, until: float | None) -> bool
     session.reject(gang, diagnosis, retry_at=until)
     reservations = session.cache.reservations
     known = reservations.get(gang.key)
-    if known is not None and known.purpose is Purpose.PREEMPTION:
-        return False  # pods were evicted for it
+    if known is not None and known.purpose in (Purpose.PREEMPTION, Purpose.KEPT):
+        return False  # pods were evicted for it, or it has what its former pods used
     is_limited = any(each.stage is not Stage.NODES for each in diagnosis.fit_errors.values())
     if is_limited or until is None:
         reservations.drop(gang.key)

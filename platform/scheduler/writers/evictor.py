@@ -33,13 +33,12 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
-from ...model.pod import FINISHED
+from ...model.pod import DISRUPTION_TARGET, FINISHED
 from ..framework.decision import Eviction
 from ..state.core_types import Pod
 
 log = logging.getLogger(__name__)
 
-DISRUPTION_TARGET = "DisruptionTarget"
 
 EVICTED, EVICTION_BLOCKED = "Evict", "EvictionBlocked"
 """Reasons of events; the first is Volcano's."""

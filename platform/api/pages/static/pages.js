@@ -224,9 +224,7 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
     const element = document.activeElement;
-    if (event.detail.target.contains(element)) focused = selector(element);
-    // Else a swap before this one, which has not settled yet, may have removed the focus.
-    else if (element !== document.body) focused = "";
+    focused = event.detail.target.contains(element) ? selector(element) : "";
   });
 
   function restoreFocus() {
@@ -249,7 +247,8 @@
   }
 
   document.addEventListener("visibilitychange", connect);
-  document.addEventListener("htmx:afterSettle", prepare);
+  // Not when the swap has settled: keys that are pressed until then would find no focus.
+  document.addEventListener("htmx:afterSwap", prepare);
   document.addEventListener("DOMContentLoaded", prepare);
   if (document.readyState !== "loading") prepare();
 })();

@@ -11,11 +11,19 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from ....model import names
-from ....model.pod import FINISHED
+from ....model.kept_nodes import keep_seconds_of
+from ....model.meta import Condition
+from ....model.pod import DISRUPTION_TARGET, FINISHED
 from ....model.podgroup import PodGroup, PodGroupPhase
 from ....model.queue import Queue, QueueState
 from ....model.run_times import OF_LIMIT, OF_RUN_TIME
-from ..core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from ..core_types import (
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+)
 from ..gangs.disruption_budgets import DisruptionBudgets
 from ..gangs.foreign_pods import ForeignPod, ForeignPods
 from ..gangs.gang import (
@@ -227,6 +235,8 @@ class SchedulerCache:
             self.planned.observe_deleted(*known)
         if not is_adopted:
             self._update_pod(old, new)
+        if known is not None and known[0].keep_seconds:
+            self._keep_node(*known, (new or old or Pod()).status.conditions)
         if new is not None and new.status.nominated_node_name and known is None:
             if uid in self._tasks:
                 self.reservations.add_nominated(uid, new.status.nominated_node_name)
@@ -308,6 +318,8 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.run_times.note_end(gang)
+        if new is not None:
+            gang.keep_seconds = keep_seconds_of(new.metadata.annotations)
         if gang.set_podgroup(new):
             self.scheduling_queue.publish(PODGROUP)
         if old is not None and new is not None and _run_time(old) != _run_time(new):
@@ -556,7 +568,7 @@ class SchedulerCache:
             else:
                 self.pending_gangs.pop(gang.key, None)
                 self.scheduling_queue.discard(gang)
-            if gang.podgroup is None and not gang.tasks:
+            if gang.podgroup is None and not gang.tasks and not self.reservations.get(gang.key):
                 self.gangs.pop(gang.key, None)
 
     # -- private -------------------------------------------------------------------------------
@@ -706,7 +718,23 @@ class SchedulerCache:
             pod.gang.version += 1
             self.changes.mark_stale(pod.gang)
 
+    def _keep_node(self, gang: Gang, former: Task, conditions: Iterable[Condition]) -> None:
+        """Keep the node of *former* for *gang* if its pod was deleted or has failed, and not
+        because of an eviction."""
+        if not former.pod_status.on_node or former.evicting or former.node_index < 0:
+            return
+        now = self.task(former.uid)
+        if now is not None and now.status is not TaskStatus.FAILED:
+            return
+        is_evicted = any(
+            (each.type, each.status) == (DISRUPTION_TARGET, "True") for each in conditions
+        )
+        if not is_evicted and self.node_matrix.alive[former.node_index]:
+            self.reservations.keep(gang, former, former.node_index)
+
     def _on_reservation_end(self, gang: Gang) -> None:
+        if gang.podgroup is None:
+            self.changes.mark_stale(gang)
         for name in self.queues.with_ancestors(self.queues.of(gang).name):
             self.scheduling_queue.publish(queue_gained(name))
 

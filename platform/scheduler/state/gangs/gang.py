@@ -379,6 +379,9 @@ class Gang:
     """Version of this gang when it was rejected."""
     evicted_at = -math.inf
     """When pods of it were last evicted for another gang, as Unix time."""
+    keep_seconds = 0.0
+    """For how long the nodes of its deleted and failed pods are kept for it, by its PodGroup; still
+    after that was deleted, as a restart of the job does."""
 
     def __init__(self, key: str, *, single: bool = False) -> None:
         """Create a gang without tasks; a *single* one is a pod without a PodGroup."""

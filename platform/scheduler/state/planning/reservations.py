@@ -10,6 +10,7 @@ outranks its own takes it.
 After a restart reservations are restored from ``status.nominatedNodeName`` of pending pods.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ class Purpose(Enum):
 
     PLANNED = "planned"
     """The pods were planned, but were created without their nodes."""
+
+    KEPT = "kept"
+    """Pods of the gang that used them were deleted or have failed; the holds are by their uids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,8 @@ class Reservations:
         self._nominated: dict[str, str] = {}
         """Nodes of pending tasks by uid, as found after a restart."""
         self.on_end: Callable[[Gang], object] | None = None
-        """Called with a gang if what was freed for it by evictions is not held any more, or not
-        all of it."""
+        """Called with a gang if what was freed for it by evictions, or kept for it, is not held any
+        more, or not all of it."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -126,6 +130,25 @@ class Reservations:
             self._gangs_by_node.setdefault(hold.node_index, set()).add(gang.key)
         self._count(holds.values(), 1)
         return reservation
+
+    def keep(self, gang: Gang, task: Task, node_index: int) -> None:
+        """Hold what *task* of *gang* used on a node that it has left, until the next cycle limits
+        that, unless something is held for pending tasks of *gang*."""
+        known = self._by_gang.get(gang.key)
+        if known is None:
+            known = self._by_gang[gang.key] = Reservation(gang, {}, math.inf, Purpose.KEPT)
+        elif known.purpose is not Purpose.KEPT:
+            return
+        known.until = math.inf
+        hold = known.holds[task.uid] = Hold(task.eq_class, node_index)
+        self._gang_by_uid[task.uid] = gang.key
+        self._gangs_by_node.setdefault(node_index, set()).add(gang.key)
+        self._count((hold,), 1)
+
+    def next_due(self) -> float | None:
+        """Return when nodes are not kept any more, in Unix time."""
+        kept = (each.until for each in self._by_gang.values() if each.purpose is Purpose.KEPT)
+        return min(kept, default=None)
 
     def drop(self, gang_key: str) -> Reservation | None:
         """End the reservation of a gang; returns it, or ``None`` if there is none."""
@@ -229,7 +252,9 @@ class Reservations:
         """End what is held for a task that is not pending any more."""
         key = self._gang_by_uid.get(uid)
         reservation = self._by_gang.get(key) if key is not None else None
-        if reservation is None or not reservation.counted or self._is_held_for(uid):
+        if reservation is None or not reservation.counted:
+            return
+        if reservation.purpose is Purpose.KEPT or self._pending_task(uid) is not None:
             return
         self._count((reservation.holds.pop(uid),), -1)
         del self._gang_by_uid[uid]
@@ -298,11 +323,8 @@ class Reservations:
         return task if task is not None and task.status in _WAITING_STATUSES else None
 
     def _report_end(self, reservation: Reservation) -> None:
-        if self.on_end is not None and reservation.purpose is Purpose.PREEMPTION:
+        if self.on_end is not None and reservation.purpose in (Purpose.PREEMPTION, Purpose.KEPT):
             self.on_end(reservation.gang)
-
-    def _is_held_for(self, uid: str) -> bool:
-        return self._pending_task(uid) is not None
 
     def _count(self, holds: Iterable[Hold], sign: int) -> None:
         indexes: dict[EquivalenceClass, list[int]] = {}
