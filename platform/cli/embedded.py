@@ -344,7 +344,6 @@ class EmbeddedCluster:
         allowed = [f"--notify-allow={each}" for each in options.notify_allow]
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
-        scheduler_conf = [f"--scheduler-conf={file}"] if (file := options.scheduler_conf) else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(listeners[0]), size]
         server += [*limits, "--notifications", *allowed, *self._network_flags]
         if controller_selection.TRAINING not in options.controllers:
@@ -383,7 +382,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="scheduler",
                 arguments=self._client_arguments(
-                    "scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS, *scheduler_conf
+                    "scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS, *self._scheduler_arguments()
                 ),
                 environment=environment,
             ),
@@ -445,6 +444,10 @@ class EmbeddedCluster:
         for directory in options.host_dirs:
             arguments += ["--mount", str(directory)]
         return arguments
+
+    def _scheduler_arguments(self) -> list[str]:
+        file = self._options.scheduler_conf
+        return [f"--scheduler-conf={file}"] if file else []
 
     def _controllers_arguments(self) -> list[str]:
         enabled = self._options.controllers

@@ -62,7 +62,7 @@ PodNetworkOption = Annotated[
     Literal["host", "namespaces"],
     typer.Option(
         help="Network of pods: that of the machine, or a network namespace for each pod, which "
-        "needs root, iproute2 and nftables."
+        "needs iproute2 and nftables, and passt unless for root."
     ),
 ]
 RegistryOption = Annotated[

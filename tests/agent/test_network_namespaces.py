@@ -17,6 +17,7 @@ from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE, AgentCluster
 from support.embedded_apiserver import embedded_server
 from support.kubectl import Kubectl, needs_kubectl
+from support.pod_network import FORBIDDEN, SERVER, is_ready
 from support.polling import wait_until_true
 from support.running_controller import running
 
@@ -31,15 +32,6 @@ from batholith.model.service_network import NAMESPACE_RANGES, PodNetwork
 
 pytestmark = pytest.mark.process
 
-SERVER = """
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(sys.argv[3].encode())
-http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
-"""
 FETCH = """
 import sys, urllib.request
 for url in sys.argv[1:]:
@@ -133,10 +125,6 @@ async def test_pods_have_ports_of_their_own_and_reach_each_other(
         got = await fetched(cluster, *(f"http://{each}/" for each in hosts))
         assert got == ["a", "b", "refused", "refused"]
     assert accepted == 0
-
-
-def is_ready(pod: dict) -> bool:  # type: ignore[type-arg]
-    return any(each.get("ready") for each in pod["status"].get("containerStatuses", ()))
 
 
 async def test_clients_of_the_machine_reach_host_ports_and_loopback_of_a_pod(
@@ -252,7 +240,6 @@ KEEPING = SERVER.replace("class Handler", "http.server.BaseHTTPRequestHandler.pr
                          "'HTTP/1.1'\nclass Handler").replace("HTTPServer(", "ThreadingHTTPServer("
                          ).replace("self.end_headers", "self.send_header('Content-Length', "
                          "str(len(sys.argv[3]))); self.end_headers")  # fmt: skip
-FORBIDDEN = "No route to host"
 
 
 async def forbid(cluster: AgentCluster, name: str, labels: dict[str, str], **spec: Any) -> None:
@@ -375,8 +362,5 @@ def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -
 
 
 def test_what_is_missing_for_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root" in unsupported_reason()
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "nft" else name)
     assert "nftables" in unsupported_reason()

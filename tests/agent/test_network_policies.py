@@ -149,7 +149,7 @@ def is_port(port: Json, protocol: str, number: int, target: FilteredPod | None) 
     wanted = port.get("port")
     if isinstance(wanted, str):
         return target is not None and target.ports.get((protocol, wanted)) == number
-    return wanted is None or number in range(wanted, port.get("endPort", wanted) + 1)
+    return wanted is None or wanted <= number <= (port.get("endPort") or wanted)
 
 
 def may_pass(

@@ -123,22 +123,13 @@ class RealNode:
         self._host_ports = HostPorts(clock, self._record_pod_warning)
         self._packet_filter: PacketFilter | None = None
         if settings.network is PodNetwork.NAMESPACES:
-            network = NamespaceNetwork(settings.data_dir)
-            self._packet_filter = PacketFilter(
-                volumes, network, self._pods_with_address, clock=clock
-            )
+            own = NamespaceNetwork(settings.data_dir)
+            self._packet_filter = PacketFilter(volumes, own, lambda: self._context, clock=clock)
 
     @property
     def _address(self) -> str:
         """The address of the node."""
         return self._settings.node_address or self._settings.network.ranges.node_ip
-
-    def _pods_with_address(self) -> Iterable[tuple[Pod, str]]:
-        """Yield the pods that have an address of their own."""
-        for worker in self._workers.values():
-            pod, context = worker.pod, self._context
-            if context is not None and not worker.is_finished and not pod.spec.host_network:
-                yield pod, context.ip_of(pod)
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
@@ -188,7 +179,7 @@ class RealNode:
     def _caches(self) -> "list[Informer[Any]]":
         """Return the informers to run; EndpointSlices are needed only if there are other nodes."""
         slices = [self._slices] if self._settings.node_address else []
-        policies = self._packet_filter.caches if self._packet_filter is not None else []
+        policies = self._packet_filter.caches if self._packet_filter else []
         return [self._services, *slices, *policies, self._pods]
 
     async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:

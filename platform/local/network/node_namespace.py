@@ -36,7 +36,6 @@ _MESSAGE = 1024
 HOLDER = "BATHOLITH_NODE_NAMESPACE"
 """Variable with the id of the process whose namespaces a component enters."""
 
-
 _UNSHARED = b"\n"
 """What the process writes once it has namespaces; anything else is an error."""
 
@@ -130,6 +129,8 @@ def _fork_holder(map_group: MapGroup = _map_none) -> int:
     process = os.fork()
     if process == 0:
         try:
+            os.setsid()  # Ctrl-C ends the cluster in order
+            os.close(map_end)
             _check(_LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_NS), "user namespaces")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             os.write(write, _UNSHARED)
@@ -147,10 +148,10 @@ def _fork_holder(map_group: MapGroup = _map_none) -> int:
             os._exit(1)
     os.close(write)
     os.close(mapped)
-    with open(read, "rb", buffering=0) as errors, open(map_end, "wb", buffering=0) as answer:
+    with open(read, "rb", buffering=0) as errors, open(map_end, "wb", buffering=0) as reply:
         message = errors.read(1)
         if message == _UNSHARED:
-            answer.write(b"1" if map_group(process) else b"0")
+            reply.write(b"1" if map_group(process) else b"0")
             message = b""
         message += errors.readall()
     if message:
@@ -236,9 +237,9 @@ def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socke
         return socket.create_server(address, backlog=backlog)
     host, port = address
     _machine.send(f"{host} {port} {backlog}".encode())
-    answer, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
+    reply, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
     if not descriptors:
-        number = int(answer or errno.EPIPE)
+        number = int(reply or errno.EPIPE)
         raise OSError(number, os.strerror(number))
     return socket.socket(fileno=descriptors[0])
 
@@ -247,7 +248,9 @@ def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socke
 def passing_rights() -> Iterator[None]:
     """Let programs that this thread starts in the block change the network of the node.
 
-    Without it, executing a program takes away all capabilities, as the user is not root.
+    Without it, executing a program takes away all capabilities, as the user is not root. To be used
+    only for `ip`, `nft`, and programs of the agent, which drop the capabilities before they execute
+    anything else.
     """
     if not _entered:
         yield

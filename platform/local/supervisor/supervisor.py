@@ -121,7 +121,7 @@ def read_state(data: DataDir) -> UpState | None:
 
 
 def kill_orphans(data: DataDir) -> list[str]:
-    """Kill the components that a killed supervisor left running; return their names."""
+    """Kill the components that a killed supervisor left running, and pasta; return their names."""
     state = read_state(data)
     if state is None or state.supervisor.is_alive:
         return []

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ....kube.client.client import Client
 from ....kube.informer.informer import Informer
@@ -22,6 +22,14 @@ RETRY_INTERVAL = 5.0
 """Seconds until rules that could not be applied are tried again."""
 
 
+class RunningPods(Protocol):
+    """The pods of the node."""
+
+    def pods_with_address(self) -> list[tuple[Pod, str]]:
+        """Return those that have a network namespace, with their addresses."""
+        ...
+
+
 class PacketFilter:
     """Writes the rules whenever they change."""
 
@@ -29,16 +37,13 @@ class PacketFilter:
         self,
         client: Client,
         network: NamespaceNetwork,
-        pods: Callable[[], Iterable[tuple[Pod, str]]],
+        node: Callable[[], RunningPods | None],
         *,
         clock: Clock,
     ) -> None:
-        """*client* may read namespaces and NetworkPolicies.
-
-        *pods* returns those that have a network namespace, with their addresses.
-        """
+        """*client* may read namespaces and NetworkPolicies; *node* returns ``None`` at first."""
         self._network = network
-        self._pods = pods
+        self._node = node
         self._clock = clock
         self._policies = Informer(client, NETWORKPOLICIES, NetworkPolicy)
         self._namespaces = Informer(client, NAMESPACES, MetadataOnly)
@@ -85,7 +90,8 @@ class PacketFilter:
             self._applied, self._applied_changes = rules, changes
 
     def _rules(self) -> PodRules:
-        pods = list(self._pods())
+        node = self._node()
+        pods = node.pods_with_address() if node is not None else []
         ports = tuple(port for pod, ip in pods for port in host_ports(pod, ip))
         if not len(self._policies):
             return PodRules(NO_RULES.isolated, ports)

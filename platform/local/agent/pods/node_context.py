@@ -223,6 +223,10 @@ class NodeContext:
             self.addresses[uid] = hosts.allocate_address(uid, taken, network)
         return self.addresses[uid]
 
+    def pods_with_address(self) -> list[tuple[Pod, str]]:
+        """Return the pods that run and have an address of their own, with it."""
+        return [(pod, self.ip_of(pod)) for pod in self.pods() if not pod.spec.host_network]
+
     def namespace_of(self, pod: Pod) -> str:
         """Return the path of the pod's network namespace, empty if it uses the machine's."""
         return "" if pod.spec.host_network else self.network.path(pod.metadata.uid)

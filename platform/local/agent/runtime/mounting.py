@@ -33,7 +33,6 @@ _CAPABILITY_VERSION = 0x20080522
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
@@ -314,17 +313,10 @@ def drop_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:
     in_namespace = base is None or ids["namespace"]
     effective = kept | {_CAP_KILL} if in_namespace and user[0] == 0 else frozenset()
     # A process may trace those whose permitted capabilities it has; no container has this one.
-    _set_capabilities(effective, unused=[_CAP_WAKE_ALARM] if in_namespace else [])
+    set_capabilities(effective, unused=[_CAP_WAKE_ALARM] if in_namespace else [])
 
 
-def drop_passed_capabilities() -> None:
-    """Drop the capabilities that an agent without root passes on, to enter a pod's network."""
-    if os.geteuid() != 0:
-        _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        _set_capabilities((), unused=())
-
-
-def _set_capabilities(effective: Iterable[int], *, unused: Iterable[int]) -> None:
+def set_capabilities(effective: Iterable[int], *, unused: Iterable[int]) -> None:
     """Set the effective capabilities; *unused* ones are permitted, too."""
     mask = sum(1 << number for number in effective)
     permitted = mask | sum(1 << number for number in unused)

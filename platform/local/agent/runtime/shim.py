@@ -55,6 +55,7 @@ _OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 def main(run_path: str, ready_fd: int = -1) -> int:
@@ -151,7 +152,7 @@ class ShimRun:
         try:
             if launch.get("network"):
                 _enter_network_namespace(launch["network"])
-            mounting.drop_passed_capabilities()
+            _drop_passed_capabilities()
             self._spawn(launch)
         except (OSError, CannotStartError) as error:
             self.status, self.message = CANNOT_START, str(error)
@@ -337,6 +338,13 @@ def _enter_network_namespace(path: str) -> None:
         mounting.set_namespaces(descriptor, mounting.NEW_NET)
     finally:
         os.close(descriptor)
+
+
+def _drop_passed_capabilities() -> None:
+    """Drop the capabilities that an agent without root passes on to enter the pod's network."""
+    if os.geteuid() != 0:
+        _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        mounting.set_capabilities((), unused=())
 
 
 def _enter_pid_namespace(launch: dict) -> None:  # type: ignore[type-arg]

@@ -1,0 +1,171 @@
+"""Network namespaces of pods without root: in the namespace of the node, which pasta connects."""
+
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from support.agent import container, manifest
+from support.embedded_cluster import (
+    EmbeddedCluster,
+    connect,
+    denied_requests,
+    processes_of,
+    run,
+)
+from support.pod_network import FORBIDDEN, SERVER, is_ready
+from support.polling import wait_until_true
+
+from batholith.local.agent.runtime.process_id import ProcessId
+from batholith.local.network import node_namespace
+from batholith.local.supervisor.datadir import DataDir
+from batholith.model.names import NETWORKPOLICIES, PODS, SERVICES
+from batholith.model.service_network import NAMESPACE_RANGES
+
+pytestmark = pytest.mark.process
+
+AS_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+"""Runs a program as a user that is not root, but has the files of this one."""
+
+CONNECT = """
+import socket, subprocess, sys, time
+changed = subprocess.run([sys.argv.pop(1), "link", "set", "lo", "down"], stderr=subprocess.DEVNULL)
+print("changed" if changed.returncode == 0 else "unchanged", flush=True)
+for target in sys.argv[1:]:
+    host, _, port = target.lstrip("+").rpartition(":")
+    result = "Connection refused"
+    while result == "Connection refused":
+        try:
+            socket.create_connection((host, int(port)), timeout=20).close()
+            result = "connected"
+        except OSError as error:
+            result = error.strerror
+        if target[0] != "+":
+            break
+        time.sleep(0.05)
+    print(result, flush=True)
+"""
+"""Prints whether the pod may change its network, and how connections end.
+
+One to an address with a plus is repeated until it is not refused.
+"""
+
+REFUSED = "Connection refused"
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def supported() -> None:
+    reason = node_namespace.missing_support()
+    if reason and "pasta" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+
+
+async def batholith(*arguments: str) -> None:
+    outcome = await run(*AS_USER, sys.executable, "-m", "batholith", *arguments)
+    assert outcome.code == 0, outcome.err
+
+
+async def start(cluster: EmbeddedCluster, name: str, program: Json, **labels: str) -> Json:
+    body = manifest(name, program, restartPolicy="Never")
+    body["metadata"] = {"name": name, "namespace": "default", "labels": labels}
+    return await cluster.client.create(PODS, body, namespace="default", view=dict)
+
+
+async def wait_pod(cluster: EmbeddedCluster, name: str, *phases: str, ready: bool = False) -> Json:
+    async for event in cluster.client.watch(
+        PODS, namespace="default", view=dict, field_selector=f"metadata.name={name}",
+        resource_version="",
+    ):  # fmt: skip
+        pod = event.object
+        if pod.get("status", {}).get("phase") in phases and (
+            is_ready(pod) or phases[0] != "Running"
+        ):
+            return pod
+    raise AssertionError("the watch ended")
+
+
+async def attempts(cluster: EmbeddedCluster, name: str, *targets: str) -> list[str]:
+    """What a new pod can do."""
+    ip = shutil.which("ip") or ""
+    await start(cluster, name, container(sys.executable, "-c", CONNECT, ip, *targets))
+    await wait_pod(cluster, name, "Succeeded", "Failed")
+    return (await cluster.log(name)).splitlines()
+
+
+async def test_a_user_has_pods_with_namespaces_and_policies(
+    tmp_path: Path, supported: None
+) -> None:
+    root = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host_port = free.getsockname()[1]
+    ports = ("--port", "0", "--api-port", "0", "--pod-network=namespaces")
+    await batholith("up", "--detach", "--data-dir", str(root), *ports)
+    try:
+        async with connect(root) as cluster:
+            await check(cluster, host_port)
+            pasta = msgspec.json.decode(DataDir(root).pasta.read_bytes(), type=ProcessId)
+            assert pasta.is_alive
+    finally:
+        await batholith("down", "--data-dir", str(root))
+    assert not pasta.is_alive
+    assert processes_of(root) == []
+    assert denied_requests(root) == []
+
+
+async def check(cluster: EmbeddedCluster, host_port: int) -> None:
+    ready = {"httpGet": {"path": "/", "port": 80}}
+    listening = [{"containerPort": 80, "hostPort": host_port}]
+    for name, ports in (("web", listening), ("other", [])):
+        program = container(
+            sys.executable, "-c", SERVER, "0.0.0.0", "80", name, readinessProbe=ready, ports=ports
+        )
+        await start(cluster, name, program, app=name)
+    policy = {
+        "metadata": {"name": "none"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}},
+    }
+    await cluster.client.create(NETWORKPOLICIES, policy, namespace="default", view=dict)
+    spec = {"ports": [{"port": 8000, "targetPort": 80}], "selector": {"app": "other"}}
+    service = await cluster.client.create(
+        SERVICES, {"metadata": {"name": "other"}, "spec": spec}, namespace="default", view=dict
+    )
+    web, other = [
+        (await wait_pod(cluster, name, "Running", ready=True))["status"]["podIP"]
+        for name in ("web", "other")
+    ]
+    node, rest = NAMESPACE_RANGES.node_ip, cluster.state.ports["rest"]
+    targets = (
+        f"{other}:80", f"+{service['spec']['clusterIP']}:8000",
+        f"+{NAMESPACE_RANGES.api_server_ip}:443",
+        f"{web}:80", f"{node}:{host_port}", f"127.0.0.1:{rest}", f"{node}:{rest}",
+    )  # fmt: skip
+    expected = ["unchanged"] + ["connected"] * 3 + [FORBIDDEN] * 2 + [REFUSED] * 2
+    assert await attempts(cluster, "client", *targets) == expected
+    url = f"http://127.0.0.1:{host_port}/"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        assert await response.text() == "web"
+    restarts = cluster.state.components["agent"].restarts
+    cluster.kill("agent")
+
+    async def is_back() -> bool:
+        agent = cluster.state.components["agent"]
+        return agent.restarts > restarts and agent.ready
+
+    await wait_until_true(is_back)
+    assert await attempts(cluster, "later", *targets) == expected
+
+
+def test_what_a_user_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "pasta" else name)
+    assert "passt" in node_namespace.missing_support()
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "/dev/net/tun" in node_namespace.missing_support()

@@ -1,0 +1,18 @@
+"""What tests of the pods' network have in common."""
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[3].encode())
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+FORBIDDEN = "No route to host"
+"""Why a connection fails that a NetworkPolicy forbids."""
+
+
+def is_ready(pod: dict) -> bool:  # type: ignore[type-arg]
+    """Whether a container of the pod is ready."""
+    return any(each.get("ready") for each in pod["status"].get("containerStatuses", ()))
