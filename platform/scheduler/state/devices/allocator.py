@@ -338,7 +338,7 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
         return False
     if toleration.get("operator") == "Exists":
         return True
-    return toleration.get("value", "") == taint.get("value", "")
+    return bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _attribute(device: Device, name: str) -> tuple[str, Any] | None:
