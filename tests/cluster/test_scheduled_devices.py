@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.api_servers import ServerFactory, add_node, merge_patch
+import yaml
+from support.api_servers import EmbeddedServerFactory, ServerFactory, add_node, merge_patch
 from support.embedded_apiserver import Server, pod
 from support.polling import wait_until_true
 from support.running_controller import FakeRecorder, running
+from support.workload_cluster import running_workloads
 
 from batholith.machinery.clock import SystemClock
 from batholith.model import crds
@@ -20,6 +22,7 @@ from batholith.model.names import (
     PODS,
     QUEUES,
     RESOURCECLAIMS,
+    RESOURCECLAIMTEMPLATES,
     RESOURCESLICES,
     Resource,
 )
@@ -32,6 +35,7 @@ from batholith.scheduler.writers.claim_binder import ClaimBinder
 Json = dict[str, Any]
 DRIVER = "gpu.example.com"
 FINALIZER = "resource.kubernetes.io/delete-protection"
+GANG = {"metadata": {"name": "g"}, "spec": {"minMember": 2, "queue": "default"}}
 SINGLE = SchedulerSettings(pod_scheduler_names=("default-scheduler",))
 
 
@@ -42,12 +46,15 @@ def typed(resource: Resource, body: Json) -> Json:
 @pytest.fixture
 async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
-        await started.create(QUEUES.path(), typed(QUEUES, {"metadata": {"name": "default"}}))
-        await merge_patch(
-            started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}}
-        )
+        await open_queue(started)
         await started.create(DEVICECLASSES.path(), {"metadata": {"name": "gpu"}, "spec": {}})
         yield started
+
+
+async def open_queue(server: Server) -> None:
+    await server.create(QUEUES.path(), typed(QUEUES, {"metadata": {"name": "default"}}))
+    path = QUEUES.path("", "default", "status")
+    await merge_patch(server, path, {"status": {"state": "Open"}})
 
 
 @asynccontextmanager
@@ -60,11 +67,14 @@ async def scheduling(server: Server) -> AsyncIterator[FakeRecorder]:
         yield recorder
 
 
-async def add_devices(server: Server, node: str, count: int = 1) -> None:
+async def add_devices(
+    server: Server, node: str, count: int = 1, *, driver: str = DRIVER, memory: str = "1Gi"
+) -> None:
     await add_node(server, node)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"{node}{index}"} for index in range(count)]
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    capacity = {"memory": {"value": memory}}
+    devices = [{"name": f"{node}{index}", "capacity": capacity} for index in range(count)]
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
     await server.create(RESOURCESLICES.path(), {"metadata": {"name": node}, "spec": spec})
 
 
@@ -216,3 +226,25 @@ async def test_what_was_written_for_a_gang_is_undone_if_one_claim_is_gone(server
     assert claim["metadata"]["uid"] == first["metadata"]["uid"]
     assert not claim.get("status")
     assert not claim["metadata"].get("finalizers")
+
+
+async def test_the_example_of_the_docs_gets_devices(tmp_path: Path) -> None:
+    """Its job's pods, with claims from the template."""
+    manifest = Path(__file__).parents[2] / "docs/examples/devices.yaml"
+    kind, template, job = yaml.safe_load_all(manifest.read_text())
+    async with (
+        EmbeddedServerFactory().start(tmp_path, crds=crds.load()) as server,
+        running_workloads(server, only=("resource-claims-of-pods",)),
+    ):
+        await open_queue(server)
+        await server.create(DEVICECLASSES.path(), kind)
+        await server.create(RESOURCECLAIMTEMPLATES.path("default"), template)
+        await add_devices(server, "a", 2, driver="gpu.batholith.io", memory="24Gi")
+        await server.create(PODGROUPS.path("default"), typed(PODGROUPS, GANG))
+        spec = job["spec"]["tasks"][0]["template"]["spec"] | {"schedulerName": "volcano"}
+        annotations = {"scheduling.k8s.io/group-name": "g"}
+        for name in ("p", "q"):
+            metadata = {"name": name, "annotations": annotations}
+            await server.create(PODS.path("default"), {"metadata": metadata, "spec": spec})
+        async with scheduling(server):
+            assert await wait_bound(server, "p", "q") == ["a", "a"]

@@ -3,7 +3,7 @@
 Random pods, and pods with random claims that wait for their first consumer, are decided one after
 the other, in the same state of the cluster. Where ours chooses a node, kube-scheduler must accept
 that node; where ours finds none, kube-scheduler must find none. The volumes that are bound have the
-same sizes; of equal ones kube-scheduler takes any.
+same sizes; of equal ones kube-scheduler takes any. Claims of devices get the same devices.
 
 A pod is pinned by an extended resource that one node has only: node affinity or taints would change
 which nodes count for topology spread.
@@ -21,6 +21,7 @@ import msgspec
 import pytest
 from support.polling import wait_until_true
 from support.random_claims import CLASSES, RandomStorage
+from support.random_devices import RandomDevices
 from support.random_pods import NAMESPACES, random_node, random_pod
 from support.realkube import RealServer, real_server, require_realkube
 from support.scheduler import SchedulerWorld
@@ -38,6 +39,7 @@ Json = dict[str, Any]
 PODS_PER_RUN = 500
 NODE_COUNT = 24
 PODS_WITH_CLAIMS = 25
+PODS_WITH_DEVICES = 20
 _PIN = "pin.example.com"
 
 
@@ -292,3 +294,46 @@ async def test_ours_places_pods_with_claims_where_kube_scheduler_does(
     assert decisions.count(None) > len(decisions) // 10
     assert len(decisions) - decisions.count(None) > len(decisions) // 4
     assert storage.used_classes >= CLASSES.keys()
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
+)
+async def test_ours_allocates_the_devices_that_kube_scheduler_does(
+    tmp_path: Path, seed: int
+) -> None:
+    require_realkube()
+    world, rng = SchedulerWorld(), random.Random(seed)
+    async with truth(tmp_path) as other:
+        devices = RandomDevices(rng, other.server, world)
+        for stored in await other.add_nodes(devices.nodes()):
+            world.upsert(msgspec.convert(stored, Node))
+        await devices.create_objects()
+        bound: list[Json] = []
+        allocated = rejected = 0
+        for index in range(PODS_WITH_DEVICES if seed == 1 else 5 * PODS_WITH_DEVICES):
+            pod = await devices.new_pod(f"p{index}")
+            candidate = msgspec.convert(await other.preview(pod), Pod)
+            world.upsert(candidate)
+            placement = next(iter(world.decision().placements), None)
+            node = placement.node if placement is not None else None
+            expected = devices.expected(placement)
+            world.remove(candidate)
+            decided = await other.schedule(pinned(pod, node) if node else pod)
+            details = (index, node, devices.claims_of(pod), decided["status"])
+            assert decided["spec"].get("nodeName") == node, details
+            found = await devices.update(decided)
+            assert {name: found[name] for name in expected} == expected, (index, pod)
+            if node is None:
+                rejected += 1
+                await other.delete(decided)
+            else:
+                allocated += len(expected)
+                bound.append(decided)
+                world.upsert(msgspec.convert(decided, Pod))
+            while bound and rng.random() < 0.3:
+                deleted = bound.pop(rng.randrange(len(bound)))
+                await other.delete(deleted)
+                world.remove(msgspec.convert(deleted, Pod))
+                await devices.free(deleted)
+    assert min(allocated, rejected) > PODS_WITH_DEVICES // 10

@@ -106,13 +106,22 @@ class DeviceSelector:
         Raises:
             EvaluationError: the expression has no value for it, or none that is boolean.
         """
-        fields = dict(zip(_FIELDS, device, strict=True))
-        for key in _BY_DOMAIN:
-            fields[key] = {**{domain: {} for domain in self._domains[key]}, **fields[key]}
+        fields = {
+            "driver": device.driver,
+            "attributes": self._with_domains("attributes", device.attributes),
+            "capacity": self._with_domains("capacity", device.capacity),
+            "allowMultipleAllocations": device.allow_multiple_allocations,
+        }
         found = self._program.evaluate(_environment().activation({"device": fields}))
         if not isinstance(found, bool):
             raise EvaluationError("the result is not a bool")
         return found
+
+    def _with_domains(
+        self, field: str, values: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return *values* with an empty map for each domain that is looked up and missing."""
+        return {**{domain: {} for domain in self._domains[field]}, **values}
 
     def _check(self, node: Expression) -> None:
         """Reject unknown fields of the device, and note the domains that are looked up."""

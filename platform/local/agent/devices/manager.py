@@ -48,6 +48,9 @@ class DeviceManager:
         self._claimed: dict[str, frozenset[str]] = {}
         """Those of them that a pod has by claims, but for administrators' access."""
 
+        self._only_claimed: set[str] = set()
+        """Pods that have their claims, but not yet what they request as resources."""
+
         self._reported: set[str] = set()
         self.on_assigned: Callable[[], None] = lambda: None
         """Called when other devices are free."""
@@ -128,6 +131,7 @@ class DeviceManager:
             for container, found in claimed.by_container.items()
         }
         self.restore(uid, names, (by_name[each].name for each in claimed.exclusive))
+        self._only_claimed.add(uid)
         self.on_assigned()
 
     def claimed(self, uid: str) -> tuple[str, ...]:
@@ -141,13 +145,14 @@ class DeviceManager:
             DeviceUnavailableError: too few of them work and are free.
         """
         uid = pod.metadata.uid
-        if uid in self._assigned and uid not in self._claimed:
+        if uid in self._assigned and uid not in self._only_claimed:
             return self._assigned[uid]
         names = dict(self._assigned.get(uid, {}))
         for resource in RESOURCES:
             for container, found in self._assign(pod, resource).items():
                 names[container] = (*names.get(container, ()), *found)
         self.restore(uid, names)
+        self._only_claimed.discard(uid)
         if names:
             self.on_assigned()
         return names
@@ -198,6 +203,7 @@ class DeviceManager:
         """Free the devices of a pod."""
         assigned = self._assigned.pop(uid, None)
         claimed = self._claimed.pop(uid, None)
+        self._only_claimed.discard(uid)
         if assigned or claimed:
             self.on_assigned()
 

@@ -178,10 +178,18 @@ class _Search:
                 return False
         elif taken or self._is_in_use(device.ref) or not self._has_counters(device):
             return False
-        return all(
+        if _is_tainted(choice, device):
+            return False  # if all devices are wanted, it is one of them
+        satisfied = all(
             self._satisfies(constraint, claim, choice, device)
             for constraint in self._claims[claim].constraints
         )
+        if not satisfied and not choice.count:
+            raise AllocationError(
+                f"request {choice.name}: cannot add device {'/'.join(device.ref)} because a claim "
+                "constraint would not be satisfied"
+            )
+        return satisfied
 
     def _satisfies(
         self, constraint: Constraint, claim: int, choice: Choice, device: Device
@@ -244,7 +252,6 @@ class _Search:
                     _matches(selectors, device, f"class {choice.device_class}")
                     and _matches(choice.selectors, device, f"request {choice.name}")
                     and _has_capacity(choice, device)
-                    and not _is_tainted(choice, device)
                 ):
                     yield device
 
@@ -310,8 +317,6 @@ def _has_capacity(choice: Choice, device: Device) -> bool:
     capacity = device.content.get("capacity") or {}
     for name, amount in choice.capacity:
         own = capacity.get(name)
-        if own is None and name.startswith(f"{device.ref.driver}/"):
-            own = capacity.get(name.partition("/")[2])
         if own is None or quantity.parse(own.get("value", "0")) < quantity.parse(amount):
             return False
     return True
@@ -333,7 +338,7 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
         return False
     if toleration.get("operator") == "Exists":
         return True
-    return toleration.get("value", "") == taint.get("value", "")
+    return bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _attribute(device: Device, name: str) -> tuple[str, Any] | None:

@@ -82,9 +82,14 @@ class AvailableDevices:
         self._versions: Counter[str] = Counter()
         """How often the devices of a node have changed; of no node: those of several."""
         self._position = (-1, -1)
-        self._by_node: dict[int, tuple[Pool, ...]] = {}
+        self._by_node: dict[int, tuple[int, tuple[Pool, ...]]] = {}
+        """For which version, and the pools."""
         self._local: dict[tuple[str, str], str] = {}
-        """The node of each pool whose slices are all local to it."""
+        """The node of each pool whose slices are all local to it; else empty."""
+        self._keys_by_node: dict[str, set[tuple[str, str]]] = {}
+        """Pools by the node to which they are local."""
+        self._slice_changes: Counter[str] = Counter()
+        """How often the slices of a node have changed; of no node: those of several."""
         self._in_cycle = False
 
     # -- objects -------------------------------------------------------------------------------
@@ -101,7 +106,7 @@ class AvailableDevices:
                 slices[each.metadata.name] = each
             if not slices:
                 del self._pools[key]
-        self._forget_pools()
+            self._update_location(key)
 
     def update_class(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         """Add, update or delete a class."""
@@ -259,14 +264,22 @@ class AvailableDevices:
         chosen |= dict(zip(left, found, strict=True))
         return tuple(chosen[position] for position in range(len(claims)))
 
-    def _forget_pools(self) -> None:
-        self._by_node.clear()
-        self._known.clear()
-        self._local = {}
-        for key, slices in self._pools.items():
+    def _update_location(self, key: tuple[str, str]) -> None:
+        """Note to which node a pool is local, whose slices have changed."""
+        before = self._local.pop(key, None)
+        if before is not None:
+            self._keys_by_node[before].discard(key)
+            self._note_slice_change(before)
+        slices = self._pools.get(key)
+        if slices is not None:
             names = {each.spec.node_name for each in slices.by_name.values()}
-            if len(names) == 1:
-                self._local[key] = names.pop()
+            after = self._local[key] = names.pop() if len(names) == 1 else ""
+            self._keys_by_node.setdefault(after, set()).add(key)
+            self._note_slice_change(after)
+
+    def _note_slice_change(self, node: str) -> None:
+        self._slice_changes[node] += 1
+        self._versions[node] += 1
 
     def _pools_of(self, node_index: int) -> tuple[Pool, ...]:
         """Return the pools with devices that can be used from a node, by name."""
@@ -275,18 +288,18 @@ class AvailableDevices:
             self._position = position
             self._by_node.clear()
             self._known.clear()
+        node = self._nodes.node_infos[node_index]
+        if node is None:
+            return ()
+        version = self._slice_changes[node.name] + self._slice_changes[""]
         known = self._by_node.get(node_index)
-        if known is None:
-            node = self._nodes.node_infos[node_index]
-            found = []
-            for key in sorted(self._pools) if node is not None else ():
-                local = self._local.get(key)
-                if node is not None and (not local or local == node.name):
-                    pool = _pool_for(node, key, self._pools[key].current())
-                    if pool is not None:
-                        found.append(pool)
-            known = self._by_node[node_index] = tuple(found)
-        return known
+        if known is None or known[0] != version:
+            none: set[tuple[str, str]] = set()
+            keys = self._keys_by_node.get(node.name, none) | self._keys_by_node.get("", none)
+            pools = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
+            known = version, tuple(pool for pool in pools if pool is not None)
+            self._by_node[node_index] = known
+        return known[1]
 
 
 _INVALID = "invalid"

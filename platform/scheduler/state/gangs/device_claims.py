@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ..core_types import NodeSelector
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
 from ..devices.types import (
@@ -102,6 +103,9 @@ class DeviceClaimTracker:
             uids = self._uids_by_claim.setdefault(key, set())
             concerned |= uids if len(uids) == 1 else set()  # it is shared from now on
             uids.add(uid)
+            claim = self._claims.get(key)
+            if claim is not None and any(each.uid == uid for each in claim.status.reserved_for):
+                self._suspects.add(key)
         return frozenset(concerned - {uid})
 
     def remove_pod(self, uid: str) -> None:
@@ -114,7 +118,9 @@ class DeviceClaimTracker:
 
     def requirements(self, namespace: str, claims: Iterable[UsedClaim]) -> DeviceRequirements:
         """Return what *claims* of a pod require."""
-        selectors, held, pending = {}, [], []
+        selectors: dict[NodeSelector, None] = {}
+        held: list[str] = []
+        pending: list[PendingClaim] = []
         for key, claim in self._existing(namespace, claims):
             allocation = self._allocation(key)
             if allocation is None:
@@ -239,10 +245,9 @@ class DeviceClaimTracker:
                 task_of(each.uid) if not each.api_group and each.resource == "pods" else None
                 for each in claim.status.reserved_for
             ]
-            if any(task is not None and task.status is not TaskStatus.PENDING for task in tasks):
-                self._suspects.discard(key)
-            elif tasks and all(tasks) and FINALIZER in claim.metadata.finalizers:
-                self._suspects.discard(key)
+            self._suspects.discard(key)
+            is_stale = all(task and task.status is TaskStatus.PENDING for task in tasks)
+            if tasks and is_stale and FINALIZER in claim.metadata.finalizers:
                 self._releasing.add(key)
                 yield claim
 

@@ -1,0 +1,216 @@
+"""Random devices and claims of devices, on a real server and in a world."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from batholith.model.names import DEVICECLASSES, RESOURCECLAIMS, RESOURCESLICES
+from batholith.scheduler.plugins.placement import Placement
+from batholith.scheduler.state.cache.events import (
+    DeviceClassEvent,
+    ResourceClaimEvent,
+    ResourceSliceEvent,
+)
+from batholith.scheduler.state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
+
+from .api_servers import merge_patch
+from .random_pods import ZONE
+from .realkube import RealServer
+from .scheduler import SchedulerWorld
+
+Json = dict[str, Any]
+
+NAMESPACE = "ns-a"
+DRIVER = "gpu.ex.io"
+_NODE_COUNT = 6
+_CLASSES = {
+    "any": [],
+    "large": [f'device.attributes["{DRIVER}"].model == "large"'],
+    "memory": [f'device.capacity["{DRIVER}"].memory.compareTo(quantity("20Gi")) >= 0'],
+    "other": ['has(device.attributes["other.io"].kind)'],
+}
+
+
+class RandomDevices:
+    """Devices of some nodes, and claims of pods, in both."""
+
+    def __init__(self, rng: random.Random, server: RealServer, world: SchedulerWorld) -> None:
+        self._rng = rng
+        self._server = server
+        self._world = world
+        self._claims: dict[str, Json] = {}
+
+    def nodes(self) -> list[Json]:
+        return [
+            {
+                "metadata": {"name": f"n{index}", "labels": {ZONE: f"z{index % 2}"}},
+                "spec": {"taints": []},
+                "status": {
+                    key: {"cpu": "100", "memory": "100Gi", "pods": "110"}
+                    for key in ("capacity", "allocatable")
+                },
+            }
+            for index in range(_NODE_COUNT)
+        ]
+
+    async def create_objects(self) -> None:
+        """Create classes and slices."""
+        for name, selectors in _CLASSES.items():
+            cel = [{"cel": {"expression": each}} for each in selectors]
+            body = {"metadata": {"name": name}, "spec": {"selectors": cel}}
+            stored = await self._server.create(DEVICECLASSES.path(), body)
+            found = msgspec.convert(stored, DeviceClass)
+            self._world.cluster.apply(DeviceClassEvent(None, found))
+        for index in range(_NODE_COUNT - 1):
+            await self._add_slices(f"n{index}", {"nodeName": f"n{index}"})
+        expression = {"key": ZONE, "operator": "In", "values": ["z1"]}
+        selector = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        await self._add_slices("zonal", {"nodeSelector": selector})
+        await self._add_slices("network", {"allNodes": True})
+
+    async def _add_slices(self, pool: str, location: Json) -> None:
+        count = self._rng.choice((1, 1, 2))
+        for number in range(count):
+            devices = [
+                self._device(f"d{number}{index}") for index in range(self._rng.randint(1, 3))
+            ]
+            of = {"name": pool, "generation": 1, "resourceSliceCount": count}
+            spec = {"driver": DRIVER, "pool": of, "devices": devices, **location}
+            body = {"metadata": {"name": f"{pool}-{number}"}, "spec": spec}
+            stored = await self._server.create(RESOURCESLICES.path(), body)
+            found = msgspec.convert(stored, ResourceSlice)
+            self._world.cluster.apply(ResourceSliceEvent(None, found))
+
+    def _device(self, name: str) -> Json:
+        rng = self._rng
+        attributes: Json = {
+            "model": {"string": rng.choice(("small", "large"))},
+            "numa": {"int": rng.randrange(2)},
+        }
+        if rng.random() < 0.3:
+            attributes["other.io/kind"] = {"bool": True}
+        device: Json = {
+            "name": name,
+            "attributes": attributes,
+            "capacity": {"memory": {"value": rng.choice(("10Gi", "20Gi", "40Gi"))}},
+        }
+        if rng.random() < 0.2:
+            device["taints"] = [{"key": "broken", "value": "yes", "effect": "NoSchedule"}]
+        return device
+
+    # -- claims --------------------------------------------------------------------------------
+
+    async def new_pod(self, name: str) -> Json:
+        """A pod with one or two claims, some of which others use, too."""
+        names = []
+        for index in range(self._rng.choice((1, 1, 2))):
+            shared = sorted(self._claims)
+            if shared and self._rng.random() < 0.15:
+                names.append(self._rng.choice(shared))
+                continue
+            names.append(f"{name}-c{index}")
+            body = {"metadata": {"name": names[-1]}, "spec": {"devices": self._devices()}}
+            await self._server.create(RESOURCECLAIMS.path(NAMESPACE), body)
+            await self._read(names[-1])
+        used = [
+            {"name": f"c{index}", "resourceClaimName": each}
+            for index, each in enumerate(dict.fromkeys(names))
+        ]
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        return {
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"containers": [container], "resourceClaims": used},
+        }
+
+    def _devices(self) -> Json:
+        rng = self._rng
+        requests: list[Json] = []
+        for index in range(rng.choice((1, 1, 2))):
+            if rng.random() < 0.2:
+                first = [{"name": f"s{number}", **self._choice()} for number in range(2)]
+                requests.append({"name": f"r{index}", "firstAvailable": first})
+            else:
+                requests.append({"name": f"r{index}", "exactly": self._choice()})
+        found: Json = {"requests": requests}
+        if rng.random() < 0.4:
+            kind = rng.choice(("matchAttribute", "distinctAttribute"))
+            found["constraints"] = [{kind: f"{DRIVER}/{rng.choice(('numa', 'model'))}"}]
+            if kind == "distinctAttribute":
+                _want_single_devices(requests)
+        return found
+
+    def _choice(self) -> Json:
+        rng = self._rng
+        choice: Json = {"deviceClassName": rng.choice(sorted(_CLASSES))}
+        if rng.random() < 0.15:
+            choice["allocationMode"] = "All"
+        else:
+            choice["count"] = rng.choice((1, 1, 1, 2, 3))
+        if rng.random() < 0.3:
+            choice["tolerations"] = [{"key": "broken", "operator": "Exists"}]
+        if rng.random() < 0.3:
+            numa = f'device.attributes["{DRIVER}"].numa == {rng.randrange(2)}'
+            choice["selectors"] = [{"cel": {"expression": numa}}]
+        return choice
+
+    async def update(self, pod: Json) -> dict[str, list[tuple[str, str]]]:
+        """Read the claims of a pod; return pool and name of the devices of each."""
+        found = {}
+        for each in pod["spec"]["resourceClaims"]:
+            name = each["resourceClaimName"]
+            stored = await self._read(name)
+            allocation = stored.get("status", {}).get("allocation", {})
+            results = allocation.get("devices", {}).get("results", ())
+            found[name] = [(result["pool"], result["device"]) for result in results]
+        return found
+
+    def expected(self, placement: Placement | None) -> dict[str, list[tuple[str, str]]]:
+        """What our decision gives to the claims that were not allocated before."""
+        return {
+            each.claim.metadata.name: [
+                (result["pool"], result["device"])
+                for result in each.allocation["devices"]["results"]
+            ]
+            for each in (placement.devices if placement is not None else ())
+            if each.allocation is not None
+        }
+
+    def claims_of(self, pod: Json) -> list[Json]:
+        """What the claims of a pod ask for."""
+        return [
+            self._claims[each["resourceClaimName"]]["spec"]["devices"]
+            for each in pod["spec"]["resourceClaims"]
+        ]
+
+    async def free(self, pod: Json) -> None:
+        """Free what a deleted pod has claimed, as the controller does."""
+        for each in pod["spec"]["resourceClaims"]:
+            name = each["resourceClaimName"]
+            stored = await self._read(name)
+            status = stored.get("status", {})
+            uid = pod["metadata"]["uid"]
+            left = [found for found in status.get("reservedFor", ()) if found["uid"] != uid]
+            change: Json = {"reservedFor": left or None}
+            if not left:
+                change["allocation"] = None
+            path = RESOURCECLAIMS.path(NAMESPACE, name)
+            await merge_patch(self._server, f"{path}/status", {"status": change})
+            await self._read(name)
+
+    async def _read(self, name: str) -> Json:
+        stored: Json = await self._server.get(RESOURCECLAIMS.path(NAMESPACE, name))
+        before, self._claims[name] = self._claims.get(name), stored
+        old = msgspec.convert(before, ResourceClaim) if before is not None else None
+        new = msgspec.convert(stored, ResourceClaim)
+        self._world.cluster.apply(ResourceClaimEvent(old, new))
+        return stored
+
+
+def _want_single_devices(requests: list[Json]) -> None:
+    """Let each request want one device: kube-scheduler compares only one device of each."""
+    for request in requests:
+        choices = [request["exactly"]] if "exactly" in request else request["firstAvailable"]
+        for choice in choices:
+            choice.pop("allocationMode", None)
+            choice["count"] = 1
