@@ -598,7 +598,8 @@ async def found_by_random_requests_of_workloads(send: RecordedConversation) -> N
         await send("POST", path, {"metadata": {"name": "w"}, "spec": spec})
         await send("PATCH", f"{path}/w", {"metadata": {"annotations": {"a": "b"}}}, MERGE)
         await send("PATCH", f"{path}/w/scale", {"spec": {"replicas": 1}}, MERGE)
-        await send("PATCH", f"{path}/w/scale", {"spec": {"replicas": -1}}, MERGE)
+        for replicas in (-1, "x"):
+            await send("PATCH", f"{path}/w/scale", {"spec": {"replicas": replicas}}, MERGE)
         await send("PUT", f"{path}/w/scale", {"spec": {"replicas": 1}})
         other = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w"}}
         await send("PUT", f"{path}/w/scale", other)

@@ -361,7 +361,7 @@ _STATUS_WRITE_FIELDS = frozenset({"status", "metadata", "apiVersion", "kind"})
 """Fields that a write of ``/status`` may change; all others are kept."""
 
 
-_ALL_METADATA = ("ownerReferences", "labels", "annotations", "finalizers")
+_ALL_METADATA = ("ownerReferences", "labels", "annotations", "finalizers", "deletionTimestamp")
 _KEPT_BY_STATUS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _ALL_METADATA,
     ("apiextensions.k8s.io", "customresourcedefinitions"): _ALL_METADATA,

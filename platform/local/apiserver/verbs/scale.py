@@ -11,6 +11,7 @@ from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
 from . import patch_bodies
 from .field_managers import SCALE
+from .write_requests import bad_patch
 from .writes import UpdateFunc
 
 _BY_MAP = "ReplicationController"
@@ -92,7 +93,11 @@ def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
     patch = patch_bodies.read_patch(request, kind)
 
     def change(obj: Json) -> Json:
-        return _with_replicas(kind, obj, patch(_scale(kind, obj)))
+        patched = patch(_scale(kind, obj))
+        replicas = get_object(patched, "spec").get("replicas", 0)
+        if not isinstance(replicas, int):
+            raise bad_patch(patched, "spec.replicas of a Scale is a whole number")
+        return _with_replicas(kind, obj, patched)
 
     return change
 

@@ -117,14 +117,14 @@ def prepare_body(
     try:
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
-        raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
+        raise bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
     if not (unknown or write_request.checked_body):
         return
     texts = _field_errors(write_request, unknown)
     if not texts:
         return
     if write_request.options.strict and patched:
-        raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
+        raise bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
     if write_request.options.strict:
         text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
@@ -169,7 +169,7 @@ def check_name_kept(patched: Json, name: str) -> None:
     """
     metadata = patched.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
-        raise _bad_patch(patched, "metadata is no object")
+        raise bad_patch(patched, "metadata is no object")
     if not names_object(patched):
         raise unnamed(name)
 
@@ -186,7 +186,7 @@ def unnamed(name: str) -> StatusError:
     return bad_request(f"{why}: name must be provided")
 
 
-def _bad_patch(patched: Json, reason: str) -> StatusError:
+def bad_patch(patched: Json, reason: str) -> StatusError:
     """422: the result of a patch is not a valid object."""
     problem = invalid_field("patch", encode(patched).decode(), reason)
     return invalid(Resource("", "", "", ""), "", [problem])
