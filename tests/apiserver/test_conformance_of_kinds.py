@@ -22,6 +22,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "priority_levels": {"warning ": "likewise"},
     "workloads": {".metadata.annotations": "the generation of an API that was removed"},
     "runtime_classes": {"warning ": "the handler has no effect"},
+    "found_by_random_requests": {"warning ": "nodes have no drivers"},
     "endpoints": {"warning ": "there is no deprecation warning"},
     "services": {
         "warning ": "fields without effect",
@@ -36,6 +37,7 @@ def register_conversation(conversation: Conversation) -> Conversation:
     return conversation
 
 
+_RULE = {"apiGroups": ["a.b"], "apiVersions": ["*"], "resources": ["c"], "operations": ["*"]}
 _SERVICE = {"kind": "Service", "name": "s"}
 _IDENTIFIER = {"name": "a<b", "selector": {"matchLabels": {"a": "b"}}}
 _BY_AVERAGE = {"type": "AverageValue", "averageValue": "1000m"}
@@ -511,14 +513,15 @@ async def invalid_autoscalers(send: RecordedConversation) -> None:
         await create(new, metrics=[metric])
     await create(new, metrics=[])
     good = {"type": "Pods", "value": 1, "periodSeconds": 1}
-    for rules in (
+    wrong: tuple[Json, ...] = (
         {"stabilizationWindowSeconds": -1, "policies": [good]},
         {"stabilizationWindowSeconds": 3601, "policies": [good]},
         {"selectPolicy": "x", "policies": [good]},
         {"policies": [{"type": "x", "value": 0, "periodSeconds": 0}]},
         {"policies": [{**good, "periodSeconds": 1801}]},
         {"policies": []}, {"policies": None}, {"tolerance": "-1"}, {"tolerance": "0"},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for rules in wrong:
         for direction in ("scaleUp", "scaleDown"):
             await create(new, behavior={direction: rules})
     created = new.partition("?")[0]
@@ -536,6 +539,78 @@ async def invalid_autoscalers(send: RecordedConversation) -> None:
         for field in ("currentReplicas", "desiredReplicas"):
             await send("PATCH", f"{version}/a/status", {"status": {field: -1}}, MERGE)
     await send("DELETE", f"{created}/a")
+
+
+@register_conversation
+async def found_by_random_requests(send: RecordedConversation) -> None:
+    core = "/api/v1/namespaces/default"
+    maps, templates = f"{core}/configmaps", f"{core}/podtemplates"
+    one = {"metadata": {"name": "one"}}
+    for metadata in (
+        {"resourceVersion": "1", "labels": {"-": ""}}, {"resourceVersion": "1"},
+        {"resourceVersion": "x", "generation": 2}, {"generation": -1},
+    ):  # fmt: skip
+        await send("POST", maps, {"metadata": {"name": "one", **metadata}})
+    for path in (f"{maps}/one", f"{maps}/none"):
+        await send("PUT", path, {"metadata": {"labels": {"a": "b"}}})
+    await send("PUT", f"{maps}/one", {"metadata": {"name": "one", "resourceVersion": "x"}})
+    for metadata in ({"resourceVersion": ""}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}):
+        await send("PATCH", f"{maps}/one", {"metadata": metadata}, MERGE)
+    for query in (
+        "labelSelector=%3D&resourceVersionMatch=Exact",
+        "fieldSelector=none%3D&resourceVersionMatch=Exact",
+    ):
+        await send("GET", f"{maps}?{query}")
+    both = {"orphanDependents": True, "propagationPolicy": "Background"}
+    await send("DELETE", f"{maps}?labelSelector=%3D", both)
+    await send("POST", templates, one)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    await send("GET", f"{roles}?fieldSelector=metadata.namespace%3Dx")
+    await send("POST", roles, {"metadata": {"name": "found", "namespace": "default"}})
+    await send("DELETE", f"{roles}/found")
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    role = {"kind": "ClusterRole", "name": "view"}
+    await send("POST", bindings, {"metadata": {"name": "found"}, "roleRef": role})
+    reference = {"roleRef": {**role, "apiGroup": None}}
+    await send("PATCH", f"{bindings}/found", reference, MERGE)
+    await send("DELETE", f"{bindings}/found")
+    sets = "/apis/apps/v1/namespaces/default/replicasets?fieldSelector=status.replicas%3D0"
+    await send("GET", sets)
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    await send("POST", slices, {"metadata": {"name": "found"}, "addressType": "IPv4"})
+    await send("PATCH", f"{slices}/found", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+    await send("DELETE", f"{slices}/found")
+    nodes = "/apis/storage.k8s.io/v1/csinodes"
+    await send("POST", nodes, {"metadata": {"name": "found"}, "spec": {"drivers": []}})
+    await send("DELETE", f"{nodes}/found", {"dryRun": ["All"]})
+    await send("DELETE", f"{nodes}/found")
+
+
+@register_conversation
+async def found_by_random_requests_of_workloads(send: RecordedConversation) -> None:
+    labels = {"a": "b"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    for path, selector in (
+        ("/apis/apps/v1/namespaces/default/deployments", {"matchLabels": labels}),
+        ("/api/v1/namespaces/default/replicationcontrollers", labels),
+    ):
+        spec = {"replicas": 0, "selector": selector, "template": pod}
+        await send("POST", path, {"metadata": {"name": "w"}, "spec": spec})
+        await send("PATCH", f"{path}/w", {"metadata": {"annotations": {"a": "b"}}}, MERGE)
+        await send("PATCH", f"{path}/w/scale", {"spec": {"replicas": 1}}, MERGE)
+        for replicas in (-1, "x"):
+            await send("PATCH", f"{path}/w/scale", {"spec": {"replicas": replicas}}, MERGE)
+        await send("PUT", f"{path}/w/scale", {"spec": {"replicas": 1}})
+        other = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w"}}
+        await send("PUT", f"{path}/w/scale", other)
+        await send("DELETE", f"{path}/w?dryRun=All")
+        await send("DELETE", f"{path}/w", {"propagationPolicy": "Background"})
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    rules = {"resourceRules": [_RULE]}
+    policy = {"matchConstraints": rules, "validations": [{"expression": "true"}]}
+    await send("POST", policies, {"metadata": {"name": "found"}, "spec": policy})
+    await send("PATCH", f"{policies}/found/status", {"metadata": {"labels": labels}}, MERGE)
+    await send("DELETE", f"{policies}/found")
 
 
 def _shirts(*versions: tuple[str, list[str]]) -> Json:

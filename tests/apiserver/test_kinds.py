@@ -101,7 +101,7 @@ def test_metadata_is_validated(metadata: dict[str, Any], fields: list[str]) -> N
 
 def test_names_and_uids_are_immutable_and_a_terminating_object_gets_no_new_finalizer() -> None:
     old = {"metadata": {"name": "a", "uid": "1", "deletionTimestamp": "x", "finalizers": ["f/a"]}}
-    new = {"metadata": {"name": "b", "uid": "2", "finalizers": ["f/a", "f/b"]}}
+    new = {"metadata": {**old["metadata"], "name": "b", "uid": "2", "finalizers": ["f/a", "f/b"]}}
     errors = kind("LimitRange").validate(new, old)
     assert [error.field for error in errors] == [
         "metadata.name",

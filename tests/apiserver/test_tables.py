@@ -171,7 +171,7 @@ def test_a_pod_row_has_readiness_node_and_last_restart() -> None:
         ("Service", "", {"spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "ports": [
             {"port": 80, "nodePort": 30000, "protocol": "TCP"}]}},
          {"Cluster-IP": "10.0.0.1", "External-IP": "<none>", "Port(s)": "80:30000/TCP"}),
-        ("ConfigMap", "", {"data": {"a": "", "b": ""}}, {"Data": "2", "Age": "60m"}),
+        ("ConfigMap", "", {"data": {"a": "", "b": ""}}, {"Data": 2, "Age": "60m"}),
         ("Event", "", {"involvedObject": {"kind": "Pod", "name": "p"}, "message": "hi\n",
                        "lastTimestamp": "2026-01-01T11:59:50Z", "count": 4},
          {"Last Seen": "10s", "Object": "pod/p", "Message": "hi"}),

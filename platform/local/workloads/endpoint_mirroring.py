@@ -206,7 +206,7 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
             "annotations": _annotations(view.endpoints),
             "ownerReferences": _owners(view.endpoints),
         }
-        body = {"metadata": metadata, "addressType": effect.content.address_type}
+        body: Json = {"metadata": metadata, "addressType": effect.content.address_type}
         body |= {"ports": effect.content.ports, "endpoints": effect.content.endpoints}
         try:
             await self._slices.create(body, namespace=meta.namespace)
@@ -281,7 +281,8 @@ def _identity(address: Json) -> str:
 
 
 def _endpoint(address: Json, ip: str, *, ready: bool) -> Json:
-    kept = {key: address[key] for key in ("hostname", "nodeName", "targetRef") if key in address}
+    fields = ("hostname", "nodeName", "targetRef")
+    kept: Json = {key: address[key] for key in fields if key in address}
     return {"addresses": [ip], "conditions": {"ready": ready}, **kept}
 
 

@@ -377,7 +377,7 @@ def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
 def default_binding(obj: Json) -> None:
     """Default a RoleBinding or ClusterRoleBinding."""
     if role := obj.get("roleRef"):
-        role.setdefault("apiGroup", RBAC)
+        role["apiGroup"] = role.get("apiGroup") or RBAC
     for subject in obj.get("subjects", ()):
         if subject.get("kind") in ("User", "Group"):
             subject.setdefault("apiGroup", RBAC)

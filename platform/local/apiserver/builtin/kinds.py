@@ -163,6 +163,7 @@ _CORE = (
         categories=_ALL,
         subresources=("status", "scale"),
         field_labels=_SELECTED_BY_REPLICAS,
+        orphan_by_default=True,
         generation="spec",
     ),
     _kind(
@@ -203,13 +204,13 @@ _WORKLOADS = (
         categories=_ALL,
         subresources=("status", "scale"),
         generation="spec",
+        generation_metadata="annotations",
     ),
     _kind(
         Resource("apps", "v1", "replicasets", "ReplicaSet"),
         short_names=("rs",),
         categories=_ALL,
         subresources=("status", "scale"),
-        field_labels=_SELECTED_BY_REPLICAS,
         generation="spec",
     ),
     _kind(
@@ -373,7 +374,11 @@ _OTHERS = (
     _kind(names.WORKLOADS),
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
-    _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
+    _kind(
+        Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
+        generation="all",
+        generation_metadata="labels",
+    ),
     _kind(
         _cluster(FLOW_CONTROL, "flowschemas", "FlowSchema"),
         subresources=("status",),

@@ -138,7 +138,10 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_update=pod_strategy.prepare_pod_for_update,
         validate=pod_strategy.validate_pod,
     ),
-    ("", "PodTemplate"): StrategyHooks(default=stored_defaults.default_pod_template),
+    ("", "PodTemplate"): StrategyHooks(
+        default=stored_defaults.default_pod_template,
+        validate=workload_validation.validate_pod_template,
+    ),
     ("", "ReplicationController"): StrategyHooks(
         default=workloads.default_replication_controller,
         validate=workload_validation.validate_replication_controller,

@@ -39,6 +39,11 @@ _STATEFUL_SET_UPDATE = (
 _CLAIM_POLICIES = ("Retain", "Delete")
 
 
+def validate_pod_template(obj: Json, old: Json | None) -> list[FieldError]:
+    """Validate a PodTemplate."""
+    return validate_template(obj.get("template", {}), "template")
+
+
 def validate_deployment(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a Deployment."""
     spec = obj.get("spec", {})

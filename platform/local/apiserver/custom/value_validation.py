@@ -54,15 +54,19 @@ class ValueChecks(NamedTuple):
 
     of_type: Check
     logical: list[Check]
+    """For values of any type."""
+
     of_value: list[Check]
     """For values of the right type only."""
 
 
 def value_checks(schema: Mapping[str, Any], compile_node: Compile) -> ValueChecks:
     """Compile the checks of a node without its children."""
-    factories = (_enum, _bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
+    factories = (_bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
     of_value = [check for factory in factories if (check := factory(schema))]
-    return ValueChecks(_type_check(schema), _logical_checks(schema, compile_node), of_value)
+    enum = _enum(schema)
+    logical = [*((enum,) if enum else ()), *_logical_checks(schema, compile_node)]
+    return ValueChecks(_type_check(schema), logical, of_value)
 
 
 def _where(path: str) -> str:

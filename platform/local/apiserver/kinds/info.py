@@ -161,6 +161,9 @@ class KindInfo:
     """When ``metadata.generation`` increases: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""
 
+    generation_metadata: str = ""
+    """Metadata of which a change increases the generation, too: ``labels`` or ``annotations``."""
+
     computed: bool = False
     """Whether objects are computed for each request instead of stored; they can only be read."""
 
@@ -190,7 +193,7 @@ class KindInfo:
         metadata = obj.get("metadata", {})
         if label == "metadata.name":
             return str(metadata.get("name", ""))
-        if label == "metadata.namespace" and self.resource.namespaced:
+        if label == "metadata.namespace" and self._selects_namespaces:
             return str(metadata.get("namespace", ""))
         entry = self.field_labels.get(label)
         if entry is None:
@@ -211,6 +214,12 @@ class KindInfo:
         resource = self.stored_as or self.resource
         version = self.storage_version or resource.version
         return f"{resource.group}/{version}" if resource.group else version
+
+    @property
+    def _selects_namespaces(self) -> bool:
+        """Whether ``metadata.namespace`` is a field label; of kinds without one it is empty."""
+        own_labels = self.custom or self.field_labels or not self.resource.group
+        return self.resource.namespaced or not own_labels
 
     def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return *obj* in the storage version; may modify it."""
@@ -316,9 +325,9 @@ class KindInfo:
                 metadata["resourceVersion"] = version
         else:
             _keep_metadata(metadata, old["metadata"])
-            _restore(metadata, old["metadata"], "ownerReferences")
-            if (self.resource.group, self.resource.plural) == ("apps", "deployments"):
-                _restore(metadata, old["metadata"], "labels")
+            resource = self.resource.group, self.resource.plural
+            for key in _KEPT_BY_STATUS.get(resource, ("ownerReferences",)):
+                _restore(metadata, old["metadata"], key)
         self._status_strategy(subresource).prepare_for_update(obj, old)
 
     def before_subresource_update(
@@ -338,6 +347,10 @@ class KindInfo:
     def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         if self.generation == "never":
             return False
+        if metadata := self.generation_metadata:
+            before = old["metadata"].get(metadata) or {}
+            if (obj["metadata"].get(metadata) or {}) != before:
+                return True
         if self.generation == "spec":
             return obj.get("spec") != old.get("spec")
         apart = {"metadata", "apiVersion", "kind"} | ({"status"} if self.has_status else set())
@@ -346,6 +359,18 @@ class KindInfo:
 
 _STATUS_WRITE_FIELDS = frozenset({"status", "metadata", "apiVersion", "kind"})
 """Fields that a write of ``/status`` may change; all others are kept."""
+
+
+_ALL_METADATA = ("ownerReferences", "labels", "annotations", "finalizers", "deletionTimestamp")
+_KEPT_BY_STATUS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _ALL_METADATA,
+    ("apiextensions.k8s.io", "customresourcedefinitions"): _ALL_METADATA,
+    ("apps", "deployments"): ("ownerReferences", "labels"),
+    ("resource.k8s.io", "resourceclaims"): _ALL_METADATA,
+    ("scheduling.k8s.io", "podgroups"): _ALL_METADATA,
+    ("storage.k8s.io", "volumeattachments"): _ALL_METADATA,
+}
+"""Metadata that a write of the status does not change, where it is not the owners alone."""
 
 
 def _restore(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
@@ -357,14 +382,11 @@ def _restore(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
 
 
 def _keep_metadata(metadata: dict[str, Any], old: dict[str, Any]) -> None:
-    for key in (
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-    ):
+    for key in ("generation", "creationTimestamp", "selfLink"):
         _restore(metadata, old, key)
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if key in old:
+            metadata[key] = old[key]
     for key in ("uid", "namespace", "name"):
         if not metadata.get(key):
             _restore(metadata, old, key)

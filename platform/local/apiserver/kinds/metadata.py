@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ....model import validation
-from ..errors.fields import IMMUTABLE, FieldError, forbidden, invalid, required, too_long
+from ..errors.fields import (
+    IMMUTABLE,
+    NOT_NEGATIVE,
+    FieldError,
+    forbidden,
+    invalid,
+    required,
+    too_long,
+)
 
 TYPE_META = ("apiVersion", "kind")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
@@ -53,6 +61,8 @@ def validate_metadata(
     errors = [*_validate_name(metadata, name_rule)]
     if not namespaced and metadata.get("namespace"):
         errors.append(forbidden("metadata.namespace", "not allowed on this type"))
+    if metadata.get("generation", 0) < 0:
+        errors.append(invalid("metadata.generation", metadata["generation"], NOT_NEGATIVE))
     if labels := metadata.get("labels"):
         errors += validate_labels(labels, "metadata.labels")
     if annotations := metadata.get("annotations"):
@@ -126,7 +136,10 @@ def validate_known_finalizers(finalizers: list[str]) -> list[FieldError]:
 def _validate_unchanged(metadata: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
     errors = [
         invalid(f"metadata.{key}", metadata.get(key, ""), IMMUTABLE)
-        for key in ("name", "namespace", "uid")
+        for key in (
+            *("name", "namespace", "uid"),
+            *("deletionTimestamp", "deletionGracePeriodSeconds"),
+        )
         if metadata.get(key, "") != old.get(key, "")
     ]
     if old.get("deletionTimestamp"):

@@ -179,11 +179,11 @@ def _endpoint_slice(obj: Json, now: datetime) -> list[Any]:
 
 def _config_map(obj: Json, now: datetime) -> list[Any]:
     size = len(obj.get("data", {})) + len(obj.get("binaryData", {}))
-    return [name_of(obj), str(size), age_of(obj, now)]
+    return [name_of(obj), size, age_of(obj, now)]
 
 
 def _secret(obj: Json, now: datetime) -> list[Any]:
-    return [name_of(obj), obj.get("type", ""), str(len(obj.get("data", {}))), age_of(obj, now)]
+    return [name_of(obj), obj.get("type", ""), len(obj.get("data", {})), age_of(obj, now)]
 
 
 def _plain(obj: Json, now: datetime) -> list[Any]:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..current_time import now
-from ..errors.status import StatusError, bad_request, conflict, not_found, stale_write
+from ..errors.status import StatusError, bad_request, conflict, not_found
 from ..http import offload, yaml_process
 from ..http.bodies import duplicate_fields, parse_json
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
@@ -14,8 +14,15 @@ from . import scale
 from .field_managers import check_config, check_scale
 from .options import WriteOptions
 from .planned_writes import PlannedWrite
-from .write_requests import WriteRequest, check_body, check_name_kept, prepare_body
-from .writes import Writer, init_metadata
+from .write_requests import (
+    WriteRequest,
+    check_body,
+    check_name_kept,
+    check_version,
+    init_metadata,
+    prepare_body,
+)
+from .writes import Writer
 
 
 async def convert_large_config(request: Request) -> None:
@@ -129,8 +136,7 @@ def plan_apply(
     check_name_kept(obj, path.name)
     metadata = check_body(write_request, obj)
     if entry is not None:
-        if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
-            raise stale_write(kind.resource, entry.name)
+        check_version(kind.resource, entry, metadata.get("resourceVersion"))
         return writer.plan_replacement(
             write_request, resource_store, entry, obj, patched=True, managed=managed
         )

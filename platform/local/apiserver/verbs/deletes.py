@@ -88,9 +88,11 @@ class Deleter:
         _set_propagation_finalizer(obj, options.propagation_policy, kind)
         _set_deletion_timestamp(write_request, obj, options.grace_period)
         if options.dry_run:
+            removed = is_deletion_complete(obj)
+            # As below: the last state is the previous one.
             return WriteResult(
-                encode(obj),
-                removed=is_deletion_complete(obj),
+                encode(old if removed and kind.resource != names.PODS else obj),
+                removed=removed,
                 uid=entry.uid,
                 managed=entry.managed,
             )
@@ -167,9 +169,9 @@ class Deleter:
 def propagation_warnings(kind: KindInfo, options: DeleteOptions) -> list[str]:
     """Return a warning if a deletion keeps the dependents although its options do not ask for it.
 
-    kube-apiserver warns of Jobs only, which are the one kind here.
+    As kube-apiserver, which does not warn of ReplicationControllers.
     """
-    if options.propagation_policy or not kind.orphan_by_default:
+    if options.propagation_policy or not kind.orphan_by_default or not kind.resource.group:
         return []
     return [
         f"child pods are preserved by default when {kind.resource.plural} are deleted; set "

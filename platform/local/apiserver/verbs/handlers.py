@@ -50,7 +50,7 @@ from .reads import Reader
 from .render import Renderer, renderer_for
 from .stream_proxy import STREAMS
 from .token_requests import TokenRequests
-from .write_requests import WriteRequest, check_body, prepare_body
+from .write_requests import WriteRequest, check_body, names_object, prepare_body, unnamed
 from .writes import UpdateFunc, Writer
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
@@ -101,7 +101,8 @@ class Handlers:
                 "GET": self._list,
                 "POST": self._create,
                 "DELETE": self._delete_collection,
-                "PUT": self._put_to_collection,
+                "PUT": self._write_to_collection,
+                "PATCH": self._write_to_collection,
             }
         handler = table.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
@@ -224,9 +225,9 @@ class Handlers:
     ) -> Response:
         if "deletecollection" not in kind.verbs:
             raise method_not_allowed(kind.resource)
+        reading = read_options(request, kind, request_info.object_path, watch=False)
         options = delete_options(request)
         request.warnings.extend(deletes.propagation_warnings(kind, options))
-        reading = read_options(request, kind, request_info.object_path, watch=False)
         call = WriteRequest(
             kind=kind,
             object_path=request_info.object_path,
@@ -249,7 +250,7 @@ class Handlers:
         check_body(call, decode_body(request, kind=kind))
         raise method_not_allowed(kind.resource)
 
-    async def _put_to_collection(
+    async def _write_to_collection(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
         raise bad_request("name must be provided") if kind.custom else method_not_allowed()
@@ -321,7 +322,10 @@ class Handlers:
             (shown,) = await self.writer.converter.in_version_of(kind, [entry])
             return Response(body=scale.get_scale(kind, shown.parse()))
         if request.method == "PUT":
-            change = scale.update_scale(kind, decode_body(request))
+            body = decode_body(request)
+            change = scale.update_scale(kind, body)
+            if not names_object(body):
+                raise unnamed(request_info.object_path.name)
             written = await self.writer.plan_and_execute(
                 call, lambda: self.writer.plan_patch(call, change), size=len(request.body)
             )

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ def read_options(
         StatusError: 400 or 422.
     """
     query = request.query
+    selection = _selection(request, kind, object_path)
     version = _version(query.get("resourceVersion", ""), watch=watch)
     match = query.get("resourceVersionMatch", "")
     initial = request.bool_param("sendInitialEvents") if "sendInitialEvents" in query else None
@@ -65,10 +67,11 @@ def read_options(
     errors = _check_match(match, version, initial, watch=watch)
     if errors:
         raise invalid_options("ListOptions", errors)
+    selection = _with_known_fields(selection, kind)
     if token and version:
         raise bad_request("specifying resource version is not allowed when using continue")
     return ReadOptions(
-        selection=_selection(request, kind, object_path),
+        selection=selection,
         resource_version=version,
         resource_version_match=match,
         limit=max(request.int_param("limit") or 0, 0),
@@ -122,13 +125,18 @@ def _version(text: str, *, watch: bool) -> int | None:
         return None
     if text.isdecimal() and text.isascii():
         return int(text)
-    problem = (
-        f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
-        "invalid syntax"
-    )
+    problem = invalid_version(text)
     if watch:
         raise StatusError(500, "", problem)
     raise bad_request(f"invalid resource version: {problem}")
+
+
+def invalid_version(text: str) -> str:
+    """Return the error of a resource version that is no number."""
+    return (
+        f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
+        "invalid syntax"
+    )
 
 
 def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> SelectionPredicate:
@@ -139,18 +147,28 @@ def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> Sel
         requirements = tuple(parse_field_selector(fields)) if fields else ()
     except SelectorError as error:
         raise bad_request(str(error)) from error
-    renamed = []
-    for each in requirements:
-        if kind.field_value({}, each.path) is None:
-            raise bad_request(_unknown_field_label(kind, each.path))
-        path = kind.stored_labels.get(each.path, each.path)
-        renamed.append(each._replace(path=path))
     return SelectionPredicate(
         namespace=object_path.namespace,
         labels=selector,
-        fields=tuple(renamed),
+        fields=requirements,
         kind=kind if kind.custom else None,
     )
+
+
+def _with_known_fields(selection: SelectionPredicate, kind: KindInfo) -> SelectionPredicate:
+    """Return *selection* with the field labels of the stored objects.
+
+    Raises:
+        StatusError: 400, the kind lacks one.
+    """
+    for each in selection.fields:
+        if kind.field_value({}, each.path) is None:
+            raise bad_request(_unknown_field_label(kind, each.path))
+    if not kind.stored_labels:
+        return selection
+    labels = kind.stored_labels
+    fields = (each._replace(path=labels.get(each.path, each.path)) for each in selection.fields)
+    return dataclasses.replace(selection, fields=tuple(fields))
 
 
 def _unknown_field_label(kind: KindInfo, label: str) -> str:

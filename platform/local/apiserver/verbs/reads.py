@@ -15,7 +15,13 @@ from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import ADDED, StoredObject, WatchEvent, watch_line
 from ..storage.watch import Watcher
 from .conversions import Converter
-from .options import EXACT, ReadOptions, encode_continue, read_options
+from .options import (
+    EXACT,
+    ReadOptions,
+    encode_continue,
+    invalid_version,
+    read_options,
+)
 from .render import Renderer, renderer_for
 
 BOOKMARK_INTERVAL = 60.0
@@ -51,11 +57,7 @@ class Reader:
         renderer = self._renderer(request, kind)
         if version := request.query.get("resourceVersion", ""):
             if not version.isdecimal():
-                text = (
-                    f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing '
-                    f'"{version}": invalid syntax'
-                )
-                raise StatusError(500, "", text)
+                raise StatusError(500, "", invalid_version(version))
             await self._store.wait_until_fresh(int(version))
         entry = self._store.resource_store(kind).get(object_path.namespace, object_path.name)
         if entry is None:

@@ -10,7 +10,12 @@ from ..http.bodies import get_object
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
 from . import patch_bodies
+from .field_managers import SCALE
+from .write_requests import bad_patch
 from .writes import UpdateFunc
+
+_BY_MAP = "ReplicationController"
+"""The kind whose selector is a map of labels."""
 
 _BUILT_IN = {
     "specReplicasPath": ".spec.replicas",
@@ -47,7 +52,16 @@ def desired_replicas(kind: KindInfo, obj: Json) -> int:
 
 
 def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
-    """Return the change that applies a Scale."""
+    """Return the change that applies a Scale.
+
+    Raises:
+        StatusError: 400, the body is of another kind.
+    """
+
+    sent = body.get("kind") or SCALE.kind
+    if sent != SCALE.kind:
+        version = str(body.get("apiVersion", "")).rpartition("/")[2]
+        raise bad_request(f'{sent} in version "{version}" cannot be handled as a Scale')
 
     def change(obj: Json) -> Json:
         return _with_replicas(kind, obj, body)
@@ -79,7 +93,11 @@ def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
     patch = patch_bodies.read_patch(request, kind)
 
     def change(obj: Json) -> Json:
-        return _with_replicas(kind, obj, patch(_scale(kind, obj)))
+        patched = patch(_scale(kind, obj))
+        replicas = get_object(patched, "spec").get("replicas", 0)
+        if not isinstance(replicas, int):
+            raise bad_patch(patched, "spec.replicas of a Scale is a whole number")
+        return _with_replicas(kind, obj, patched)
 
     return change
 
@@ -91,7 +109,8 @@ def _with_replicas(kind: KindInfo, obj: Json, body: Json) -> Json:
     if replicas < 0:
         text = "must be greater than or equal to 0"
         error = invalid_field("spec.replicas", replicas, text)
-        raise invalid(kind.resource, obj["metadata"]["name"], [error])
+        resource = kind.resource if kind.custom else SCALE
+        raise invalid(resource, obj["metadata"]["name"], [error])
     version = get_object(body, "metadata").get("resourceVersion")
     metadata = {**obj["metadata"], "resourceVersion": version} if version else obj["metadata"]
     path = (kind.scale_paths or _BUILT_IN)["specReplicasPath"].strip(".").split(".")
@@ -115,5 +134,6 @@ def _get_path(obj: Any, path: str) -> Any:
 def _selector(kind: KindInfo, obj: Json) -> str:
     if path := kind.scale_paths.get("labelSelectorPath"):
         return str(_get_path(obj, path) or "")
-    labels = _get_path(obj, ".spec.selector.matchLabels") or {}
+    selector = _get_path(obj, ".spec.selector") or {}
+    labels = selector if kind.resource.kind == _BY_MAP else selector.get("matchLabels") or {}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -6,15 +6,16 @@ import msgspec
 
 from ....model.names import Resource
 from ..admission.responses import WebhookResponses
+from ..current_time import now
 from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
-from ..errors.status import StatusError, bad_request, invalid
+from ..errors.status import StatusError, bad_request, invalid, stale_write
 from ..http.auth import APISERVER_USER, User
 from ..http.bodies import field_paths
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
-from ..storage.stored_objects import encode
-from .options import INTERNAL, WriteOptions
+from ..storage.stored_objects import StoredObject, encode, new_uid
+from .options import INTERNAL, WriteOptions, invalid_version
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 """Finalizers by which a deletion asks the garbage collector to run first."""
@@ -92,8 +93,8 @@ def _check_namespace_and_name(
                 )
                 raise bad_request(text)
             metadata["namespace"] = object_path.namespace
-    elif not metadata.get("namespace", True):
-        del metadata["namespace"]
+    else:
+        metadata.pop("namespace", None)
     if object_path.name and metadata.setdefault("name", object_path.name) != object_path.name:
         text = (
             f"the name of the object ({metadata['name']}) does not match the name on the URL "
@@ -116,14 +117,14 @@ def prepare_body(
     try:
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
-        raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
+        raise bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
     if not (unknown or write_request.checked_body):
         return
     texts = _field_errors(write_request, unknown)
     if not texts:
         return
     if write_request.options.strict and patched:
-        raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
+        raise bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
     if write_request.options.strict:
         text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
@@ -168,13 +169,24 @@ def check_name_kept(patched: Json, name: str) -> None:
     """
     metadata = patched.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
-        raise _bad_patch(patched, "metadata is no object")
-    if not (metadata or {}).get("name"):
-        why = f"the name of the object ({name} based on URL) was undeterminable"
-        raise bad_request(f"{why}: name must be provided")
+        raise bad_patch(patched, "metadata is no object")
+    if not names_object(patched):
+        raise unnamed(name)
 
 
-def _bad_patch(patched: Json, reason: str) -> StatusError:
+def names_object(obj: Any) -> bool:
+    """Return whether a body has a name, or is so malformed that its check reports another error."""
+    metadata = obj.get("metadata") if isinstance(obj, dict) else ""
+    return bool(metadata.get("name")) if isinstance(metadata, dict) else metadata is not None
+
+
+def unnamed(name: str) -> StatusError:
+    """400: the new content of an object has no name."""
+    why = f"the name of the object ({name} based on URL) was undeterminable"
+    return bad_request(f"{why}: name must be provided")
+
+
+def bad_patch(patched: Json, reason: str) -> StatusError:
     """422: the result of a patch is not a valid object."""
     problem = invalid_field("patch", encode(patched).decode(), reason)
     return invalid(Resource("", "", "", ""), "", [problem])
@@ -194,3 +206,24 @@ def warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) -> 
                 f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
                 "avoid accidental conflicts with other finalizer writers"
             )
+
+
+def init_metadata(metadata: Json) -> None:
+    """Set the metadata of a new object that the server decides."""
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+        metadata.pop(key, None)
+    metadata.pop("resourceVersion", None)
+    metadata["uid"] = new_uid()
+    metadata["creationTimestamp"] = now()
+
+
+def check_version(resource: Resource, entry: StoredObject, version: str | None) -> None:
+    """Check the resource version that a client has sent, if any.
+
+    Raises:
+        StatusError: 409, it is not that of *entry*; 500, it is no number.
+    """
+    if version and not version.isdecimal():
+        raise StatusError(500, "", invalid_version(version))
+    if version and version != str(entry.rv):
+        raise stale_write(resource, entry.name)

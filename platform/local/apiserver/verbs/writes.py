@@ -19,13 +19,11 @@ from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
     StatusError,
     already_exists,
-    bad_request,
     conflict,
     forbidden,
     invalid,
     not_found,
     qualified,
-    stale_write,
     too_busy,
 )
 from ..http import offload
@@ -37,7 +35,7 @@ from ..kinds.metadata import TYPE_META
 from ..managedfields.entries import Entries, without_times
 from ..storage.object_store import ObjectStore
 from ..storage.resource_store import ResourceStore
-from ..storage.stored_objects import StoredObject, encode, new_uid
+from ..storage.stored_objects import StoredObject, encode
 from .admission import Admission
 from .conversions import Converter
 from .field_managers import FieldManagers, SentEntries, take_sent_entries
@@ -46,7 +44,11 @@ from .write_requests import (
     WriteRequest,
     check_body,
     check_name_kept,
+    check_version,
+    init_metadata,
+    names_object,
     prepare_body,
+    unnamed,
     warn_unqualified_finalizers,
 )
 
@@ -184,9 +186,7 @@ class Writer:
         """
         kind = write_request.kind
         metadata = check_body(write_request, obj)
-        if metadata.get("resourceVersion"):
-            text = "resourceVersion should not be set on objects to be created"
-            raise StatusError(500, "", text)
+        sent_version = str(metadata.get("resourceVersion") or "")
         resource_store = self.store.resource_store(kind)
         self.check_namespace(write_request, metadata)
         init_metadata(metadata)
@@ -205,7 +205,12 @@ class Writer:
             now=metadata["creationTimestamp"],
         )
         return self.plan_new(
-            write_request, resource_store, obj, managed, is_name_generated=is_generated
+            write_request,
+            resource_store,
+            obj,
+            managed,
+            is_name_generated=is_generated,
+            sent_version=sent_version,
         )
 
     def plan_new(
@@ -216,8 +221,12 @@ class Writer:
         managed: Entries,
         *,
         is_name_generated: bool = False,
+        sent_version: str = "",
     ) -> PlannedWrite:
-        """Plan to store *obj*, which is prepared and has a name, as a new object."""
+        """Plan to store *obj*, which is prepared and has a name, as a new object.
+
+        *sent_version* is the resource version that the client has sent.
+        """
         kind = write_request.kind
         warn_unqualified_finalizers(write_request, obj["metadata"])
         kind.before_create(obj)
@@ -226,6 +235,9 @@ class Writer:
             attempt = msgspec.structs.replace(attempt, is_name_generated=True)
         obj = self._admit(write_request, attempt, obj)
         name = obj["metadata"]["name"]
+        if sent_version.isdecimal() and int(sent_version) and not write_request.options.dry_run:
+            text = "resourceVersion should not be set on objects to be created"
+            raise StatusError(500, "", text)
         if resource_store.latest(write_request.object_path.namespace, name) is not None:
             raise already_exists(kind.resource, name)
         obj = kind.to_stored(obj)
@@ -268,16 +280,16 @@ class Writer:
             StatusError: 400, 403, 404, 409, 422.
         """
         resource = write_request.kind.resource
+        is_named = names_object(obj)
         metadata = check_body(write_request, obj)
-        if not metadata.get("name"):
-            raise bad_request("the name of the object must be provided")
+        if not is_named:
+            raise unnamed(write_request.object_path.name)
         resource_store, entry = self.get_latest(write_request)
         version = metadata.get("resourceVersion", "")
         if not version and write_request.kind.update_needs_rv:
             error = invalid_field("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(resource, entry.name, [error], kind_name=resource.plural)
-        if version and version != str(entry.rv):
-            raise stale_write(resource, entry.name)
+        check_version(resource, entry, version)
         uid = metadata.get("uid")
         if uid and uid != entry.uid:
             why = (
@@ -307,8 +319,7 @@ class Writer:
         obj = change(write_request.kind.from_stored(current))
         check_name_kept(obj, entry.name)
         metadata = check_body(write_request, obj)
-        if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
-            raise stale_write(write_request.kind.resource, entry.name)
+        check_version(write_request.kind.resource, entry, metadata.get("resourceVersion"))
         return self.plan_replacement(write_request, resource_store, entry, obj, patched=True)
 
     def update_unchecked(self, write_request: WriteRequest, change: UpdateFunc) -> WriteResult:
@@ -569,15 +580,6 @@ def is_deletion_complete(obj: Json) -> bool:
     if metadata.get("deletionGracePeriodSeconds"):
         return False
     return not (obj["kind"] == "Namespace" and (obj.get("spec") or {}).get("finalizers"))
-
-
-def init_metadata(metadata: Json) -> None:
-    """Set the metadata of a new object that the server decides."""
-    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
-        metadata.pop(key, None)
-    metadata.pop("resourceVersion", None)
-    metadata["uid"] = new_uid()
-    metadata["creationTimestamp"] = now()
 
 
 def _generate_name(resource_store: ResourceStore, metadata: Json) -> str:
