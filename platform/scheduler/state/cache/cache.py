@@ -6,7 +6,7 @@ a consistent snapshot without a copy. A rejected gang is skipped until something
 waits for (:mod:`..queue.scheduling_queue`).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
@@ -37,7 +37,7 @@ from ..gangs.task_updates import is_stale_update, is_status_update, keep_evictin
 from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
 from ..nodes.node_matrix import NodeMatrix
-from ..nodes.node_usage import NodeUsages
+from ..nodes.node_usage import NodeUsage, NodeUsages, UsedAmounts
 from ..past_usage.past_usage import PastUsage
 from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.native_podgroups import NativePodGroups
@@ -217,10 +217,15 @@ class SchedulerCache:
             case PodDisruptionBudgetEvent(old, new):
                 self._wake_all_if(self.disruption_budgets.update(old, new))
             case NodesMeasured(by_node, amounts):
-                self.node_usage.update(by_node, amounts, self.node_matrix)
-                self.scheduling_queue.publish(ANY)
+                self._update_usage(by_node, amounts)
             case _:
                 assert_never(event)
+
+    def _update_usage(
+        self, by_node: Mapping[str, NodeUsage], amounts: Mapping[str, UsedAmounts]
+    ) -> None:
+        self.node_usage.update(by_node, amounts, self.node_matrix)
+        self.scheduling_queue.publish(ANY)
 
     def _wake_all_if(self, has_changed: bool) -> None:
         """Let every rejected gang be tried again, if that may help."""
