@@ -532,6 +532,18 @@ async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedSe
     ]
 
 
+async def resource_of(server: EmbeddedServer, body: Json) -> Resource:
+    """The resource of an object, by discovery."""
+    group, _, version = body["apiVersion"].rpartition("/")
+    found = await server.get(f"/apis/{group}/{version}" if group else f"/api/{version}")
+    (served,) = [
+        each
+        for each in found["resources"]
+        if each["kind"] == body["kind"] and "/" not in each["name"]
+    ]
+    return Resource(group, version, served["name"], body["kind"], namespaced=served["namespaced"])
+
+
 async def test_our_examples_bring_no_warning(tmp_path: Path) -> None:
     kinds = (*crds.load(), *crds.load_training())
     async with embedded_server(tmp_path, crds=kinds) as server:
@@ -540,9 +552,7 @@ async def test_our_examples_bring_no_warning(tmp_path: Path) -> None:
         of_kubernetes = set((examples / "kubernetes").iterdir())
         for path in set(examples.glob("**/*.yaml")) - of_kubernetes:
             for body in filter(None, yaml.safe_load_all(path.read_text())):
-                plural = f"{body['kind'].lower()}s"
-                group, _, version = body["apiVersion"].rpartition("/")
-                resource = Resource(group, version, plural, body["kind"])
+                resource = await resource_of(server, body)
                 url = f"{resource.path('default')}?dryRun=All"
                 response = await server.request("POST", url, body)
                 assert (response.status, response.warnings) == (201, []), (path, response.body)

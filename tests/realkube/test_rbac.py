@@ -97,6 +97,15 @@ VOLUME_BINDING = (
 """Used by the scheduler if a claim waits for its first consumer; no storage class of the scenario
 delays binding."""
 
+DEVICE_BINDING = (
+    Permission("resource.k8s.io", "resourceclaims", "get"),
+    Permission("resource.k8s.io", "resourceclaims", "patch"),
+    Permission("resource.k8s.io", "resourceclaims/binding", "patch"),
+    Permission("resource.k8s.io", "resourceclaims/status", "patch"),
+)
+"""Used by the scheduler if pods have claims of devices, which no pod of the scenario has; in the
+embedded cluster of ``tests/cluster`` these rights suffice."""
+
 LOOKUPS = frozenset(Permission(each.group, each.plural, "get") for each in (COMMANDS, JOBS))
 """Used by the REST API for Commands that were deleted unobserved; ``test_rest_rbac`` shows that."""
 
@@ -163,7 +172,7 @@ def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> 
         for right in granted_permissions(found, component)
         if not right.resource.endswith((SERVER_SIDE_PERMISSIONS, GRANTED_ONLY, EVICTIONS))
         and not (component == "api" and right in LOOKUPS)
-        and not (component == "scheduler" and right in VOLUME_BINDING)
+        and not (component == "scheduler" and right in (*VOLUME_BINDING, *DEVICE_BINDING))
         and not any(map(right.covers, did))
     )
 

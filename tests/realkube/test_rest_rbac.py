@@ -438,6 +438,20 @@ async def _no_commands_of(server: RealServer, user: str) -> AsyncIterator[None]:
     for path in created:
         assert (await server.request("DELETE", path)).status == 200
 
+    async def is_permitted() -> bool:
+        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": "train", "uid": "u"}
+        body = {
+            "apiVersion": COMMANDS.api_version,
+            "kind": COMMANDS.kind,
+            "metadata": {"name": "again"},
+            "action": "RestartJob",
+            "target": target,
+        }
+        at, headers = f"{COMMANDS.path('default')}?dryRun=All", {"Impersonate-User": user}
+        return (await server.request("POST", at, body, headers=headers)).status == 201
+
+    await wait_until_true(is_permitted)  # the server evaluates a deleted policy for a while
+
 
 @asynccontextmanager
 async def _exhausted_quota(server: RealServer) -> AsyncIterator[None]:

@@ -180,6 +180,11 @@ _NODE_REASONS: tuple[tuple[str, str, str], ...] = (
         "correct its node selector or affinity (`--constraint`)",
     ),
     (
+        "scheduler-enforced node affinity",
+        "the configuration of the scheduler excludes nodes by their labels",
+        "use another scheduler name, or ask the operator (`nodeaffinity.addedAffinity`)",
+    ),
+    (
         "anti-affinity",
         "pods that it must not run next to are on all other nodes",
         "wait until they have ended, or relax the anti-affinity (`--exclusive`)",
