@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.foreign_kinds import definition
+from support.planned_gangs import PlanningWorld, created_pod, planned_gang
 from support.polling import wait_for
 from support.scheduled_gangs import GangServer
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.names import GROUP_NAME, NODES, NUMATOPOLOGIES, PODS, QUEUES
+from batholith.model.placement import MemberRole
 from batholith.model.pod_resources import Resources
 from batholith.scheduler.plugins.numa_aware import (
     NO_TOPOLOGY,
@@ -40,6 +42,7 @@ from batholith.scheduler.state.podinfo.exclusive_cpus import (
     ExclusiveCpus,
     exclusive_cpus,
 )
+from batholith.scheduler.state.queue.scheduling_queue import ANY
 
 CONF = """
 actions: "allocate"
@@ -150,13 +153,13 @@ def numa_pod(
     memory: str = "1Gi",
 ) -> Pod:
     """A Guaranteed pod with a policy and a container for each of *cpus*."""
-    made = pod(name, group or name)
-    annotations = made.metadata.annotations | ({NUMA_POLICY: policy} if policy else {})
+    created = pod(name, group or name)
+    annotations = created.metadata.annotations | ({NUMA_POLICY: policy} if policy else {})
     return msgspec.structs.replace(
-        made,
-        metadata=msgspec.structs.replace(made.metadata, annotations=annotations),
+        created,
+        metadata=msgspec.structs.replace(created.metadata, annotations=annotations),
         spec=msgspec.structs.replace(
-            made.spec,
+            created.spec,
             containers=tuple(_container(each, memory) for each in cpus),
             init_containers=init,
         ),
@@ -171,7 +174,7 @@ def _container(cpus: str, memory: str = "1Gi", *, restart: str = "") -> Containe
 
 
 @pytest.mark.parametrize(
-    ("made", "demands"),
+    ("created", "demands"),
     [
         (numa_pod("a", "2", "1500m", "4000m"), [(2, True), (4, True)]),
         (numa_pod("a", "500m"), None),
@@ -185,9 +188,9 @@ def _container(cpus: str, memory: str = "1Gi", *, restart: str = "") -> Containe
     ],
 )
 def test_guaranteed_pods_with_a_policy_get_whole_cpus_exclusively(
-    made: Pod, demands: list[tuple[int, bool]] | None
+    created: Pod, demands: list[tuple[int, bool]] | None
 ) -> None:
-    found = exclusive_cpus(made)
+    found = exclusive_cpus(created)
     assert found == (
         None if demands is None else ExclusiveCpus(SINGLE, tuple(CpuDemand(*d) for d in demands))
     )
@@ -243,11 +246,11 @@ def numa_world(*topologies: Numatopology) -> SchedulerWorld:
     world = SchedulerWorld(CONF)
     for each in topologies:
         world.upsert(node(each.metadata.name))
-        tell(world, each)
+        report(world, each)
     return world
 
 
-def tell(world: SchedulerWorld, topology: Numatopology) -> None:
+def report(world: SchedulerWorld, topology: Numatopology) -> None:
     """Add or update a Numatopology."""
     world.cluster.apply(NumatopologyEvent(None, topology))
 
@@ -275,7 +278,7 @@ def test_a_gang_gets_no_more_than_its_nodes_can_admit() -> None:
     world.upsert(podgroup("g", 4), *(numa_pod(f"g-{at}", "3", group="g") for at in range(4)))
     assert world.schedule() == {}
     assert NOT_ADMITTED in world.fit_message("g")
-    tell(world, numatopology("b"))
+    report(world, numatopology("b"))
     assert sorted(world.schedule().values()) == ["a", "a", "b", "b"]
 
 
@@ -285,9 +288,9 @@ def test_cpus_are_promised_until_the_numatopology_lists_the_pod() -> None:
     assert world.schedule() == {"p": "a", "q": "a"}
     world.upsert(podgroup("r", 1), numa_pod("r", "2"))
     assert world.schedule() == {}
-    tell(world, numatopology("a", "3-7", pods=("uid-p",)))
+    report(world, numatopology("a", "3-7", pods=("uid-p",)))
     assert world.schedule() == {}
-    tell(world, numatopology("a", "3,4-5", pods=("uid-p", "uid-q")))
+    report(world, numatopology("a", "3,4-5", pods=("uid-p", "uid-q")))
     assert world.schedule() == {"r": "a"}
 
 
@@ -314,7 +317,7 @@ def test_a_new_scheduler_counts_pods_that_are_bound_and_not_listed() -> None:
     world.upsert(podgroup("p", 1), msgspec.structs.replace(bound, spec=spec))
     world.upsert(podgroup("q", 1), numa_pod("q", "3"))
     assert world.schedule() == {}
-    tell(world, numatopology("a", "3-6", pods=("uid-p",)))
+    report(world, numatopology("a", "3-6", pods=("uid-p",)))
     assert world.schedule() == {"q": "a"}
 
 
@@ -326,6 +329,28 @@ def test_cpus_of_init_containers_are_free_for_the_next_pod() -> None:
     assert world.schedule() == {"g-0": "a", "g-1": "a"}
     world.upsert(podgroup("p", 1), numa_pod("p", "500m", init=(_container("5"),)))
     assert world.schedule() == {}
+
+
+def test_cpus_of_planned_members_become_those_of_their_pods() -> None:
+    world = PlanningWorld(text=CONF.replace("allocate", "enqueue, allocate"))
+    world.upsert(node("a"))
+    report(world, numatopology("a", "0-3"))
+    template = msgspec.to_builtins(numa_pod("t", "3"))
+    template["metadata"] = {"annotations": {NUMA_POLICY: SINGLE}}
+    member = MemberRole(name="t", count=1, pod=msgspec.Raw(msgspec.json.encode(template)))
+    world.submit(planned_gang("j", member))
+    assert world.current_plan("j").nodes == {("t", 0): "a"}
+    world.upsert(podgroup("q", 1), numa_pod("q", "3"))
+    assert world.schedule() == {}
+    bare = created_pod("j", "t", 0, node="a")
+    annotations = bare.metadata.annotations | {NUMA_POLICY: SINGLE}
+    meta = msgspec.structs.replace(bare.metadata, annotations=annotations)
+    spec = msgspec.structs.replace(bare.spec, containers=numa_pod("t", "3").spec.containers)
+    world.upsert(msgspec.structs.replace(bare, metadata=meta, spec=spec))
+    world.cluster.scheduling_queue.publish(ANY)
+    assert world.schedule() == {}
+    report(world, numatopology("a", "3-6", pods=(meta.uid,)))
+    assert world.schedule() == {"q": "a"}
 
 
 def test_attempts_that_fail_keep_no_cpus() -> None:

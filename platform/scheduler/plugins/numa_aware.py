@@ -77,7 +77,7 @@ class NumaAwarePlugin:
                 self._free.pop(task.node, None)
 
     def deallocated(self, change: Allocation) -> None:
-        """Give back CPUs that this session has allocated; an evicted pod keeps its own until its
+        """Release CPUs that this session has allocated; an evicted pod keeps its own until its
         end."""
         self._note_usage(change)
         if change.eq_class.traits.exclusive_cpus is None:

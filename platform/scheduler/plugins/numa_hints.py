@@ -52,7 +52,7 @@ def fit(pod: ExclusiveCpus, total: Cpus, free: Cpus) -> Fit | None:
 
 
 def best_hint(total: Cpus, free: Cpus, cpus: int) -> Hint | None:
-    """Return the hint that the topology manager takes for a container that needs *cpus*, ``None``
+    """Return the hint that the topology manager chooses for a container of *cpus* CPUs, ``None``
     if too few are free: the fewest NUMA nodes, and of these sets the one with the lowest mask."""
     if sum(free) < cpus:
         return None

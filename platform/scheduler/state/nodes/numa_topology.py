@@ -162,8 +162,8 @@ def _cpu_id(text: str) -> int:
 def _ranges(text: str) -> list[range]:
     """Return the ranges of a list of CPUs such as ``0,2-4``."""
     found = []
-    for part in text.split(",") if text else ():
-        match = _RANGE.fullmatch(part.strip())
+    for item in text.split(",") if text else ():
+        match = _RANGE.fullmatch(item.strip())
         if match is None:
             raise ValueError(f"numares.cpu.allocatable: {text!r} is not a list of CPUs")
         first, last = int(match[1]), int(match[2] or match[1])

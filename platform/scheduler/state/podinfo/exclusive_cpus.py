@@ -28,15 +28,15 @@ class ExclusiveCpus:
 
 
 def exclusive_cpus(pod: Pod) -> ExclusiveCpus | None:
-    """Return what *pod* needs if its policy matters: it is Guaranteed, and a container of it
+    """Return what *pod* needs if its policy has an effect: it is Guaranteed, and a container of it
     requests whole CPUs.
 
-    A pod with resources of its own (``spec.resources``) gets no CPUs exclusively.
+    A pod with pod-level resources (``spec.resources``) gets no CPUs exclusively.
     """
     policy, spec = pod.metadata.annotations.get(NUMA_POLICY), pod.spec
-    has_own = spec.resources.requests or spec.resources.limits
+    has_pod_level = spec.resources.requests or spec.resources.limits
     containers = (*spec.init_containers, *spec.containers)
-    if not policy or has_own or not all(map(_is_guaranteed, containers)):
+    if not policy or has_pod_level or not all(map(_is_guaranteed, containers)):
         return None
     demands = (
         *(CpuDemand(_cpus(each), each.restart_policy == "Always") for each in spec.init_containers),
