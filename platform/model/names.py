@@ -36,6 +36,7 @@ BUS_GROUP = "bus.volcano.sh"
 FLOW_GROUP = "flow.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
 TOPOLOGY_GROUP = "topology.volcano.sh"
+NODEINFO_GROUP = "nodeinfo.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
 CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
@@ -45,6 +46,10 @@ JOBTEMPLATES = Resource(FLOW_GROUP, "v1alpha1", "jobtemplates", "JobTemplate")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 HYPERNODES = Resource(TOPOLOGY_GROUP, "v1alpha1", "hypernodes", "HyperNode", namespaced=False)
+NUMATOPOLOGIES = Resource(
+    NODEINFO_GROUP, "v1alpha1", "numatopologies", "Numatopology", namespaced=False
+)
+"""Written by Volcano's resource exporter; their CRD is not part of Batholith's."""
 
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
 """Kubernetes' own Jobs; ``JOBS`` and ``CRONJOBS`` are Volcano's."""

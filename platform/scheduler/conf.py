@@ -155,6 +155,11 @@ class Conf:
         )
 
     @property
+    def uses_numatopologies(self) -> bool:
+        """Whether a plugin uses Numatopologies."""
+        return bool(self.plugin_names & {"numa-aware", "numaaware"})
+
+    @property
     def metrics_source(self) -> MetricsSource | None:
         """Where nodes are measured, if a plugin uses that."""
         return self.metrics if self.plugin_names & {"rescheduling", "usage"} else None

@@ -57,6 +57,7 @@ from .state.cache.events import (
     NamespaceEvent,
     NativePodGroupEvent,
     NodeEvent,
+    NumatopologyEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
     PodEvent,
@@ -74,6 +75,7 @@ from .state.core_types import (
     PriorityClass,
 )
 from .state.gangs.disruption_budgets import PodDisruptionBudget
+from .state.nodes.numa_topology import Numatopology
 from .state.queue.scheduling_queue import ANY, ClusterEvent
 from .storage_sources import StorageSources
 from .writers.binder import Binder
@@ -208,7 +210,6 @@ class Scheduler:
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = self._new_cycle_runner(loaded)
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
-        self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
@@ -223,6 +224,7 @@ class Scheduler:
         self._storage = StorageSources(client, self._enqueue_event)
         self._native_informers = NativeInformers(client, self._enqueue_event)
         self._pod_owners = self._new_pod_owners(loaded)
+        self._numa_sources = self._new_numa_sources(loaded)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._volume_binder = self._new_volume_binder(client)
@@ -247,17 +249,24 @@ class Scheduler:
         self._register_queues()
 
     def _new_cycle_runner(self, loaded: conf.Conf) -> CycleRunner:
-        return CycleRunner(
+        runner = CycleRunner(
             self._scheduler_cache,
             Framework(loaded.tiers, self._publish_from_thread),
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
+        runner.action_timer = self._time_action
+        return runner
 
     def _new_pod_owners(self, loaded: Conf) -> PodOwners | None:
         if not loaded.has_default_spread:
             return None
         return PodOwners(self._client, self._enqueue_event)
+
+    def _new_numa_sources(self, loaded: Conf) -> tuple[OptionalSource[Numatopology], ...]:
+        if not loaded.uses_numatopologies:
+            return ()
+        return (self._optional_source(names.NUMATOPOLOGIES, Numatopology, NumatopologyEvent),)
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
@@ -340,6 +349,7 @@ class Scheduler:
             ),
             self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
             self._optional_source(names.HYPERNODES, HyperNode, HyperNodeEvent),
+            *self._numa_sources,
             self._source(self._podgroup_informer, PodGroupEvent),
             *self._native_informers.sources,
             *(self._pod_owners or ()),
@@ -402,6 +412,10 @@ class Scheduler:
             raise conf.ConfError(
                 "podtopologyspread.defaultConstraints and defaultingType: the scheduler has to be "
                 "restarted for the first default constraints"
+            )
+        if loaded.uses_numatopologies and not self._numa_sources:
+            raise conf.ConfError(
+                "numa-aware: the scheduler has to be restarted to watch Numatopologies"
             )
         return loaded
 

@@ -230,6 +230,14 @@ def test_the_right_to_read_node_metrics_is_granted_to_plugins_that_use_them(plug
     assert ("metrics.k8s.io" in groups) == (plugin != "gang")
 
 
+@pytest.mark.parametrize("plugin", ["numa-aware", "numaaware", "gang"])
+def test_the_right_to_read_numatopologies_is_granted_for_their_plugin(plugin: str) -> None:
+    found = chart(f"scheduler.config=actions: allocate\ntiers: [plugins: [name: {plugin}]]")
+    rules = of_kind(found, "ClusterRole")["batholith-scheduler"]["rules"]
+    groups = {group for rule in rules for group in rule["apiGroups"]}
+    assert ("nodeinfo.volcano.sh" in groups) == (plugin != "gang")
+
+
 def test_sqlite_limits_the_api_to_one_replica() -> None:
     found = of_kind(chart("api.replicas=5"), "Deployment")["batholith-api"]
     assert found["spec"]["replicas"] == 1

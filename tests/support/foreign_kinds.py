@@ -25,7 +25,7 @@ def definition(resource: Resource) -> Json:
         "spec": {
             "group": resource.group,
             "names": names | {"listKind": f"{resource.kind}List"},
-            "scope": "Namespaced",
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": [version],
         },
     }

@@ -26,6 +26,7 @@ from .hierarchical_drf import HierarchicalDrfPlugin
 from .network_topology_aware import NetworkTopologyAwarePlugin
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
+from .numa_aware import NumaAwarePlugin
 from .overcommit import OvercommitPlugin
 from .pdb import PdbPlugin
 from .predicates import BIND_TIMEOUT, PredicatesPlugin
@@ -56,8 +57,8 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "network-topology-aware": NetworkTopologyAwarePlugin,
     "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
-    "numa-aware": None,
-    "numaaware": None,
+    "numa-aware": NumaAwarePlugin,
+    "numaaware": NumaAwarePlugin,
     "overcommit": OvercommitPlugin,
     "pdb": PdbPlugin,
     "predicates": PredicatesPlugin,

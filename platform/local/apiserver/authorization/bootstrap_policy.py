@@ -123,11 +123,13 @@ _EMBEDDED_RULES = {
         PolicyRule(("list",), ("metrics.k8s.io",), ("nodes",)),
         PolicyRule(_READ, ("",), ("replicationcontrollers", "services")),
         PolicyRule(_READ, ("apps",), ("replicasets", "statefulsets")),
+        PolicyRule(_READ, ("nodeinfo.volcano.sh",), ("numatopologies",)),
     ),
 }
 """What components need here in addition to the manifests, by namespace: elsewhere,
 kube-controller-manager runs CronJobs and deletes expired Jobs, and the chart adds the rights to
-read metrics, Services and controllers of pods if the configuration of the scheduler needs them."""
+read metrics, Services, controllers of pods and Numatopologies if the configuration of the scheduler
+needs them."""
 
 _OWN_RULES = {
     "agent": (

@@ -38,6 +38,7 @@ from ..gangs.victim_columns import add_victim_columns
 from ..nodes.arrivals import ArrivalShortages
 from ..nodes.node_matrix import NodeMatrix
 from ..nodes.node_usage import NodeUsage, NodeUsages, UsedAmounts
+from ..nodes.numa_topology import NumaTopologies
 from ..past_usage.past_usage import PastUsage
 from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.native_podgroups import NativePodGroups
@@ -66,6 +67,7 @@ from .events import (
     NativePodGroupEvent,
     NodeEvent,
     NodesMeasured,
+    NumatopologyEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
     PodEvent,
@@ -131,6 +133,7 @@ class SchedulerCache:
         self.resource_quotas = NamespaceQuotas()
         self.disruption_budgets = DisruptionBudgets(self.task_table)
         self.node_usage = NodeUsages()
+        self.numa_topologies = NumaTopologies(self.node_matrix)
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
@@ -212,14 +215,21 @@ class SchedulerCache:
                 self._wake_all_if(self.pod_classes.update_csi_node(old, new))
             case ResourceQuotaEvent(old, new):
                 self._wake_all_if(self.resource_quotas.update(old, new))
-            case HyperNodeEvent(old, new):
-                self._wake_all_if(self.domains.update_hypernode(old, new))
+            case HyperNodeEvent() | NumatopologyEvent():
+                self._update_topology(event)
             case PodDisruptionBudgetEvent(old, new):
                 self._wake_all_if(self.disruption_budgets.update(old, new))
             case NodesMeasured(by_node, amounts):
                 self._update_usage(by_node, amounts)
             case _:
                 assert_never(event)
+
+    def _update_topology(self, event: HyperNodeEvent | NumatopologyEvent) -> None:
+        match event:
+            case HyperNodeEvent(old, new):
+                self._wake_all_if(self.domains.update_hypernode(old, new))
+            case NumatopologyEvent(old, new):
+                self._wake_all_if(self.numa_topologies.update(old, new))
 
     def _update_usage(
         self, by_node: Mapping[str, NodeUsage], amounts: Mapping[str, UsedAmounts]

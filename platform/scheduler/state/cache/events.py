@@ -25,6 +25,7 @@ from ..core_types import (
 from ..devices.types import DeviceClass, ResourceClaim, ResourceSlice
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
+from ..nodes.numa_topology import Numatopology
 from ..podinfo.default_spread import PodOwner
 from .resource_quotas import ResourceQuota
 
@@ -129,6 +130,10 @@ class HyperNodeEvent(ObjectEvent[HyperNode]):
     """A HyperNode was added, updated or deleted."""
 
 
+class NumatopologyEvent(ObjectEvent[Numatopology]):
+    """The NUMA nodes of a node were added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -192,6 +197,7 @@ CacheEvent = (
     | PriorityClassEvent
     | ResourceQuotaEvent
     | HyperNodeEvent
+    | NumatopologyEvent
     | NodesMeasured
     | PlacementForgotten
     | EvictionForgotten

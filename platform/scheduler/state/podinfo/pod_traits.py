@@ -8,6 +8,7 @@ from ....model.podgroup import PodGroup
 from ....model.queue import Queue, QueueAffinity, QueueSpec
 from ..core_types import Pod
 from .declared_fields import FieldValues, PodFields
+from .exclusive_cpus import ExclusiveCpus, exclusive_cpus
 
 PREEMPTABLE = "volcano.sh/preemptable"
 REVOCABLE_ZONE = "volcano.sh/revocable-zone"
@@ -42,6 +43,8 @@ class PodTraits:
     """Type and weights of the strategy for its resources."""
     topology: tuple[str, str] = ("", "")
     """Its gang and its role, if those of the gang belong together or apart."""
+    exclusive_cpus: ExclusiveCpus | None = None
+    """The CPUs that it needs for itself, if it has a policy for NUMA nodes."""
     fields: FieldValues = ()
     """The fields that plugins declare."""
 
@@ -63,9 +66,15 @@ def own_traits(pod: Pod, declared: PodFields) -> PodTraits:
         else annotations.get(PREEMPTABLE) in _TRUE
     )
     strategy = (annotations.get(STRATEGY_TYPE, ""), annotations.get(STRATEGY_WEIGHT, ""))
-    if not revocable and strategy == ("", "") and not declared:
+    cpus = exclusive_cpus(pod)
+    if not revocable and strategy == ("", "") and cpus is None and not declared:
         return NO_TRAITS
-    return PodTraits(revocable=revocable, strategy=strategy, fields=declared.values(pod))
+    return PodTraits(
+        revocable=revocable,
+        strategy=strategy,
+        exclusive_cpus=cpus,
+        fields=declared.values(pod),
+    )
 
 
 class QueueAffinities:
