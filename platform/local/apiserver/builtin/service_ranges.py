@@ -10,12 +10,12 @@ from typing import Any
 
 from ....model import validation
 from ..errors.fields import IMMUTABLE, FieldError, invalid, quote, required
+from .endpoint_validation import NOT_AN_ADDRESS
+from .network_policies import NOT_A_CIDR
 
 Json = dict[str, Any]
 
 _MAX_RANGES = 2
-_NOT_AN_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-_NOT_A_RANGE = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _ONE_FAMILY = (
     "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
 )
@@ -26,7 +26,7 @@ def ip_address_name_error(name: str) -> str:
     """Validate the name of an IPAddress: the address."""
     address = _address(name)
     if address is None:
-        return "must not have leading 0s" if _address(_without_zeros(name)) else _NOT_AN_ADDRESS
+        return "must not have leading 0s" if _address(_without_zeros(name)) else NOT_AN_ADDRESS
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return "must not be an IPv4-mapped IPv6 address"
     return "" if name == str(address) else f"must be in canonical form ({quote(str(address))})"
@@ -69,11 +69,6 @@ def validate_service_cidr(obj: Json, old: Json | None) -> list[FieldError]:
     return errors + _range_errors(ranges) if adds_family else errors
 
 
-def no_status_errors(obj: Json, old: Json) -> list[FieldError]:
-    """Accept any status of a ServiceCIDR."""
-    return []
-
-
 def _range_errors(ranges: list[str]) -> list[FieldError]:
     if not ranges:
         return [required("spec.cidrs", "at least one CIDR required")]
@@ -93,7 +88,7 @@ def _range_errors(ranges: list[str]) -> list[FieldError]:
 def _range_error(text: str) -> str:
     network = _network(text)
     if network is None:
-        return _NOT_A_RANGE
+        return NOT_A_CIDR
     address, _, length = text.partition("/")
     if _address(address) is None or length != str(int(length)):
         return "must not have leading 0s in IP or prefix length"

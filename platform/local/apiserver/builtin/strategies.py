@@ -289,7 +289,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("networking.k8s.io", "ServiceCIDR"): StrategyHooks(
         validate=service_ranges.validate_service_cidr,
-        validate_status=service_ranges.no_status_errors,
+        validate_status=_no_errors,
     ),
     (RBAC, "ClusterRole"): _ROLE,
     (RBAC, "ClusterRoleBinding"): _BINDING,
