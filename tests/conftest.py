@@ -219,7 +219,7 @@ _SLOWEST_FIRST = (
 
 _REAL = re.compile(
     r"\[real\b|/realkube/test_(admission|api_types|authorization|batch_writes|crds|field_ownership"
-    r"|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
+    r"|openapi|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
     r"|/apiserver/test_(conformance|conformance_of_kinds|every_kind|pod_validation|random_requests"
     r"|random_workloads|table_columns)\.py"
 )

@@ -11,7 +11,7 @@ from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
 from support.embedded_apiserver import MAPS, MERGE, PODS, config_map, pod
 
-from batholith.model.names import DIR_STORAGE_CLASS
+from batholith.model.names import DIR_STORAGE_CLASS, IP_ADDRESSES, SERVICE_CIDRS
 
 Json = dict[str, Any]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -500,6 +500,40 @@ async def other_kinds(send: RecordedConversation) -> None:
     await send("POST", claims, {"metadata": {"name": "c"}, "spec": claim})
     await send("POST", claims, {"metadata": {"name": "d"}, "spec": {"accessModes": ["Odd"]}})
     await send("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
+
+
+@register_conversation
+async def ip_addresses_and_service_cidrs(send: RecordedConversation) -> None:
+    addresses, service_cidrs = IP_ADDRESSES.path(), SERVICE_CIDRS.path()
+    parent = {"group": "ex.io", "resource": "r", "namespace": "ns", "name": "n"}
+    for name in ("192.0.2.1", "fe80::1", "192.0.2.01", "FE80::2", "::ffff:1.2.3.4", "a", "1.2.3"):
+        await send("POST", addresses, {"metadata": {"name": name}, "spec": {"parentRef": parent}})
+    wrong: Json
+    for wrong in (
+        {},
+        {"parentRef": {}},
+        {"parentRef": {**parent, "group": "Ex"}},
+        {"parentRef": {**parent, "resource": "a/b", "name": "..", "namespace": "%"}},
+    ):
+        await send("POST", addresses, {"metadata": {"name": "192.0.2.9"}, "spec": wrong})
+    await send("PATCH", f"{addresses}/fe80::1", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+    await send("PATCH", f"{addresses}/fe80::1", {"spec": {"parentRef": {"name": "o"}}}, MERGE)
+    await send("DELETE", f"{addresses}/fe80::1")
+    for ranges in (
+        [],
+        ["10.0.0.0/8", "fd00::/64", "11.0.0.0/8"],
+        ["10.0.0.0/8", "11.0.0.0/8"],
+        ["010.0.0.0/8"],
+        ["10.0.0.0/08"],
+        ["10.0.0.1/8", "x"],
+        ["FD00::/64"],
+        ["::ffff:1.2.3.0/120"],
+        ["10.0.0.0"],
+    ):
+        await send("POST", service_cidrs, {"metadata": {"name": "r"}, "spec": {"cidrs": ranges}})
+    await send("POST", service_cidrs, {"metadata": {"name": "R"}, "spec": {"cidrs": ["x"]}})
+    for ranges in (["10.0.0.0/8"], ["10.0.0.0/8", "fd00::/64"], []):
+        await send("PATCH", f"{service_cidrs}/kubernetes", {"spec": {"cidrs": ranges}}, MERGE)
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)

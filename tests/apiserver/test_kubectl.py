@@ -170,3 +170,11 @@ async def test_no_command_requests_legacy_documents(kubectl: Kubectl) -> None:
         assert re.search(r"(GET |GET\" url=\"|POST\" url=\")https://", result.err)
         # It requests these only if the newer ones are incomplete.
         assert "/openapi/v2" not in result.err
+
+
+async def test_explain_shows_the_fields(kubectl: Kubectl) -> None:
+    shown = await kubectl("explain", "ipaddress.spec", "--recursive")
+    assert shown.startswith(
+        "GROUP:      networking.k8s.io\nKIND:       IPAddress\nVERSION:    v1\n"
+    )
+    assert re.search(r"parentRef\s<ParentReference> -required-\n\s+group\s<string>\n", shown), shown

@@ -130,7 +130,15 @@ ROWS: Mapping[str, EnforcementRow] = {
     "rbac.authorization.k8s.io/v1/roles": enforced(_AUTHORIZER),
     "networking.k8s.io/v1/ingressclasses": warned({"spec": {"controller": "a.b/c"}}),
     "networking.k8s.io/v1/ingresses": warned({"spec": {"defaultBackend": _BACKEND}}),
+    "networking.k8s.io/v1/ipaddresses": enforced(
+        f"{SERVER}/verbs/service_addresses.py",
+        {
+            "metadata": {"name": "192.0.2.1"},
+            "spec": {"parentRef": {"group": "a.b", "resource": "c", "name": "d"}},
+        },
+    ),
     "networking.k8s.io/v1/networkpolicies": warned({"spec": {"podSelector": {}}}),
+    "networking.k8s.io/v1/servicecidrs": enforced(f"{SERVER}/controllers/service_addresses.py"),
     "policy/v1/poddisruptionbudgets": enforced(
         f"{SERVER}/controllers/disruptions.py", {"spec": {"minAvailable": 1, "selector": {}}}
     ),
@@ -235,6 +243,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "autoscaling/v1/horizontalpodautoscalers", "autoscaling/v2/horizontalpodautoscalers",
         "batch/v1/cronjobs", "batch/v1/jobs",
         "certificates.k8s.io/v1/certificatesigningrequests", "networking.k8s.io/v1/ingresses",
+        "networking.k8s.io/v1/servicecidrs",
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
         "scheduling.k8s.io/v1alpha2/podgroups",
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
@@ -352,6 +361,7 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
 
 _WRITTEN_BY_COMPONENTS = {
     "v1/events", "events.k8s.io/v1/events", "batch.volcano.sh/v1alpha1/jobs",
+    "networking.k8s.io/v1/servicecidrs",
 }  # fmt: skip
 """Kinds whose objects need more than a row; other tests create them."""
 

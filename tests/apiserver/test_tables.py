@@ -212,6 +212,11 @@ def test_a_pod_row_has_readiness_node_and_last_restart() -> None:
         ("IngressClass", "networking.k8s.io", {"spec": {"controller": "c", "parameters": {
             "apiGroup": "g", "kind": "K", "name": "n"}}},
          {"Controller": "c", "Parameters": "K.g/n"}),
+        ("IPAddress", "networking.k8s.io", {"spec": {"parentRef": {
+            "group": "g", "resource": "r", "namespace": "ns", "name": "n"}}},
+         {"ParentRef": "r.g/ns/n"}),
+        ("ServiceCIDR", "networking.k8s.io", {"spec": {"cidrs": ["10.0.0.0/8", "fd00::/108"]}},
+         {"CIDRs": "10.0.0.0/8,fd00::/108"}),
         ("ResourceClaim", "resource.k8s.io", {"status": {"allocation": {}, "reservedFor": [{}]}},
          {"State": "allocated,reserved"}),
         ("CSIDriver", "storage.k8s.io", {"spec": {"tokenRequests": [{"audience": "a"}]}},

@@ -137,7 +137,7 @@ async def _schemas(server: Server) -> Mapping[str, Json]:
         if name not in seen:
             seen.add(name)
             left += _references(found[name])
-    return {name: _without_descriptions(found[name]) for name in seen}
+    return {name: without_descriptions(found[name]) for name in seen}
 
 
 def _root(kind: KindInfo) -> str:
@@ -156,16 +156,16 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(item)
 
 
-def _without_descriptions(schema: Any) -> Any:
+def without_descriptions(schema: Any) -> Any:
     """Leave out descriptions; a property of that name is none."""
     if isinstance(schema, list):
-        return [_without_descriptions(item) for item in schema]
+        return [without_descriptions(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {name: _without_descriptions(each) for name, each in item.items()}
+        key: {name: without_descriptions(each) for name, each in item.items()}
         if key == "properties"
-        else _without_descriptions(item)
+        else without_descriptions(item)
         for key, item in schema.items()
         if key != "description"
     }

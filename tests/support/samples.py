@@ -9,12 +9,13 @@ from typing import Any
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
 from batholith.local.apiserver.kinds import go_types
 from batholith.local.apiserver.kinds.info import KindInfo
+from batholith.model.names import SERVICE_CIDRS
 
 Json = dict[str, Any]
 
 NAME = "sample"
-KINDS = tuple(kind for kind in BUILT_IN if "get" in kind.verbs)
-"""The kinds whose objects are kept."""
+KINDS = tuple(kind for kind in BUILT_IN if "get" in kind.verbs and kind.resource != SERVICE_CIDRS)
+"""The kinds whose objects are kept, and can be created by clients of the embedded server."""
 
 LABELS = {"app": NAME}
 _SELECTOR = {"matchLabels": LABELS}
@@ -126,6 +127,7 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
     },
     "IngressClass": {"spec": {"controller": "ex.io/c"}},
     "NetworkPolicy": {"spec": {"podSelector": {}}},
+    "IPAddress": {"spec": {"parentRef": {"group": "ex.io", "resource": "r", "name": "n"}}},
     "scheduling.k8s.io/v1alpha2/PodGroup": {"spec": {"schedulingPolicy": {"basic": {}}}},
     "Workload": {
         "spec": {"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}}]},
@@ -196,7 +198,11 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
 }  # fmt: skip
 """By kind, or by version and kind: fields of the smallest valid objects."""
 
-_NAMES = {"CustomResourceDefinition": "samples.ex.io", "CSIDriver": "sample.ex.io"}
+_NAMES = {
+    "CustomResourceDefinition": "samples.ex.io",
+    "CSIDriver": "sample.ex.io",
+    "IPAddress": "192.0.2.7",
+}
 
 
 def sample_name(kind: KindInfo) -> str:

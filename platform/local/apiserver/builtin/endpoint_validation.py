@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 _ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 _MAX_ENDPOINTS, _MAX_ADDRESSES, _MAX_PORTS, _MAX_HINTS = 1000, 100, 20_000, 8
-_NOT_AN_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+NOT_AN_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def validate_endpoints(obj: Json, old: Json | None) -> list[FieldError]:
@@ -87,7 +87,7 @@ def _ip_errors(text: str, path: str) -> list[FieldError]:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        return [invalid(path, text, _NOT_AN_ADDRESS)]
+        return [invalid(path, text, NOT_AN_ADDRESS)]
     if address.is_unspecified:
         return [invalid(path, text, f"may not be unspecified ({text})")]
     if address.is_link_local:
@@ -174,7 +174,7 @@ def _typed_address_errors(text: str, kind: str, path: str, index: int) -> list[F
     if kind not in ("IPv4", "IPv6"):
         return []
     errors = _ip_errors(text, f"{path}[{index}]")
-    if errors and errors[0].detail.endswith(_NOT_AN_ADDRESS):
+    if errors and errors[0].detail.endswith(NOT_AN_ADDRESS):
         return errors
     if ipaddress.ip_address(text).version != (4 if kind == "IPv4" else 6):
         errors.insert(0, invalid(path, text, f"must be an {kind} address"))

@@ -310,7 +310,9 @@ _NETWORK = (
         subresources=("status",),
         generation="spec",
     ),
+    _kind(names.IP_ADDRESSES, short_names=("ip",)),
     _kind(names.NETWORKPOLICIES, short_names=("netpol",), generation="spec"),
+    _kind(names.SERVICE_CIDRS, subresources=("status",)),
     _kind(
         names.POD_DISRUPTION_BUDGETS,
         short_names=("pdb",),

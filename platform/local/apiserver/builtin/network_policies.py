@@ -14,7 +14,7 @@ Json = dict[str, Any]
 _RULES = (("ingress", "from"), ("egress", "to"))
 _TYPES = ("Egress", "Ingress")
 _LAST_PORT = 65535
-_NO_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+NOT_A_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
 def default_network_policy(obj: Json) -> None:
@@ -99,12 +99,12 @@ def _block_errors(block: Json, path: str) -> Iterator[FieldError]:
         return
     network = _network(cidr)
     if network is None:
-        yield invalid(f"{path}.cidr", cidr, _NO_CIDR)
+        yield invalid(f"{path}.cidr", cidr, NOT_A_CIDR)
         return
     for index, text in enumerate(block.get("except", ())):
         found = _network(text)
         if found is None:
-            yield invalid(f"{path}.except[{index}]", text, _NO_CIDR)
+            yield invalid(f"{path}.except[{index}]", text, NOT_A_CIDR)
             return
         inside = found.version == network.version and found.network_address in network
         if not inside or found.prefixlen <= network.prefixlen:

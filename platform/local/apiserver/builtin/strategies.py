@@ -32,6 +32,7 @@ from . import (
     pod_strategy,
     policy_validation,
     quota_validation,
+    service_ranges,
     service_validation,
     slice_validation,
     stored_defaults,
@@ -278,9 +279,17 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
         default=stored_defaults.default_ingress_class
     ),
+    ("networking.k8s.io", "IPAddress"): StrategyHooks(
+        validate=service_ranges.validate_ip_address,
+        name_rule=service_ranges.ip_address_name_error,
+    ),
     ("networking.k8s.io", "NetworkPolicy"): StrategyHooks(
         default=network_policies.default_network_policy,
         validate=network_policies.validate_network_policy,
+    ),
+    ("networking.k8s.io", "ServiceCIDR"): StrategyHooks(
+        validate=service_ranges.validate_service_cidr,
+        validate_status=_no_errors,
     ),
     (RBAC, "ClusterRole"): _ROLE,
     (RBAC, "ClusterRoleBinding"): _BINDING,

@@ -76,8 +76,19 @@ def _document(members: tuple[KindInfo, ...]) -> Json:
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36"},
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": components(members, ("meta.DeleteOptions", "meta.Status"))},
+        "components": {"schemas": _schemas(members)},
     }
+
+
+def _schemas(members: tuple[KindInfo, ...]) -> Json:
+    """Return the schemas of a document, in which ``DeleteOptions`` is of its group, too."""
+    schemas = components(members, ("meta.DeleteOptions", "meta.Status"))
+    name = component("meta.DeleteOptions")
+    resource = members[0].resource
+    groups = dict.fromkeys([("", "v1"), (resource.group, resource.version)])
+    kinds = [{"group": group, "kind": "DeleteOptions", "version": each} for group, each in groups]
+    schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": kinds}
+    return schemas
 
 
 def paths_of(kind: KindInfo) -> Json:
@@ -157,17 +168,31 @@ def _operation(kind: KindInfo, verb: str, subresource_name: str = "") -> Json:
     return {**operation, "requestBody": body} if body else operation
 
 
+_SELECTION = (_query("fieldSelector"), _query("labelSelector"), _query("limit", "integer"))
+_LIST = (
+    _query("allowWatchBookmarks", "boolean"),
+    _query("continue"),
+    _query("resourceVersion"),
+    _query("resourceVersionMatch"),
+    _query("sendInitialEvents", "boolean"),
+    _query("timeoutSeconds", "integer"),
+    _query("watch", "boolean"),
+)
+_DELETE = (
+    _query("dryRun"),
+    _query("gracePeriodSeconds", "integer"),
+    _query("orphanDependents", "boolean"),
+    _query("propagationPolicy"),
+)
+
+
 def _parameters(verb: str) -> list[Json]:
     if verb == "list":
-        parameters = ("labelSelector", "fieldSelector", "continue", "resourceVersion")
-        more = [_query("limit", "integer"), _query("watch", "boolean")]
-        return [*map(_query, parameters), *more]
-    if verb in ("delete", "deletecollection"):
-        return [
-            _query("dryRun"),
-            _query("gracePeriodSeconds", "integer"),
-            _query("propagationPolicy"),
-        ]
+        return [*_SELECTION, *_LIST]
+    if verb == "deletecollection":
+        return [*_SELECTION, *_DELETE]
+    if verb == "delete":
+        return [*_DELETE]
     if verb not in _WRITES:
         return []
     found = [_query(name) for name in ("dryRun", "fieldManager", "fieldValidation")]

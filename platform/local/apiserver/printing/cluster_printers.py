@@ -53,6 +53,18 @@ def _ingress_class(obj: Json, now: datetime) -> list[Any]:
     return [f"{name_of(obj)}{suffix}", spec.get("controller", ""), shown, age_of(obj, now)]
 
 
+def _ip_address(obj: Json, _: datetime) -> list[Any]:
+    shown, parent = NONE, obj.get("spec", {}).get("parentRef")
+    if parent is not None:
+        resource = ".".join(filter(None, (parent.get("resource", ""), parent.get("group")))).lower()
+        shown = "/".join(filter(None, (resource, parent.get("namespace"), parent.get("name", ""))))
+    return [name_of(obj), shown]
+
+
+def _service_cidr(obj: Json, now: datetime) -> list[Any]:
+    return [name_of(obj), ",".join(obj.get("spec", {}).get("cidrs") or ()), age_of(obj, now)]
+
+
 def _ingress(obj: Json, now: datetime) -> list[Any]:
     spec = obj.get("spec", {})
     rules = spec.get("rules") or ()
@@ -157,6 +169,8 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     (NETWORKING, "Ingress"): Printer("Name, Class, Hosts, Address, Ports, Age", _ingress),
     (NETWORKING, "IngressClass"): Printer("Name, Controller, Parameters, Age", _ingress_class),
+    (NETWORKING, "IPAddress"): Printer("Name, ParentRef", _ip_address),
+    (NETWORKING, "ServiceCIDR"): Printer("Name, CIDRs, Age", _service_cidr),
     (RESOURCE, "DeviceClass"): _PLAIN,
     (RESOURCE, "ResourceClaim"): Printer("Name, State, Age", _resource_claim),
     (RESOURCE, "ResourceClaimTemplate"): _PLAIN,

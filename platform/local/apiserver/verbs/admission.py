@@ -42,7 +42,7 @@ from ..kinds.info import KindInfo
 from ..service_accounts.admission import admit_pod
 from ..storage.object_store import ObjectStore
 from ..storage.stored_objects import StoredObject
-from .service_addresses import allocate
+from .service_addresses import allocate, range_errors
 
 T = TypeVar("T")
 _NOT_READY = "node.kubernetes.io/not-ready"
@@ -171,9 +171,12 @@ class Admission:
             attributes, obj, lambda changed: self._mutate_by_plugins(attributes, changed)
         )
         if attributes.kind.resource == names.SERVICES:
-            services = self._lookup.list(names.SERVICES)
             allocate(
-                obj, attributes.old_object, services, cluster_ips=self.network.ranges.cluster_ips
+                obj,
+                attributes.old_object,
+                self._lookup.list(names.SERVICES),
+                self._lookup.list(names.IP_ADDRESSES),
+                cluster_ips=self.network.ranges.cluster_ips,
             )
         if attributes.kind.resource == CSRS and attributes.operation == "CREATE":
             set_requester(obj, attributes.user.to_user_info())
@@ -256,10 +259,16 @@ class Admission:
             self._check_priority_class(attributes, obj)
         if obj is not None and attributes.kind.resource == CSRS:
             check_subject(obj, attributes.name)
+        if obj is not None and attributes.kind.resource == names.SERVICE_CIDRS:
+            self._check_range(attributes, obj)
         if obj is not None and attributes.operation == "CREATE":
             self._check_admin_access(attributes, obj)
         if obj is not None:
             self._check_pod_security(attributes, obj)
+
+    def _check_range(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        if errors := range_errors(obj, self.network.ranges.cluster_ips):
+            raise invalid(attributes.kind.resource, attributes.name, errors)
 
     def _check_admin_access(self, attributes: AdmissionAttributes, obj: Json) -> None:
         resource = attributes.kind.resource

@@ -1,7 +1,8 @@
 """Allocation of the cluster IPs and node ports of Services.
 
-What is taken is what the stored Services have. Nothing else is recorded, so an address is
-allocated and released in the one write that creates or deletes its Service.
+What is taken is what the stored Services have, and the IPAddresses of clients. The IPAddresses of
+Services are written afterwards and not read here, so an address is allocated and released in the
+one write that creates or deletes its Service.
 """
 
 import random
@@ -10,7 +11,7 @@ from ipaddress import IPv4Network
 
 from ....model.names import SERVICES
 from ....model.service_network import HEADLESS, NODE_PORTS, is_in
-from ..errors.fields import FieldError, invalid
+from ..errors.fields import FieldError, forbidden, invalid
 from ..errors.status import invalid as invalid_object
 from ..http.requests import Json
 
@@ -28,13 +29,49 @@ _FIELDS_OF_TYPES = {
 API_SERVER = ("default", "kubernetes")
 """Its address is fixed."""
 
+DEFAULT_SERVICE_CIDR = "kubernetes"
+"""Name of the ServiceCIDR with the range of the cluster."""
+
+_MANAGED_BY = "ipaddress.kubernetes.io/managed-by"
+_ALLOCATOR = "ipallocator.k8s.io"
+MANAGED_BY_SERVER = {"ipaddress.kubernetes.io/ip-family": "IPv4", _MANAGED_BY: _ALLOCATOR}
+"""Labels of the IPAddresses of Services."""
+
+
+def is_of_service(ip_address: Json) -> bool:
+    """Whether the server maintains an IPAddress."""
+    return bool((ip_address["metadata"].get("labels") or {}).get(_MANAGED_BY) == _ALLOCATOR)
+
+
+def reserved_addresses(ip_addresses: Iterable[Json]) -> set[str]:
+    """Return the addresses that clients have reserved by IPAddresses of their own."""
+    return {each["metadata"]["name"] for each in ip_addresses if not is_of_service(each)}
+
+
+def range_errors(service_cidr: Json, cluster_ips: IPv4Network) -> list[FieldError]:
+    """Refuse any other range than the one that the cluster has."""
+    if service_cidr["metadata"].get("name") == DEFAULT_SERVICE_CIDR and (
+        service_cidr["spec"]["cidrs"] == [str(cluster_ips)]
+    ):
+        return []
+    why = (
+        f"the embedded cluster has one range of addresses for Services, {cluster_ips}, which is "
+        f"that of the ServiceCIDR {DEFAULT_SERVICE_CIDR}: it has no routes to others"
+    )
+    return [forbidden("spec.cidrs", why)]
+
 
 def allocate(
-    service: Json, old: Json | None, services: Iterable[Json], *, cluster_ips: IPv4Network
+    service: Json,
+    old: Json | None,
+    services: Iterable[Json],
+    ip_addresses: Iterable[Json] = (),
+    *,
+    cluster_ips: IPv4Network,
 ) -> None:
     """Set the addresses and node ports that a new or changed Service lacks.
 
-    *services* are all that are stored.
+    *services* and *ip_addresses* are all that are stored.
 
     Raises:
         StatusError: 422, a requested address or port is taken or out of range, or none is free.
@@ -49,7 +86,9 @@ def allocate(
         for each in services
         if (each["metadata"].get("namespace", ""), each["metadata"]["name"]) != key
     ]
-    errors = _allocate_address(spec, (old or {}).get("spec") or {}, others, cluster_ips)
+    errors = _allocate_address(
+        spec, (old or {}).get("spec") or {}, others, ip_addresses, cluster_ips
+    )
     errors += _allocate_ports(spec, (old or {}).get("spec") or {}, others)
     if errors:
         raise invalid_object(SERVICES, meta.get("name", ""), errors)
@@ -69,14 +108,18 @@ def _release(spec: Json, before: Json) -> None:
 
 
 def _allocate_address(
-    spec: Json, before: Json, others: Sequence[Json], cluster_ips: IPv4Network
+    spec: Json,
+    before: Json,
+    others: Sequence[Json],
+    ip_addresses: Iterable[Json],
+    cluster_ips: IPv4Network,
 ) -> list[FieldError]:
     wanted = spec.get("clusterIP", "")
     if spec.get("type") == "ExternalName" or wanted == HEADLESS:
         return []
     if wanted and before.get("clusterIP") and before.get("type") != "ExternalName":
         return []  # that it is still the same is for the validation
-    taken = {each.get("clusterIP") for each in others}
+    taken = {each.get("clusterIP") for each in others} | reserved_addresses(ip_addresses)
     if wanted:
         return _check_address(wanted, taken, cluster_ips)
     address = free_address(taken, cluster_ips)
