@@ -34,7 +34,7 @@ OMITTED_PARAMETERS = {
     "delete": {"ignoreStoreReadErrorWithClusterBreakingPotential"},  # of a feature that is off
     "deletecollection": {
         "ignoreStoreReadErrorWithClusterBreakingPotential", "shardSelector",
-        # Those of lists, which make no sense for a deletion.
+        # Those of lists, which have no effect on a deletion.
         "continue", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
         "timeoutSeconds",
     },
