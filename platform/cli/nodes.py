@@ -61,7 +61,7 @@ class NodeOptions:
     host_dirs: "tuple[HostDir, ...]"
     pods: Literal["processes", "images", "auto"]
     registries: tuple[str, ...]
-    log_flags: tuple[str, ...]
+    log_flags: tuple[str, ...] = ()
 
 
 def join(

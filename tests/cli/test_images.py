@@ -149,5 +149,5 @@ def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(
     (damaged / shim.LAUNCH).write_text("{")
     removed = run("rm", "r.example/one:1", data=data)
     assert removed.exit_code == 1
-    assert "cannot read which image the pod default/p runs" in removed.output
+    assert "cannot read which image the pod default/p uses" in removed.output
     assert "r.example/one:1" in run("list", data=data).output
