@@ -47,13 +47,13 @@ LogSizeOption = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="Size of each part of a container's log. When the log has more parts than "
-        "--container-log-max-files, the oldest ones are removed.",
+        help="When a container's log exceeds this size times --container-log-max-files, its oldest "
+        "lines are removed until it is one size smaller.",
     ),
 ]
 LogFilesOption = Annotated[
     int,
-    typer.Option(metavar="N", help="Parts of a container's log that are kept; at least 2."),
+    typer.Option(metavar="N", help="See --container-log-max-size; at least 2."),
 ]
 
 

@@ -81,8 +81,12 @@ async def test_container_reads_the_files_of_the_image_and_cannot_change_them(
     stopped: AgentCluster, monkeypatch: pytest.MonkeyPatch, runs: str, overlay: bool
 ) -> None:
     load(stopped, busybox(), name="registry.example/app:1")
-    upper = Layer().file("own", "new\n").file("dir/.wh.gone").file("run", "#!/bin/sh\n", mode=0o755)
-    load(stopped, Layer().file("own", "old\n").file("dir/gone", "1").file("dir/kept", "1"), upper)
+    upper = (
+        Layer().file("own", "new\n").file("dir/.wh.removed").file("run", "#!/bin/sh\n", mode=0o755)
+    )
+    load(
+        stopped, Layer().file("own", "old\n").file("dir/removed", "1").file("dir/kept", "1"), upper
+    )
     if not overlay:
         run_image = ImageManager.run_image
         monkeypatch.setattr(

@@ -209,6 +209,23 @@ async def test_head_of_a_large_log_is_deallocated(tmp_path: Path) -> None:
     assert not punch_log_head(tmp_path / "none.log", LogRotation())
 
 
+async def test_reader_that_is_overtaken_by_the_removal_continues_with_whole_lines(
+    tmp_path: Path,
+) -> None:
+    path, page = tmp_path / "0.log", 4096
+    every = [f"line {n} {'x' * 200}" for n in range(20_000)]
+    path.write_text("".join(f"2026-01-01T00:00:01.000000001Z stdout F {each}\n" for each in every))
+    options = LogOptions(follow=True)
+    chunks = read(path, options, is_finished=lambda: True, clock=SystemClock())
+    got = (await anext(chunks)).splitlines()
+    if not punch_log_head(path, LogRotation(32 * page, 2)):
+        pytest.skip("this file system does not support holes")
+    before = len(got)
+    got += [line async for chunk in chunks for line in chunk.splitlines()]
+    assert before < len(got) < 20_000
+    assert [line.decode() for line in got] == every[:before] + every[before - len(got) :]
+
+
 async def test_number_of_files_determines_how_much_of_a_log_is_kept(tmp_path: Path) -> None:
     path, page = tmp_path / "0.log", 4096
     line = "2026-01-01T00:00:01.000000001Z stdout F " + "x" * 23 + "\n"

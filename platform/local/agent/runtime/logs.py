@@ -39,7 +39,7 @@ _PAGE = 4096
 class LogRotation:
     """How much of a container's log is kept, with a kubelet's limits.
 
-    A kubelet rotates files; here one file takes the place of all of them, so that a request for
+    A kubelet rotates files; here one file replaces all of them, so that a request for
     the log, and one that follows it, read everything that is kept.
     """
 
@@ -112,6 +112,10 @@ async def read(
             # Before the read, which then includes everything written before the end.
             last = not options.follow or is_finished()
             while data := file.read(_block_size(position, end)):
+                if _data_start(file) > position:  # what was not read yet has been deallocated
+                    position, rest = _first_line(file), b""
+                    file.seek(position)
+                    continue
                 position += len(data)
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:_MAX_ENTRY_BYTES]
@@ -149,12 +153,21 @@ def punch_log_head(path: Path, rotation: LogRotation) -> bool:
         return False
 
 
-def _first_line(file: BufferedReader) -> int:
-    """Return the offset of the first complete line; not 0 if the head was deallocated."""
+def _data_start(file: BufferedReader) -> int:
+    """Return the end of what was deallocated; the position of *file* stays."""
+    descriptor = file.fileno()
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        start = os.lseek(file.fileno(), 0, os.SEEK_DATA)
+        return os.lseek(descriptor, 0, os.SEEK_DATA)
     except OSError:  # empty, or a file system without SEEK_DATA
         return 0
+    finally:
+        os.lseek(descriptor, position, os.SEEK_SET)
+
+
+def _first_line(file: BufferedReader) -> int:
+    """Return the offset of the first complete line; not 0 if the head was deallocated."""
+    start = _data_start(file)
     if start == 0:
         return 0
     file.seek(start)
