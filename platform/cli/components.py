@@ -261,6 +261,8 @@ def agent(
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     pod_network: PodNetworkOption = "host",
+    container_log_max_size: node_flags.LogSizeOption = "10Mi",
+    container_log_max_files: node_flags.LogFilesOption = 5,
     volumes_kubeconfig: VolumesKubeconfig = None,
     node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
     node_address: node_flags.NodeAddressOption = "",
@@ -284,6 +286,8 @@ def agent(
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = _with_images(settings, pods, registry or ())
+    with exit_on_error(ValueError):
+        settings = node_flags.with_logs(settings, container_log_max_size, container_log_max_files)
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     settings = replace(settings, network=PodNetwork(pod_network))
     settings = node_flags.with_identity(settings, node_name, node_address)

@@ -100,6 +100,8 @@ class Options:
     """Whether pods run images."""
     registries: tuple[str, ...] = ()
     """As in ``--registry``."""
+    log_flags: tuple[str, ...] = ()
+    """Flags of the agent for the logs of containers."""
     pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, as in ``--pod-network``."""
     network: tuple[str, int] | None = None
@@ -438,7 +440,7 @@ class EmbeddedCluster:
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
-            arguments += ["--pods", options.pods, *self._network_flags]
+            arguments += ["--pods", options.pods, *self._network_flags, *options.log_flags]
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

@@ -43,6 +43,45 @@ BootstrapTokenFile = Annotated[
     typer.Option(help="File with a bootstrap token to create, which is removed then."),
 ]
 
+LogSizeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="When a container's log exceeds this size times --container-log-max-files, its oldest "
+        "lines are removed until it is one size smaller.",
+    ),
+]
+LogFilesOption = Annotated[
+    int,
+    typer.Option(metavar="N", help="See --container-log-max-size; at least 2."),
+]
+
+
+def log_flags_of(size: str, files: int, *, simulate: int = 0) -> tuple[str, ...]:
+    """Return the agent's flags for the logs of containers.
+
+    Raises:
+        ValueError: one is invalid, or has no effect on simulated pods.
+    """
+    from ..local.agent.runtime.logs import LogRotation
+
+    if LogRotation.parse(size, files) == LogRotation():
+        return ()
+    if simulate:
+        raise ValueError("--container-log-max-size and -files have no effect on simulated pods")
+    return (f"--container-log-max-size={size}", f"--container-log-max-files={files}")
+
+
+def with_logs(settings: "AgentSettings", size: str, files: int) -> "AgentSettings":
+    """Return *settings* with the limits of the logs of containers.
+
+    Raises:
+        ValueError: one is invalid.
+    """
+    from ..local.agent.runtime.logs import LogRotation
+
+    return replace(settings, log_rotation=LogRotation.parse(size, files))
+
 
 def network(fd: int | None, token_file: Path | None) -> "Network | None":
     """Return how other machines reach the API server; ``None`` if they do not."""

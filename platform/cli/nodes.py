@@ -30,6 +30,7 @@ from .cluster import (
 )
 from .flag_groups import PodsOption, RegistryOption
 from .manager import exit_on_error
+from .node_flags import LogFilesOption, LogSizeOption, log_flags_of
 
 if TYPE_CHECKING:
     from ..kube.client.client import Client
@@ -60,6 +61,7 @@ class NodeOptions:
     host_dirs: "tuple[HostDir, ...]"
     pods: Literal["processes", "images", "auto"]
     registries: tuple[str, ...]
+    log_flags: tuple[str, ...] = ()
 
 
 def join(
@@ -91,6 +93,8 @@ def join(
     mount: MountOption = None,  # noqa: RUF013 - an alias of an optional type
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    container_log_max_size: LogSizeOption = "10Mi",
+    container_log_max_files: LogFilesOption = 5,
 ) -> None:
     """Run pods of the cluster of another machine on this one."""
     data = resolve_data_dir(data_dir)
@@ -105,6 +109,7 @@ def join(
             host_dirs=host_dirs_of(mount or [], data, simulate=0),
             pods=pods,
             registries=registries_of(registry, pods=pods, simulate=0),
+            log_flags=log_flags_of(container_log_max_size, container_log_max_files),
         )
     run_supervised(context, data, lambda: JoinedNode(data, options), detach=detach, name="join")
 
@@ -197,7 +202,7 @@ class JoinedNode:
         agent += ["--rotate-certificates", "--end-pods", "--pods", options.pods]
         agent += [] if options.cpus is None else ["--cpus", str(options.cpus)]
         agent += [f"--registry={each}" for each in options.registries]
-        agent += [f"--mount={each}" for each in options.host_dirs]
+        agent += [*options.log_flags, *(f"--mount={each}" for each in options.host_dirs)]
         environment = self._environment()
         return [
             ComponentSpec(name="proxy", arguments=["proxy", *client], environment=environment),

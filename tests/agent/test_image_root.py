@@ -22,12 +22,12 @@ from support.images import Layer, busybox, image, write_layout
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.store import ImageStore, StoredImage
 from batholith.local.agent.images.unpacking import UnpackLimits
-from batholith.local.agent.runtime import runs, shim
+from batholith.local.agent.runtime import image_run, runs, shim
 from batholith.local.agent.runtime.ids import IMAGES, SHARED, Ids
 from batholith.local.agent.runtime.image_run import RunImage
 from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE
 from batholith.local.agent.runtime.removal import remove_tree
-from batholith.local.agent.runtime.rootfs import Mount
+from batholith.local.agent.runtime.rootfs import Mount, mount_plan
 from batholith.local.agent.runtime.runs import ExitRecord, IsolationLevel, LaunchSpec, RunDir
 
 pytestmark = [pytest.mark.process, pytest.mark.combinations(2)]
@@ -101,9 +101,30 @@ class Agent:
         **options: Any,
     ) -> tuple[ExitRecord, list[str]]:
         """Run a shell script; return its exit, and its output."""
-        run_dir = RunDir(self.data / "agent" / "pods" / str(uuid.uuid4()) / "c" / "0")
-        log = run_dir.path / "log"
-        run_image = RunImage(
+        run_dir = self.new_run()
+        run_image = self.run_image(stored, **options)
+        steps = [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in mounts]
+        return await self.execute(
+            run_dir,
+            LaunchSpec(
+                argv=argv or ["/bin/sh", "-c", f"exec 2>&1; {script}"],
+                env={"PATH": "/bin"},
+                cwd=run_image.working_dir,
+                log=run_dir.path / "log",
+                hostname="some-pod",
+                isolation=IsolationLevel.UNSHARE,
+                user=(user, user),
+                ids=self.ids,
+                steps=steps,
+                image=run_image,
+            ),
+        )
+
+    def new_run(self) -> RunDir:
+        return RunDir(self.data / "agent" / "pods" / str(uuid.uuid4()) / "c" / "0")
+
+    def run_image(self, stored: StoredImage, **options: Any) -> RunImage:
+        return RunImage(
             name=stored.name,
             image_id=stored.id,
             chains=stored.layers,
@@ -112,21 +133,10 @@ class Agent:
             overlay=self.overlay,
             **options,
         )
-        steps = [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in mounts]
-        run_dir.prepare(
-            LaunchSpec(
-                argv=argv or ["/bin/sh", "-c", f"exec 2>&1; {script}"],
-                env={"PATH": "/bin"},
-                cwd=run_image.working_dir,
-                log=log,
-                hostname="some-pod",
-                isolation=IsolationLevel.UNSHARE,
-                user=(user, user),
-                ids=self.ids,
-                steps=steps,
-                image=run_image,
-            )
-        )
+
+    async def execute(self, run_dir: RunDir, spec: LaunchSpec) -> tuple[ExitRecord, list[str]]:
+        """Run what *spec* describes; return its exit, and its output."""
+        run_dir.prepare(spec)
         own(run_dir.path.parents[1], self.user)
         more: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -138,7 +148,7 @@ class Agent:
         await process.wait()
         record = run_dir.exit_record()
         assert record is not None, run_dir.errors()
-        return record, [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+        return record, [line.split(" ", 3)[3] for line in spec.log.read_text().splitlines()]
 
 
 def own(directory: Path, user: int) -> None:
@@ -360,3 +370,45 @@ async def test_image_without_layers_has_mount_points_only(agent: Agent) -> None:
     stored = agent.load(shell=False)
     record, _ = await agent.run(stored, "true")
     assert 'exec: "/bin/sh": No such file' in record.message
+
+
+@pytest.mark.parametrize("sub_path", ["", "dir"])
+async def test_programs_of_the_machine_read_the_image_of_a_volume(
+    agent: Agent, sub_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = agent.load(Layer().file("dir/a", "old"), Layer().file("dir/a", "new"), shell=False)
+    monkeypatch.setattr(sys, "executable", agent.program)
+    run_dir = agent.new_run()
+    volume = run_dir.path / "volume"
+    volume.mkdir(parents=True)
+    image_of_volume = image_run.volume_image(run_dir.path, volume, agent.run_image(stored))
+    mount = Mount(str(volume), "/model", True, sub_path)
+    path = "/model" if sub_path else "/model/dir"
+    script = f"cat {path}/a; echo; echo 1 > {path}/a; stat -c %u {path}/a"
+    if os.geteuid() == 0:
+        os.seteuid(agent.user)
+    try:
+        steps = mount_plan([mount], hidden=[], home="/no-home")
+    finally:
+        os.seteuid(os.getuid())
+    record, lines = await agent.execute(
+        run_dir,
+        LaunchSpec(
+            argv=["sh", "-c", f"exec 2>&1; {script}; grep ' /model ' /proc/mounts"],
+            env={"PATH": os.defpath},
+            cwd="/",
+            log=run_dir.path / "log",
+            hostname="some-pod",
+            isolation=IsolationLevel.BUBBLEWRAP if agent.user else IsolationLevel.UNSHARE,
+            ids=agent.ids,
+            steps=steps,
+            can_stage=True,
+            volume_images=(image_of_volume,),
+        ),
+    )
+    assert record.code == 0, lines
+    assert (lines[0], lines[2]) == ("new", "0")
+    assert "Read-only file system" in lines[1]
+    [mounted] = lines[3:]
+    assert mounted.startswith("overlay ") == agent.overlay
+    assert {"ro", "nosuid", "nodev", "noexec"} <= {*mounted.split()[3].split(",")}

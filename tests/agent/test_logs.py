@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.polling import DEFAULT_TIMEOUT
 
 from batholith.local.agent.runtime import logs
-from batholith.local.agent.runtime.logs import LogOptions, punch_log_head, read
+from batholith.local.agent.runtime.logs import LogOptions, LogRotation, punch_log_head, read
 from batholith.local.agent.server import AgentServer, LogUnavailableError
 from batholith.local.agent.settings import ServingFiles
 from batholith.local.supervisor import pki
@@ -192,10 +192,10 @@ async def test_head_of_a_large_log_is_deallocated(tmp_path: Path) -> None:
     lines = [f"2026-01-01T00:00:01.000000001Z stdout F line {n}\n" for n in range(20_000)]
     path.write_text("".join(lines))
     size = path.stat().st_size
-    assert not punch_log_head(path, min_kept_bytes=size)
+    assert not punch_log_head(path, LogRotation(size, 2))
     with path.open("rb") as reader:
         reader.seek(size - 1)
-        if not punch_log_head(path, min_kept_bytes=64 * page):
+        if not punch_log_head(path, LogRotation(64 * page, 2)):
             pytest.skip("this file system does not support holes")
         assert reader.read() == b"\n", "open readers are not affected"
     assert path.stat().st_size == size
@@ -205,8 +205,52 @@ async def test_head_of_a_large_log_is_deallocated(tmp_path: Path) -> None:
     assert kept == [f"line {n}" for n in range(20_000 - len(kept), 20_000)]
     assert (await text(path, LogOptions(tail=3))).splitlines() == kept[-3:]
     assert (await text(path, LogOptions(tail=30_000))).splitlines() == kept
-    assert not punch_log_head(path, min_kept_bytes=64 * page)
-    assert not punch_log_head(tmp_path / "none.log")
+    assert not punch_log_head(path, LogRotation(64 * page, 2))
+    assert not punch_log_head(tmp_path / "none.log", LogRotation())
+
+
+async def test_reader_that_is_overtaken_by_the_removal_continues_with_whole_lines(
+    tmp_path: Path,
+) -> None:
+    path, page = tmp_path / "0.log", 4096
+    every = [f"line {n} {'x' * 200}" for n in range(20_000)]
+    path.write_text("".join(f"2026-01-01T00:00:01.000000001Z stdout F {each}\n" for each in every))
+    options = LogOptions(follow=True)
+    chunks = read(path, options, is_finished=lambda: True, clock=SystemClock())
+    got = (await anext(chunks)).splitlines()
+    if not punch_log_head(path, LogRotation(32 * page, 2)):
+        pytest.skip("this file system does not support holes")
+    before = len(got)
+    got += [line async for chunk in chunks for line in chunk.splitlines()]
+    assert before < len(got) < 20_000
+    assert [line.decode() for line in got] == every[:before] + every[before - len(got) :]
+
+
+async def test_number_of_files_determines_how_much_of_a_log_is_kept(tmp_path: Path) -> None:
+    path, page = tmp_path / "0.log", 4096
+    line = "2026-01-01T00:00:01.000000001Z stdout F " + "x" * 23 + "\n"
+    path.write_text(line * (100 * page // len(line)))
+    assert not punch_log_head(path, LogRotation(20 * page, 5)), "not above the limit"
+    with path.open("a") as file:
+        file.write(line * (page // len(line)))
+    if not punch_log_head(path, LogRotation(20 * page, 5)):
+        pytest.skip("this file system does not support holes")
+    assert path.stat().st_blocks * 512 == 80 * page
+
+
+@pytest.mark.parametrize(
+    ("size", "files", "message"),
+    [
+        ("0", 5, "not a positive number of bytes"),
+        ("-1Mi", 5, "not a positive number of bytes"),
+        ("100m", 5, "not a positive number of bytes"),
+        ("ten", 5, "not a positive number of bytes"),
+        ("10Mi", 1, "must be greater than 1"),
+    ],
+)
+def test_invalid_limits_of_logs_are_rejected(size: str, files: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LogRotation.parse(size, files)
 
 
 async def test_followed_log_ends_when_its_run_is_finished(tmp_path: Path) -> None:

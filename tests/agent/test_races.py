@@ -18,7 +18,7 @@ from support.polling import wait_for
 from batholith.kube.client.events import EventType
 from batholith.local.agent.pods.records import PodDir
 from batholith.local.agent.runtime import shim
-from batholith.local.agent.runtime.logs import punch_log_head
+from batholith.local.agent.runtime.logs import LogRotation, punch_log_head
 from batholith.local.agent.runtime.runs import IsolationLevel, RunDir, kill_tagged
 from batholith.local.agent.service import Agent
 from batholith.local.agent.settings import AgentSettings
@@ -221,7 +221,7 @@ def test_pipe_in_the_place_of_a_record_does_not_block_the_agent(tmp_path: Path, 
 
 def test_directory_at_the_path_of_a_log_is_not_truncated(tmp_path: Path) -> None:
     (tmp_path / "0.log").mkdir()
-    assert not punch_log_head(tmp_path / "0.log")
+    assert not punch_log_head(tmp_path / "0.log", LogRotation())
 
 
 async def test_pods_created_during_shutdown_are_left_to_the_next_agent(

@@ -335,6 +335,8 @@ async def invalid_pods(send: RecordedConversation) -> None:
         {"restartPolicy": "Sometimes"}, {"containers": []}, {"containers": [{"name": "a"}]},
         {"containers": [{"image": "a"}]}, {"nodeSelector": {"a b": "c"}},
         {"terminationGracePeriodSeconds": -1}, {"activeDeadlineSeconds": 0},
+        {"volumes": [{"name": "v", "image": {"reference": "a"}}]},
+        {"volumes": [{"name": "v", "image": {"reference": "a:1"}}]},
         {"volumes": [{"name": "v"}]}, {"volumes": [{"name": "v", "emptyDir": {}}] * 2},
         {"priority": 5}, {"priorityClassName": "none"}, {"hostname": "A"}, {"dnsPolicy": "Odd"},
         {"preemptionPolicy": "Never"}, {"preemptionPolicy": "PreemptLowerPriority"},

@@ -185,6 +185,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),
+    "volumes[*].image": enforced(f"{AGENT}/volumes/volumes.py", {"reference": "i"}),
     "volumes[*].persistentVolumeClaim": enforced(_PVCS, {"claimName": "c"}),
     "volumes[*].projected.defaultMode": enforced(_FILES, 0o600),
     "volumes[*].projected.sources[*].clusterTrustBundle": warned(),
@@ -196,7 +197,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].secret": enforced(_FILES),
     **{f"volumes[*].{name}": warned() for name in (
         "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral",
-        "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "image",
+        "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs",
         "iscsi", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO",
         "storageos", "vsphereVolume",
     )},

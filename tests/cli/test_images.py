@@ -9,11 +9,13 @@ from typer.testing import CliRunner, Result
 from batholith.cli.components import _with_images
 from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.main import app
+from batholith.cli.node_flags import log_flags_of, with_logs
 from batholith.local.agent.images.manager import RunMode
 from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.pods.records import PodDir, PodRecord
 from batholith.local.agent.runtime import shim
 from batholith.local.agent.runtime.image_run import WRITABLE
+from batholith.local.agent.runtime.logs import LogRotation
 from batholith.local.agent.settings import AgentSettings
 from batholith.local.supervisor.datadir import DataDir
 
@@ -93,11 +95,13 @@ def test_other_directories_are_not_used(tmp_path: Path) -> None:
         (["--simulate", "1", "--pods", "images"], "no effect on simulated pods"),
         (["--simulate", "1", "--registry", "docker.io"], "no effect on simulated pods"),
         (["--pods", "processes", "--registry", "docker.io"], "no effect with --pods=processes"),
+        (["--simulate", "1", "--container-log-max-files", "3"], "no effect on simulated pods"),
+        (["--container-log-max-size", "0"], "not a positive number of bytes"),
         (["--registry", "https://docker.io"], "not the host of a registry"),
         (["--registry", "docker.io=ftp://mirror.example"], "is not http(s)://HOST"),
     ],
 )
-def test_up_rejects_options_of_images_without_effect(
+def test_up_rejects_options_of_pods_without_effect(
     data: Path, options: list[str], message: str
 ) -> None:
     result = CliRunner().invoke(app, ["up", *options, "--data-dir", str(data)])
@@ -121,6 +125,17 @@ def test_up_gives_its_options_of_images_to_the_agent(data: Path) -> None:
     assert settings.registries == (Registry("docker.io", ("https://mirror.example",)),)
 
 
+def test_up_gives_the_limits_of_logs_to_the_agent(data: Path) -> None:
+    directory = DataDir(data)
+    directory.lock()
+    options = Options(port=0, api_port=0, log_flags=log_flags_of("64Ki", 3))
+    with EmbeddedCluster(directory, options) as up:
+        [arguments] = [each.arguments for each in up._components() if each.name == "agent"]
+    assert {"--container-log-max-size=64Ki", "--container-log-max-files=3"} <= {*arguments}
+    settings = with_logs(AgentSettings(data_dir=data), "64Ki", 3)
+    assert settings.log_rotation == LogRotation(65536, 3)
+
+
 def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(
     tmp_path: Path, data: Path
 ) -> None:
@@ -134,5 +149,5 @@ def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(
     (damaged / shim.LAUNCH).write_text("{")
     removed = run("rm", "r.example/one:1", data=data)
     assert removed.exit_code == 1
-    assert "cannot read which image the pod default/p runs" in removed.output
+    assert "cannot read which image the pod default/p uses" in removed.output
     assert "r.example/one:1" in run("list", data=data).output

@@ -510,11 +510,9 @@ class RealNode:
         """Limit the size of the logs of running containers, until cancelled."""
         while True:
             await self._clock.sleep(_LOG_TRUNCATE_INTERVAL)
-            open_logs = [
-                path for worker in self._workers.values() for path in worker.containers.open_logs
-            ]
-            for path in open_logs:
-                if await asyncio.to_thread(logs.punch_log_head, path):
+            rotation, workers = self._settings.log_rotation, self._workers.values()
+            for path in [path for each in workers for path in each.containers.open_logs]:
+                if await asyncio.to_thread(logs.punch_log_head, path, rotation):
                     log.info("truncated log", extra={"file": str(path)})
 
     async def _check_devices(self, node_status: NodeStatusManager) -> None:

@@ -12,6 +12,7 @@ from ...model.service_network import PodNetwork
 from .devices.discovery import Discovery
 from .images.manager import RunMode
 from .images.puller import Registry
+from .runtime.logs import LogRotation
 from .runtime.runs import IsolationLevel
 from .state.status import BackOff
 from .volumes.host_dirs import HostDir
@@ -107,6 +108,9 @@ class AgentSettings:
 
     storage_interval: float = 10.0
     """Seconds between measurements of the disk space of pods with limits."""
+
+    log_rotation: LogRotation = field(default_factory=LogRotation)
+    """Limits of the logs of containers."""
 
     devices: Discovery = field(default_factory=Discovery)
     """Where devices are looked for."""

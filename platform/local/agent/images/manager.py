@@ -3,11 +3,11 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..runtime.image_run import RunImage
 from ..runtime.runs import LaunchSpec, RunDir
-from ..state.core_types import Container
+from ..state.core_types import Container, ImageVolumeSource, Volume
 from ..state.environment import ContainerConfigError
 from . import references
 from .errors import ImageError
@@ -73,19 +73,17 @@ class ImageManager:
         if self.mode is RunMode.PROCESSES:
             return None
         try:
-            reference = references.parse(container.image)
-        except ImageError as error:
+            reference = self._parse(container.image)
+        except ImageUnavailableError:
             if self._falls_back:
                 return None
-            message = f"Failed to apply default image tag: {error}"
-            raise ImageUnavailableError(
-                "InvalidImageName", message, retry_after=self._retry
-            ) from None
+            raise
         found = self.store.find(reference)
-        pulls = self._pulls(container, reference, is_stored=found is not None)
+        pulls = self._pulls(container.image_pull_policy, reference, is_stored=found is not None)
         if found is None and not pulls:
-            self._missing(container)
-            return None
+            if self._falls_back:
+                return None
+            self._never_pulled(container.image)
         if error_message := await self._support.error():
             if self._falls_back:
                 return None
@@ -96,18 +94,52 @@ class ImageManager:
         record("Pulled", text, False)
         return found
 
-    def _pulls(self, container: Container, reference: Reference, *, is_stored: bool) -> bool:
-        """Return whether the image has to be pulled: in auto mode only if its registry is named."""
-        policy = container.image_pull_policy
-        if policy == _NEVER or (self._falls_back and not self._puller.is_configured(reference)):
+    async def image_of_volume(
+        self, volume: Volume, *, keyring: GetKeyring, record: RecordEvent
+    ) -> StoredImage | Pull:
+        """Return the image whose files *volume* has, in every mode; otherwise as `image_of`.
+
+        Raises:
+            ContainerConfigError: it cannot be mounted.
+        """
+        source = volume.image or ImageVolumeSource()
+        name = source.reference
+        reference = self._parse(name)
+        if error_message := await self._support.error():
+            raise ContainerConfigError(
+                f"volume {volume.name}: images cannot be mounted here: {error_message}"
+            )
+        found = self.store.find(reference)
+        if self._pulls(source.pull_policy, reference, is_stored=found is not None):
+            return await self._puller.start(name, reference, keyring, record)
+        if found is not None:
+            record("Pulled", f'Container image "{name}" already present on machine', False)
+            return found
+        if source.pull_policy == _NEVER:
+            self._never_pulled(name)
+        text = (
+            f'the image "{name}" is not stored, and its registry {reference.registry} was not '
+            "named: `batholith image load` stores it, `batholith up --registry` permits to pull it"
+        )
+        raise ImageUnavailableError("ErrImagePull", text, retry_after=self._retry)
+
+    def _pulls(self, policy: str, reference: Reference, *, is_stored: bool) -> bool:
+        """Return whether the image has to be pulled, if not all are, from named registries only."""
+        every = self.mode is RunMode.IMAGES
+        if policy == _NEVER or not (every or self._puller.is_configured(reference)):
             return False
         return policy == _ALWAYS or not is_stored
 
-    def _missing(self, container: Container) -> None:
-        """Fall back to programs of the machine, or raise ImageUnavailableError."""
-        if self._falls_back:
-            return
-        text = f'Container image "{container.image}" is not present with pull policy of Never'
+    def _parse(self, name: str) -> Reference:
+        """Return the reference of an image, or raise ImageUnavailableError."""
+        try:
+            return references.parse(name)
+        except ImageError as error:
+            text = f"Failed to apply default image tag: {error}"
+            raise ImageUnavailableError("InvalidImageName", text, retry_after=self._retry) from None
+
+    def _never_pulled(self, name: str) -> NoReturn:
+        text = f'Container image "{name}" is not present with pull policy of Never'
         raise ImageUnavailableError("ErrImageNeverPull", text, retry_after=self._retry)
 
     def node_images(self) -> list[dict[str, Any]]:
@@ -139,19 +171,18 @@ class ImageManager:
         )
 
     def prepare(self, run: RunDir, launch: LaunchSpec) -> None:
-        """Prepare a run of an image; from then on its layers are not removed.
+        """Prepare a run; if it has files of images, from then on its layers are not removed.
 
         Raises:
             ImageUnavailableError: they were removed before.
             OSError: a file cannot be written.
         """
-        image = launch.image
-        if image is None:
+        if not launch.images:
             run.prepare(launch)
             return
         with self.store.in_use():
-            if not all(map(self.store.layer, image.chains)):
-                raise ImageUnavailableError(
-                    "ErrImagePull", f'the image "{image.name}" was removed', retry_after=0.0
-                )
+            for image in launch.images:
+                if not all(map(self.store.layer, image.chains)):
+                    text = f'the image "{image.name}" was removed'
+                    raise ImageUnavailableError("ErrImagePull", text, retry_after=0.0)
             run.prepare(launch)

@@ -1,7 +1,7 @@
 """Running containers of one pod: start, adoption, stop."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..runtime.runs import (
 )
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
-from ..state.core_types import Pod
+from ..state.core_types import Pod, Volume
 from ..state.environment import ContainerConfigError
 from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
@@ -49,6 +49,10 @@ _PLACEHOLDER_MESSAGE = (
 )
 
 
+_Images = dict[str, StoredImage | Pull | None]
+"""The image that a container runs, by the name "", and those of volumes by their names."""
+
+
 class PodContainers:
     """The running containers of one pod.
 
@@ -67,8 +71,8 @@ class PodContainers:
     ) -> None:
         self._context = context
         self._on_pulled = on_pulled
-        self._pulls: dict[str, Pull] = {}
-        """Pulls of images by the container that waits."""
+        self._pulls: dict[str, _Images] = {}
+        """Images of containers that wait for one of them, by container."""
 
         self._on_started = on_started
         self._on_exited = on_exited
@@ -115,26 +119,40 @@ class PodContainers:
         why = error_message or f"failed to start container {name}: {record.message}"
         context.record_event("Failed", f"Error: {why}")
 
-    async def _image_of(self, name: str) -> StoredImage | None:
-        """Return the image that a container runs; ``None`` for programs of the machine.
+    async def _images_of(self, name: str) -> dict[str, StoredImage | None]:
+        """Return the image that a container runs, by the name "", and those of volumes by theirs.
+
+        The image that it runs is ``None`` for programs of the machine.
 
         Raises:
-            ImagePullingError: it is being pulled; *on_pulled* is called afterwards.
-            ContainerConfigError: the container must run its image, and cannot.
+            ImagePullingError: one is being pulled; *on_pulled* is called afterwards.
+            ContainerConfigError: the container must have one, and cannot.
         """
-        pull = self._pulls.get(name)
-        if pull is None:
-            found = await self._find_image(name)
-            if not isinstance(found, Pull):
-                return found
-            pull = self._pulls[name] = found
-            pull.task.add_done_callback(lambda _: self._on_pulled(name))
-        if not pull.task.done():
+        found = self._pulls.pop(name, None)
+        if found is None:
+            found = {"": await self._find_image(name)}
+            for volume in self._image_volumes(name):
+                found[volume.name] = await self._find_image(name, volume)
+            for each in found.values():
+                if isinstance(each, Pull):
+                    each.task.add_done_callback(lambda _: self._on_pulled(name))
+        if any(isinstance(each, Pull) and not each.task.done() for each in found.values()):
+            self._pulls[name] = found
             raise ImagePullingError
-        del self._pulls[name]
-        return pull.result()
+        return {
+            volume: each.result() if isinstance(each, Pull) else each
+            for volume, each in found.items()
+        }
 
-    async def _find_image(self, name: str) -> StoredImage | Pull | None:
+    def _image_volumes(self, name: str) -> list[Volume]:
+        """Return the volumes with the files of images that a container mounts."""
+        pod = self._context.pod()
+        mounted = {mount.name for mount in pod.containers[name].volume_mounts}
+        return [each for each in pod.spec.volumes if each.image and each.name in mounted]
+
+    async def _find_image(
+        self, name: str, volume: Volume | None = None
+    ) -> StoredImage | Pull | None:
         context = self._context
         pod, node = context.pod(), context.node
 
@@ -144,6 +162,8 @@ class PodContainers:
         async def keyring() -> Keyring:
             return await pull_keyring(node.client, pod, record)
 
+        if volume is not None:
+            return await node.images.image_of_volume(volume, keyring=keyring, record=record)
         return await node.images.image_of(pod.containers[name], keyring=keyring, record=record)
 
     def _started_message(self, run: RunDir) -> str:
@@ -162,15 +182,17 @@ class PodContainers:
             ContainerConfigError: as `start`, or the host changed in each attempt.
         """
         message = ""
-        image = await self._image_of(name)
+        images = await self._images_of(name)
+        image = images.pop("")
         await asyncio.to_thread(self._context.pod_dir.remove_old_logs, name)
-        if image is not None:
+        if image is not None or images:
             runs = self._context.pod_dir.runs(name)
             await asyncio.to_thread(image_run.clear, [run.path for run in runs if run.is_finished])
         for _ in range(_MAX_PLANS):
             run = self._context.pod_dir.new_run(name)
             launch, error_message = self._build_launch_spec(run, volumes, image)
             launch = await self._with_target(name, launch)
+            launch = self._with_volume_images(run, launch, volumes, images)
             await asyncio.to_thread(self._prepare, run, launch)
             pid = await start_and_wait(run)
             process = ContainerProcess(run, pid, clock=self._context.node.clock)
@@ -220,6 +242,26 @@ class PodContainers:
             context.record_event("NotShared", _NOT_SHARED_MESSAGE.format(name, target))
             return launch
         return replace(launch, joined=JoinedProcess(found["pid"], found["start"]))
+
+    def _with_volume_images(
+        self,
+        run: RunDir,
+        launch: LaunchSpec,
+        volumes: PodVolumes,
+        images: Mapping[str, StoredImage | None],
+    ) -> LaunchSpec:
+        """Return *launch* with the images of volumes, by the names of these."""
+        manager = self._context.node.images
+        mounted = [
+            image_run.volume_image(
+                run.path,
+                volumes.volumes[name].path,
+                manager.run_image(image, working_dir="/", read_only=True),
+            )
+            for name, image in images.items()
+            if image is not None
+        ]
+        return replace(launch, volume_images=tuple(mounted))
 
     def _build_launch_spec(
         self, run: RunDir, volumes: PodVolumes, image: StoredImage | None

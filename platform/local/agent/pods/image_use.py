@@ -24,10 +24,10 @@ def image_uses(data_dir: Path) -> Iterator[ImageUse]:
             if not image_run.is_in_use(run.path):
                 continue
             try:
-                image = run.image()
+                images = run.images()
             except (msgspec.DecodeError, OSError) as error:
-                raise ImageError(f"cannot read which image the pod {pod} runs: {error}") from error
-            if image is not None:
+                raise ImageError(f"cannot read which image the pod {pod} uses: {error}") from error
+            for image in images:
                 yield ImageUse(pod, image.name, image.chains)
 
 

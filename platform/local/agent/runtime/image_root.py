@@ -24,7 +24,7 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _AT_FDCWD, _AT_EMPTY_PATH, _MOVE_FROM_EMPTY_PATH = -100, 0x1000, 4
 _ATTR_IDMAP = 0x00100000
-_NOSUID, _NODEV, _REMOUNT, _BIND = 2, 4, 32, 4096
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
 _MAX_LINKS = 40
 _LAYERS_SIZE = 1 << 20
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,7 +57,8 @@ def build(
     work = os.open(f"{writable}/work", _DIR_FLAGS)
     _copy_root_attributes(image, upper, owner)
     if image["overlay"]:
-        _mount_overlay(root, image, upper, work, owner)
+        writes = f",upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
+        _mount_overlay(root, image, writes, owner)
     else:
         _copy(image, upper, root, owner)
     os.close(upper)
@@ -91,6 +92,31 @@ def build(
         mounting.set_read_only(root, recursive=False)
 
 
+def mount_volumes(volumes: Iterable[Mapping[str, Any]], *, owner: int | None) -> None:
+    """Mount volumes with the files of images, in this process's own mount namespace.
+
+    Args:
+        volumes: each a `VolumeImage`.
+        owner: as in `build`.
+
+    Raises:
+        CannotStartError: an image cannot be mounted.
+    """
+    mounting.detach_mounts()
+    for each in volumes:
+        image, target = each["image"], each["target"]
+        if image["overlay"]:
+            _mount_overlay(target, image, "", owner)
+        else:
+            copy = os.open(each["copy"], _DIR_FLAGS)
+            _copy_root_attributes(image, copy, owner)
+            _copy(image, copy, target, owner)
+            os.close(copy)
+        flags = _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV | _NOEXEC
+        kept = os.statvfs(target).f_flag & mounting.KEPT_FLAGS
+        mounting.mount(None, target, None, flags | kept)
+
+
 def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | None) -> None:
     """Give the root directory the mode and the owner that it has in the image."""
     mode, uid, gid = 0o755, 0, 0
@@ -104,10 +130,11 @@ def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | Non
         os.fchown(upper, owner + uid, owner + gid)
 
 
-def _mount_overlay(
-    root: str, image: Mapping[str, Any], upper: int, work: int, owner: int | None
-) -> None:
-    """Mount the layers at *root*, the ids of their owners mapped to the pod's."""
+def _mount_overlay(root: str, image: Mapping[str, Any], writes: str, owner: int | None) -> None:
+    """Mount the layers at *root*, the ids of their owners mapped to the pod's.
+
+    *writes* are the options of what is written, empty for a read-only mount.
+    """
     mounting.mount_tmpfs(root, mode="700", size=_LAYERS_SIZE, owner=None)
     ids = None if owner is None else _id_map(image["first_id"], owner)
     # Short paths: the options of a mount must fit into a page, and have no ',' or ':'.
@@ -116,11 +143,13 @@ def _mount_overlay(
     for number, directory in enumerate(layers):
         os.mkdir(str(number))
         _attach(directory, str(number), ids)
-    if not layers:
-        os.mkdir("0")
-    lower = ":".join(map(str, range(max(1, len(layers)))))
-    options = f"lowerdir={lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
-    mounting.mount("overlay", root, "overlay", _NOSUID | _NODEV, f"{options},userxattr")
+    # A read-only mount needs two directories.
+    count = max(len(layers), 1 if writes else 2)
+    for number in range(len(layers), count):
+        os.mkdir(str(number), 0o755)
+    lower = ":".join(map(str, range(count)))
+    options = f"lowerdir={lower}{writes},userxattr"
+    mounting.mount("overlay", root, "overlay", _NOSUID | _NODEV, options)
     os.chdir("/")
 
 

@@ -36,14 +36,32 @@ class RunImage(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-def prepare(run: Path) -> None:
-    """Create the directories of what the container of a run writes."""
-    for name in ("upper", "work"):
-        (run / WRITABLE / name).mkdir(parents=True, mode=0o700, exist_ok=True)
+class VolumeImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume with the files of an image, which the shim mounts for one container."""
+
+    image: RunImage
+    target: str
+    """Directory of the agent at which it is mounted, in the container's mount namespace."""
+
+    copy: str
+    """Directory for a copy of the layers, where overlayfs cannot stack them."""
+
+
+def volume_image(run: Path, target: Path, image: RunImage) -> VolumeImage:
+    """Return the volume at *target* of a run, with the files of *image*."""
+    copy = run / WRITABLE / "volumes" / target.name
+    return VolumeImage(image=image, target=str(target), copy=str(copy))
+
+
+def prepare(run: Path, volumes: Iterable[VolumeImage]) -> None:
+    """Create the directories of what the container of a run writes, and of its volumes' copies."""
+    own = (run / WRITABLE / name for name in ("upper", "work"))
+    for path in (*own, *(Path(each.copy) for each in volumes)):
+        path.mkdir(parents=True, mode=0o700, exist_ok=True)
 
 
 def is_in_use(run: Path) -> bool:
-    """Return whether the run has, or had until it exited, a root of its image's layers."""
+    """Return whether the run has, or had until it exited, layers of images in its mounts."""
     return os.path.isdir(run / WRITABLE)
 
 

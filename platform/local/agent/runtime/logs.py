@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from io import BufferedReader
 from pathlib import Path
+from typing import Self
 
 from ....machinery.clock import Clock
-from ....model import times
+from ....model import quantity, times
 from .mounting import open_regular
 
 POLL_INTERVAL = 0.1
@@ -29,12 +30,51 @@ _MAX_ENTRY_BYTES = 64 * 1024
 _HEADER_BYTES = 64
 """At least the bytes of an entry's time, stream and tag."""
 
-MIN_KEPT_BYTES = 50 * 1024 * 1024
-"""Minimum bytes that remain when the head of a log is deallocated."""
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LogRotation:
+    """How much of a container's log is kept, with a kubelet's limits.
+
+    A kubelet rotates files; here one file replaces all of them, so that a request for
+    the log, and one that follows it, read everything that is kept.
+    """
+
+    max_size: int = 10 * 1024 * 1024
+    """Bytes of one of a kubelet's files."""
+
+    max_files: int = 5
+    """Number of a kubelet's files."""
+
+    @classmethod
+    def parse(cls, size: str, files: int) -> Self:
+        """Return the limits of the two options.
+
+        Raises:
+            ValueError: *size* is not a positive number of bytes, or there are less than two files.
+        """
+        try:
+            found, rest = divmod(quantity.parse(size).nanos, 1_000_000_000)
+        except quantity.QuantityError:
+            found, rest = 0, 0
+        if found <= 0 or rest:
+            raise ValueError(f"--container-log-max-size {size!r} is not a positive number of bytes")
+        if files < 2:
+            raise ValueError(f"--container-log-max-files {files}: must be greater than 1")
+        return cls(found, files)
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of a log beyond which its head is deallocated."""
+        return self.max_size * self.max_files
+
+    @property
+    def min_kept_bytes(self) -> int:
+        """Minimum bytes that remain when the head of a log is deallocated."""
+        return self.max_size * (self.max_files - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +112,10 @@ async def read(
             # Before the read, which then includes everything written before the end.
             last = not options.follow or is_finished()
             while data := file.read(_block_size(position, end)):
+                if _data_start(file) > position:  # what was not read yet has been deallocated
+                    position, rest = _first_line(file), b""
+                    file.seek(position)
+                    continue
                 position += len(data)
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:_MAX_ENTRY_BYTES]
@@ -91,17 +135,17 @@ def _block_size(position: int, end: int | None) -> int:
     return _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, max(end - position, 0))
 
 
-def punch_log_head(path: Path, *, min_kept_bytes: int = MIN_KEPT_BYTES) -> bool:
-    """Deallocate the head of a log above 2 * *min_kept_bytes*; return whether it did.
+def punch_log_head(path: Path, rotation: LogRotation) -> bool:
+    """Deallocate the head of a log that exceeds its limit; return whether it did.
 
     Does nothing on file systems without support for holes.
     """
     try:
         with os.fdopen(open_regular(str(path), os.O_RDWR), "rb+") as file:
             found = os.fstat(file.fileno())
-            if found.st_blocks * 512 <= 2 * min_kept_bytes:
+            if found.st_blocks * 512 <= rotation.max_bytes:
                 return False
-            end = (found.st_size - min_kept_bytes) // _PAGE * _PAGE
+            end = (found.st_size - rotation.min_kept_bytes) // _PAGE * _PAGE
             mode = _KEEP_SIZE | _PUNCH_HOLE
             length = ctypes.c_int64(end)
             return end > 0 and _LIBC.fallocate(file.fileno(), mode, ctypes.c_int64(0), length) == 0
@@ -109,12 +153,21 @@ def punch_log_head(path: Path, *, min_kept_bytes: int = MIN_KEPT_BYTES) -> bool:
         return False
 
 
-def _first_line(file: BufferedReader) -> int:
-    """Return the offset of the first complete line; not 0 if the head was deallocated."""
+def _data_start(file: BufferedReader) -> int:
+    """Return the end of what was deallocated; the position of *file* stays."""
+    descriptor = file.fileno()
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        start = os.lseek(file.fileno(), 0, os.SEEK_DATA)
+        return os.lseek(descriptor, 0, os.SEEK_DATA)
     except OSError:  # empty, or a file system without SEEK_DATA
         return 0
+    finally:
+        os.lseek(descriptor, position, os.SEEK_SET)
+
+
+def _first_line(file: BufferedReader) -> int:
+    """Return the offset of the first complete line; not 0 if the head was deallocated."""
+    start = _data_start(file)
     if start == 0:
         return 0
     file.seek(start)

@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from ...network.node_namespace import passing_rights
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
 from . import groups, image_run, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
-from .image_run import RunImage
+from .image_run import RunImage, VolumeImage
 from .process_id import ProcessId
 
 RUN_VARIABLE = "BATHOLITH_RUN"
@@ -85,6 +85,7 @@ class _LaunchedCommand(msgspec.Struct, frozen=True):
 
     argv: tuple[str, ...] = ()
     image: RunImage | None = None
+    volume_images: tuple[VolumeImage, ...] = ()
     joined: JoinedProcess | None = None
     cgroup: str = ""
     resources: Resources | None = None
@@ -134,6 +135,9 @@ class LaunchSpec:
     image: RunImage | None = None
     """The image whose files are the root, at the level `UNSHARE`."""
 
+    volume_images: tuple[VolumeImage, ...] = ()
+    """Volumes with the files of images, in a sandbox."""
+
     stdin: bool = False
     stdin_once: bool = False
     """Whether the input ends when the first client that uses it disconnects."""
@@ -158,6 +162,11 @@ class LaunchSpec:
 
     error: str = ""
     """Why the container cannot start, if it cannot; becomes the message of its exit record."""
+
+    @property
+    def images(self) -> list[RunImage]:
+        """The images whose files the container has."""
+        return _images(self.image, self.volume_images)
 
 
 class RunDir:
@@ -205,8 +214,10 @@ class RunDir:
             content |= _bubblewrap(spec, str(root))
         if spec.joined is not None:
             content["joined"] = msgspec.to_builtins(spec.joined)
+        if spec.images:
+            image_run.prepare(self.path, spec.volume_images)
+            content["volume_images"] = msgspec.to_builtins(spec.volume_images)
         if spec.image is not None:
-            image_run.prepare(self.path)
             writable = str(self.path / image_run.WRITABLE)
             content |= {"image": msgspec.to_builtins(spec.image), "writable": writable}
         shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
@@ -297,6 +308,11 @@ class RunDir:
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return launch.image if launch else None
 
+    def images(self) -> list[RunImage]:
+        """Return the images whose files the container of the run has."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return _images(launch.image, launch.volume_images) if launch else []
+
     def read_claim(self) -> RunClaim | None:
         """Return the claim of the run, if any."""
         return _read(self.path / shim.CLAIM, RunClaim)
@@ -370,6 +386,10 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
     ):
         return msgspec.json.decode(file.read(), type=kind)
     return None
+
+
+def _images(own: RunImage | None, volumes: Iterable[VolumeImage]) -> list[RunImage]:
+    return [*([] if own is None else [own]), *(each.image for each in volumes)]
 
 
 def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:

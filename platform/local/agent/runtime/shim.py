@@ -444,6 +444,7 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
+    image_root.mount_volumes(launch.get("volume_images", ()), owner=ids["base"])
     build = mounting.build_root
     if launch.get("image"):
         build = functools.partial(image_root.build, launch["image"], launch["writable"])
@@ -547,8 +548,10 @@ def _forward_signal(child: int, number: int) -> None:
 
 def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None:  # type: ignore[type-arg]
     stderr = os.dup(2)
-    if launch["stage"] or launch["drop_groups"]:
+    volumes = launch.get("volume_images", ())
+    if launch["stage"] or launch["drop_groups"] or volumes:
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
+        image_root.mount_volumes(volumes, owner=None)
     if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
     passed = {name: launch[name] for name in _INIT_FIELDS}

@@ -335,6 +335,13 @@ class EmptyDirSource(ApiStruct, frozen=True):
     size_limit: str | int | float | None = None
 
 
+class ImageVolumeSource(ApiStruct, frozen=True):
+    """Volume with the files of an image, read-only."""
+
+    reference: str = ""
+    pull_policy: str = ""
+
+
 class Volume(ApiStruct, frozen=True):
     """One volume of a pod; one source is set, or none if its type is unsupported."""
 
@@ -346,6 +353,7 @@ class Volume(ApiStruct, frozen=True):
     downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
     host_path: HostPathSource | None = None
     persistent_volume_claim: PvcSource | None = None
+    image: ImageVolumeSource | None = None
 
 
 class HostAlias(ApiStruct, frozen=True):

@@ -114,8 +114,8 @@ class MountedVolume:
     """Whether all mounts of it are read-only."""
 
     inside: str | None = None
-    """Path of the volume below *path*, a directory of the host in which pods may have put links;
-    ``None``: the volume is a directory of the agent."""
+    """Path of the volume below *path*, a directory of the host or the files of an image, in which
+    others may have put links; ``None``: the volume is a directory of the agent."""
 
 
 def set_up_volumes(
@@ -144,6 +144,9 @@ class _VolumeBuilder:
             claim = volume.persistent_volume_claim
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
         directory = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
+        if volume.image is not None:  # each container mounts the image there, for itself
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return MountedVolume(directory, read_only=True, inside="")
         if volume.empty_dir is not None:
             self._pod_owned_dir(directory)
             if is_memory_backed(volume) and self.paths.memory:

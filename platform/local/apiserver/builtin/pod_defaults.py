@@ -123,18 +123,25 @@ def _default_volume(volume: Json) -> None:
     for name in ("secret", "configMap", "downwardAPI", "projected"):
         if name in volume:
             volume[name].setdefault("defaultMode", _MODE)
+    if "image" in volume:
+        reference = volume["image"].get("reference", "")
+        volume["image"].setdefault("pullPolicy", _pull_policy(reference))
     if "hostPath" in volume:
         volume["hostPath"].setdefault("type", "")
     for item in volume.get("downwardAPI", {}).get("items", ()):
         _default_source(item)
     for source in volume.get("projected", {}).get("sources") or ():
-        if "serviceAccountToken" in source:
-            source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_SECONDS)
-        for item in source.get("downwardAPI", {}).get("items", ()):
-            _default_source(item)
+        _default_projection(source)
     template = volume.get("ephemeral", {}).get("volumeClaimTemplate", {})
     if "spec" in template:
         template["spec"].setdefault("volumeMode", "Filesystem")
+
+
+def _default_projection(source: Json) -> None:
+    if "serviceAccountToken" in source:
+        source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_SECONDS)
+    for item in source.get("downwardAPI", {}).get("items", ()):
+        _default_source(item)
 
 
 def prepare_pod_for_create(pod: Json) -> None:

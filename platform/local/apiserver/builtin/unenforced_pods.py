@@ -42,7 +42,7 @@ class UnenforcedField(NamedTuple):
 
 _DRIVERS = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc",
-    "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "image", "iscsi", "nfs",
+    "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs",
     "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos",
     "vsphereVolume",
 )  # fmt: skip
