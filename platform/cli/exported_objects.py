@@ -12,8 +12,8 @@ SECRET = "Secret"  # noqa: S105
 LEFT_OUT_KINDS = frozenset(
     {
         "APIService", "Binding", "CSINode", "CertificateSigningRequest", "Command",
-        "ControllerRevision", "EndpointSlice", "Event", "Lease", "Node", "NodeMetrics",
-        "PersistentVolume", "PodMetrics", "ResourceSlice", "VolumeAttachment",
+        "ControllerRevision", "EndpointSlice", "Event", "IPAddress", "Lease", "Node", "NodeMetrics",
+        "PersistentVolume", "PodMetrics", "ResourceSlice", "ServiceCIDR", "VolumeAttachment",
     }
 )  # fmt: skip
 """Kinds whose objects controllers or agents write, or that describe this machine."""
