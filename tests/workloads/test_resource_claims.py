@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 from support.polling import wait_until_true
 from support.workload_cluster import NODE, WorkloadCluster
 
 from batholith.model.names import PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES
+
+pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 FINALIZER = "resource.kubernetes.io/delete-protection"
