@@ -17,6 +17,7 @@ from batholith.scheduler.state.cache.events import (
     ResourceSliceEvent,
 )
 from batholith.scheduler.state.core_types import Pod
+from batholith.scheduler.state.devices import allocator, available_devices
 from batholith.scheduler.state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
 
 Json = dict[str, Any]
@@ -448,3 +449,32 @@ def test_no_pod_is_evicted_for_devices_that_it_does_not_free() -> None:
     world.cluster.apply(ResourceClaimEvent(claims._claims["ns/new"], claim("new", wrong)))
     world.run()
     assert world.evicted == []
+
+
+def test_a_search_that_times_out_is_not_repeated_on_every_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a pod whose claim nothing fits could occupy the scheduler for minutes."""
+    searches: list[object] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        searches.append(arguments)
+        return allocator.allocate(*arguments, **options)
+
+    monkeypatch.setattr(available_devices, "allocate", counted)
+    hosts = [f"h{index}" for index in range(8)]
+    devices = [gpu(f"d{index}") for index in range(8)]
+    world = device_world(*(device_slice(host, *devices) for host in hosts), hosts="")
+    world.upsert(*(node(host) for host in hosts))
+    any_device = [request(f"r{index}") for index in range(7)]
+    assert allocate_for(world, claim("c", *any_device, request("none", selectors=["false"]))) == {}
+    assert allocator.TIMED_OUT in world.fit_message("g")
+    assert len(searches) == available_devices.MAX_TIMEOUTS
+
+
+def test_too_many_devices_for_one_pod_are_rejected() -> None:
+    """A device that is chosen is one call deeper in the search."""
+    world = device_world(device_slice("a", *(gpu(f"d{index}") for index in range(32))), hosts="a")
+    watching = request(count=32, adminAccess=True)  # of devices that others have, too
+    assert allocate_for(world, *(claim(f"c{index}", watching) for index in range(40))) == {}
+    assert "too many devices" in world.fit_message("g")

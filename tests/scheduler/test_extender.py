@@ -165,11 +165,15 @@ def test_a_queue_that_the_extender_calls_overused_gets_nothing(service: Extender
 
 
 @pytest.mark.parametrize("ignorable", [False, True])
-@pytest.mark.parametrize("failure", ["status", "json", "list", "closed", "slow"])
+@pytest.mark.parametrize("failure", ["status", "json", "nested", "list", "closed", "slow"])
 def test_what_fails_rejects_unless_the_extender_is_ignorable(
     service: ExtenderServer, ignorable: bool, failure: str
 ) -> None:
-    responses = {"json": lambda body: b"{", "list": lambda body: []}
+    responses = {
+        "json": lambda body: b"{",
+        "nested": lambda body: b"[" * 200_000,
+        "list": lambda body: [],
+    }
     if failure in responses:
         service.verbs["filter"] = responses[failure]
     if failure == "slow":
@@ -181,6 +185,12 @@ def test_what_fails_rejects_unless_the_extender_is_ignorable(
     assert here.responded() == ({"g-0": "a"} if ignorable else {})
     if not ignorable:
         assert "without a response: filter: " in here.fit_message("g")
+
+
+def test_a_verb_that_cannot_be_sent_rejects(service: ExtenderServer) -> None:
+    here = world(service, "extender.predicateVerb: prüfen")
+    assert here.responded() == {}
+    assert "without a response: prüfen: " in here.fit_message("g")
 
 
 def test_a_cycle_does_not_wait_for_the_extender(service: ExtenderServer) -> None:

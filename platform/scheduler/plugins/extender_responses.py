@@ -79,7 +79,8 @@ class Extender:
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             content = self._read(response, deadline)
-        except (OSError, http.client.HTTPException) as error:
+        # ValueError: the host or the path has characters that cannot be sent.
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExtenderError(f"{type(error).__name__}: {error}") from error
         finally:
             connection.close()
@@ -87,7 +88,7 @@ class Extender:
             raise ExtenderError(f"status {response.status}")
         try:
             decoded = json.loads(content) if content.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ExtenderError(f"no JSON: {error}") from error
         if not isinstance(decoded, dict):
             raise ExtenderError("no JSON object")

@@ -31,6 +31,9 @@ may be arbitrarily large."""
 _EFFECTS = ("NoSchedule", "NoExecute")
 
 
+TIMED_OUT = "timed out trying to allocate devices"
+
+
 class AllocationError(Exception):
     """Something is wrong with a claim that is to be allocated; the message has the reason."""
 
@@ -88,7 +91,10 @@ def allocate(
     Raises:
         AllocationError: something is wrong with a claim, a class or a pool.
     """
-    return _Search(claims, pools, classes, is_in_use).run()
+    try:
+        return _Search(claims, pools, classes, is_in_use).run()
+    except RecursionError as error:  # each device that is chosen is one call deeper
+        raise AllocationError("the claims of the pod ask for too many devices") from error
 
 
 @dataclass(slots=True)
@@ -159,7 +165,7 @@ class _Search:
             device = devices[position]
             self._steps += 1
             if self._steps > _MAX_STEPS:
-                raise AllocationError("timed out trying to allocate devices")
+                raise AllocationError(TIMED_OUT)
             if not self._fits(claim, choice, device):
                 continue
             self._results[claim].append(_Result(choice, device))

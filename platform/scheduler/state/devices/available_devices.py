@@ -20,11 +20,14 @@ from ..podinfo.available_volumes import Nodes
 from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
 from ..podinfo.node_terms import LabelledNode, matches_any
 from ..resources import BoolVector
-from .allocator import AllocationError, ClaimAllocation, Device, Pool, allocate
+from .allocator import TIMED_OUT, AllocationError, ClaimAllocation, Device, Pool, allocate
 from .requests import decode
 from .types import Allocation, DeviceClass, DeviceRef, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
+MAX_TIMEOUTS = 4
+"""Nodes on which the search for the devices of a pod may time out; others are not tried then."""
+
 _MAX_DEMANDS = 1_000
 """Different demands for which the results are kept."""
 
@@ -177,10 +180,14 @@ class AvailableDevices:
     def unsuitable(self, claims: tuple[PendingClaim, ...]) -> Iterator[tuple[BoolVector, str]]:
         """Yield the nodes on which *claims* of one more pod cannot be allocated, by the reason."""
         masks: dict[str, BoolVector] = {}
+        timeouts = 0
         for node_index, node in enumerate(self._nodes.node_infos):
             if node is None:
                 continue
-            found = self._result(claims, node_index)
+            # Else claims that nothing fits could occupy the scheduler for minutes.
+            is_tried = timeouts < MAX_TIMEOUTS
+            found = self._result(claims, node_index) if is_tried else TIMED_OUT
+            timeouts += found == TIMED_OUT
             if isinstance(found, str):
                 mask = masks.get(found)
                 if mask is None:
