@@ -1,5 +1,8 @@
 """What tests of the pods' network have in common."""
 
+from collections.abc import Mapping
+from typing import Any
+
 SERVER = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -13,6 +16,6 @@ FORBIDDEN = "No route to host"
 """Why a connection fails that a NetworkPolicy forbids."""
 
 
-def is_ready(pod: dict) -> bool:  # type: ignore[type-arg]
+def is_ready(pod: Mapping[str, Any]) -> bool:
     """Whether a container of the pod is ready."""
     return any(each.get("ready") for each in pod["status"].get("containerStatuses", ()))
