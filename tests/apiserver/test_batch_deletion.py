@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from support.api_servers import ServerFactory, add_namespace, merge_patch
 from support.batch_writes import POD, Write, cron, job
-from support.embedded_apiserver import PODS, Server, embedded_server, wait_deleted
+from support.embedded_apiserver import (
+    PODS,
+    Server,
+    embedded_server,
+    wait_deleted,
+    wait_owners_observed,
+)
 from support.polling import wait_until_true
 
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, NAMESPACES
@@ -79,6 +85,7 @@ async def release(server: Server, name: str = "work") -> None:
 
 async def test_without_a_policy_the_pods_stay(server: Server) -> None:
     await create_job(server)
+    await wait_owners_observed(server, PODS, {"spec": POD})
     response = await server.request("DELETE", f"{JOBS}/work")
     assert (response.status, response.warnings) == (200, [KEEPS_PODS])
     assert response.body["metadata"]["finalizers"] == ["orphan"]
@@ -102,6 +109,7 @@ async def test_with_background_the_pods_are_deleted_after_the_job(server: Server
 
 async def test_with_foreground_the_job_stays_as_long_as_its_pods(server: Server) -> None:
     await create_job(server)
+    await wait_owners_observed(server, PODS, {"spec": POD})
     response = await server.request("DELETE", f"{JOBS}/work?propagationPolicy=Foreground")
     assert response.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     await wait_pods_deleting(server)
@@ -134,6 +142,7 @@ async def test_a_cron_job_takes_its_jobs_and_their_pods_along(server: Server) ->
 
 async def test_all_jobs_are_deleted_with_one_warning(server: Server) -> None:
     await asyncio.gather(*(create_job(server, name) for name in ("one", "other")))
+    await wait_owners_observed(server, PODS, {"spec": POD})
     response = await server.request("DELETE", JOBS)
     assert response.warnings == [KEEPS_PODS]
     for name in ("one", "other"):

@@ -24,6 +24,7 @@ from support.embedded_apiserver import (
     foo,
     pod,
     wait_deleted,
+    wait_owners_observed,
 )
 from support.polling import wait_until_true
 
@@ -81,12 +82,6 @@ async def test_dependents_are_deleted_with_their_last_owner(server: Server) -> N
 MISSING_OWNER = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
 
 
-async def wait_secrets_observed(server: Server) -> None:
-    """Wait until the garbage collector knows the owners of the secrets; changes are ordered."""
-    await server.create(SECRETS, owned("witness", MISSING_OWNER))
-    await wait_deleted(server, SECRETS, "witness")
-
-
 async def test_an_object_whose_owner_never_existed_is_deleted(server: Server) -> None:
     await server.create(SECRETS, owned("child", MISSING_OWNER))
     await wait_deleted(server, SECRETS, "child")
@@ -125,7 +120,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     child = owned("child", owner, blockOwnerDeletion=True)
     child["metadata"]["finalizers"] = ["ex.io/hold"]
     await server.create(SECRETS, child)
-    await wait_secrets_observed(server)
+    await wait_owners_observed(server, SECRETS, {})
     deleted = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
     assert deleted.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
@@ -148,7 +143,7 @@ async def test_objects_that_own_each_other_in_a_circle_are_deleted_in_the_foregr
         body = {"metadata": {"ownerReferences": child["metadata"]["ownerReferences"]}}
         path = f"{SECRETS}/{obj['metadata']['name']}"
         assert (await server.request("PATCH", path, body, content_type=MERGE)).status == 200
-    await wait_secrets_observed(server)
+    await wait_owners_observed(server, SECRETS, {})
     await server.request("DELETE", f"{SECRETS}/s0?propagationPolicy=Foreground")
     for number in range(3):
         await wait_deleted(server, SECRETS, f"s{number}")
@@ -158,7 +153,7 @@ async def test_orphaned_dependents_are_kept(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
-    await wait_secrets_observed(server)
+    await wait_owners_observed(server, SECRETS, {})
     await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Orphan")
     await wait_deleted(server, MAPS, "owner")
     child = await server.get(f"{SECRETS}/child")

@@ -5,6 +5,7 @@ import asyncio
 import io
 import re
 import ssl
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -336,3 +337,19 @@ async def wait_deleted(server: Server, path: str, name: str) -> None:
             return
         while (await lines.next())["type"] != "DELETED":
             pass
+
+
+async def wait_owners_observed(server: Server, path: str, body: Json) -> None:
+    """Wait until the garbage collector knows the owners of all objects that were created at *path*.
+
+    It sees changes in their order, and deletes *body*, whose owner never existed. Objects of which
+    it learns only after their owner was deleted are deleted although they should be orphaned, and
+    do not keep an owner that is deleted in the foreground.
+    """
+    owner = {
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "ghost", "uid": str(uuid.uuid4()),
+        "controller": True,
+    }  # fmt: skip
+    metadata = {"name": "witness", "ownerReferences": [owner]}
+    await server.create(path, {**body, "metadata": metadata})
+    await wait_deleted(server, path, "witness")

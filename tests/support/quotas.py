@@ -6,7 +6,7 @@ from support.api_servers import add_namespace, merge_patch
 from support.embedded_apiserver import RawResponse, Server
 from support.polling import wait_until_equal, wait_until_true
 
-from batholith.model.names import CONFIGMAPS, PODS, RESOURCEQUOTAS
+from batholith.model.names import LEASES, NETWORKPOLICIES, PODS, RESOURCEQUOTAS, Resource
 from batholith.model.quantity import parse
 
 Json = dict[str, Any]
@@ -14,6 +14,8 @@ NAMESPACE = "limited"
 """A namespace of the tests: a real server applies a quota for a while after its deletion."""
 
 _PROBE = "probe"
+_PROBED = (LEASES, NETWORKPOLICIES)
+"""Kinds of which the namespace has no object, and whose objects need no contents."""
 
 
 class QuotaServer:
@@ -22,12 +24,12 @@ class QuotaServer:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.pods = PODS.path(NAMESPACE)
-        self._probe_limit = 0
+        self._probed = NETWORKPOLICIES
 
     async def prepare(self) -> None:
         """Create the namespace, and a quota that shows which state the server applies."""
         await add_namespace(self.server, NAMESPACE)
-        await self._create(_PROBE, {"hard": {"count/configmaps": "1"}})
+        await self._create(_PROBE, {"hard": _none_of(self._probed)})
 
     async def limit(self, name: str, hard: dict[str, str], **spec: Any) -> None:
         """Create or change a quota; wait until the server applies it."""
@@ -56,6 +58,16 @@ class QuotaServer:
         nanos = {each: parse(text).nanos for each, text in expected.items()}
         await wait_until_equal(lambda: self.used(name), nanos)
 
+    async def recount(self, name: str) -> None:
+        """Change a quota, and change it back, so that the quota controller counts again."""
+        path = RESOURCEQUOTAS.path(NAMESPACE, name)
+        hard = (await self.server.get(path))["spec"]["hard"]
+        key = "requests.memory"  # which quotas of any scope may limit, and none of the tests does
+        for more in ({key: "9Pi"}, {}):
+            body = {"spec": {"hard": {key: None} | more}}
+            await merge_patch(self.server, path, body)
+            await self._wait_hard(name, hard | more)
+
     async def create(self, path: str, body: Json, *, dry_run: bool = False) -> RawResponse:
         query = "?dryRun=All" if dry_run else ""
         return await self.server.request("POST", path + query, body)
@@ -83,18 +95,25 @@ class QuotaServer:
 
         A real server observes quotas in the order of their changes, with a delay.
         """
-        self._probe_limit = 1 - self._probe_limit
-        limit = {"count/configmaps": str(self._probe_limit)}
+        forbidden, self._probed = self._probed, next(k for k in _PROBED if k is not self._probed)
+        limit = _none_of(self._probed)
         await merge_patch(
-            self.server, RESOURCEQUOTAS.path(NAMESPACE, _PROBE), {"spec": {"hard": limit}}
+            self.server,
+            RESOURCEQUOTAS.path(NAMESPACE, _PROBE),
+            {"spec": {"hard": dict.fromkeys(_none_of(forbidden)) | limit}},
         )
         await self._wait_hard(_PROBE, limit)
-        body = {"metadata": {"name": "x"}}
 
         async def is_applied() -> bool:
-            path = CONFIGMAPS.path(NAMESPACE)
+            path = self._probed.path(NAMESPACE)
+            body = {"metadata": {"name": "x"}, "spec": {}}
             response = await self.create(path, body, dry_run=True)
-            expected = f"limited: count/configmaps={self._probe_limit}"
-            return expected in str(response.body.get("message"))
+            assert response.status in (201, 403), response.body
+            return response.status == 403
 
         await wait_until_true(is_applied)
+
+
+def _none_of(kind: Resource) -> dict[str, str]:
+    """A limit that forbids each creation, whatever usage the quota controller has seen so far."""
+    return {f"count/{kind.plural}.{kind.group}": "0"}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.embedded_apiserver import wait_owners_observed
 from support.workload_cluster import NODE, WorkloadCluster, template
 
 from batholith.model.names import DEPLOYMENTS, PODS, REPLICASETS
@@ -237,6 +238,9 @@ async def test_deployments_adopt_replica_sets_that_they_left(cluster: WorkloadCl
         await deploy(cluster, replicas=2)
         await cluster.wait(DEPLOYMENTS, "web", complete(2))
         before = {pod["metadata"]["uid"] for pod in await cluster.wait_pods(2)}
+        labels = {"app": "other"}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template(labels)}
+        await wait_owners_observed(cluster.server, cluster.path(REPLICASETS), {"spec": spec})
         await cluster.delete(DEPLOYMENTS, "web", "?propagationPolicy=Orphan")
         await cluster.wait_deleted(DEPLOYMENTS, "web")
         created = await deploy(cluster, replicas=2)

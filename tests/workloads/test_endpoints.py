@@ -178,17 +178,26 @@ async def test_pods_with_other_ports_are_in_slices_of_their_own(cluster: Workloa
         ports = [{"name": "web", "containerPort": number}] if number else []
         await cluster.make_pod(name, LABELS, container={"ports": ports})
         await cluster.set_ready(name)
-    ready = (True, True, False)
-    await wait_conditions(cluster, a=ready, b=ready, c=ready)
-    found = {
-        each["endpoints"][0]["targetRef"]["name"]: {
-            port["name"]: port["port"] for port in each["ports"]
-        }
-        for each in await slices(cluster)
-    }
-    assert found == {
+    expected = {
         "a": {"http": 8080, "alt": 81}, "b": {"http": 9090, "alt": 81}, "c": {"alt": 81},
     }  # fmt: skip
+    await cluster.wait_list(
+        ENDPOINTSLICES,
+        lambda found: (
+            _ports_by_pod(found) == expected
+            and conditions(found) == dict.fromkeys(expected, (True, True, False))
+        ),
+        "kubernetes.io/service-name=web",
+    )
+
+
+def _ports_by_pod(found: list[Json]) -> dict[str, Json]:
+    """The ports of the slices of each pod; an empty slice that preceded them has none."""
+    return {
+        endpoint["targetRef"]["name"]: {port["name"]: port["port"] for port in each["ports"]}
+        for each in found
+        for endpoint in each["endpoints"]
+    }
 
 
 async def test_what_others_change_is_restored(cluster: WorkloadCluster) -> None:

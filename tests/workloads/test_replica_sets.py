@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.embedded_apiserver import PODS as _PODS_PATH
+from support.embedded_apiserver import wait_owners_observed
 from support.workload_cluster import NODE, WorkloadCluster, template
 
 from batholith.model.names import PODS, REPLICASETS, REPLICATIONCONTROLLERS
@@ -115,6 +116,7 @@ async def test_orphaned_pods_stay_and_are_adopted_by_the_next_set(cluster: Workl
     await make_set(cluster, replicas=2)
     before = {pod["metadata"]["uid"] for pod in await cluster.wait_pods(2)}
     await cluster.wait(REPLICASETS, "web", counted(replicas=2))
+    await wait_owners_observed(cluster.server, cluster.path(PODS), template({}))
     await cluster.delete(REPLICASETS, "web", "?propagationPolicy=Orphan")
     await cluster.wait_deleted(REPLICASETS, "web")
     await make_set(cluster, replicas=2)
