@@ -27,11 +27,17 @@ async def test_a_new_cluster_has_the_kubernetes_service(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
+
+        async def has_port() -> bool:
+            """A real server that other tests restarted with another port writes it within 10 s."""
+            (port,) = (await server.get(SERVICE))["spec"]["ports"]
+            return port["targetPort"] == int(server.url.rpartition(":")[2])
+
+        await wait_until_true(has_port)
         service = await server.get(SERVICE)
         assert service["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
         (port,) = service["spec"]["ports"]
         assert (port["name"], port["protocol"]) == ("https", "TCP")
-        assert port["targetPort"] == int(server.url.rpartition(":")[2])
         del service["spec"]["ports"]
         address = service["spec"].pop("clusterIP")
         assert service["spec"] == {
