@@ -19,6 +19,7 @@ from support.rest import PATH, RestClient, cluster, rest_at, sqlite, starting_ap
 from batholith.api.history.tasks import HistorySettings
 from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, JOBS, Resource
+from batholith.store.database import TRANSACTION_TIMEOUT
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +71,7 @@ async def api(
     server: EmbeddedServer, client: Client, store_url: str
 ) -> AsyncIterator[RestWithDatabase]:
     async with (
-        starting_api(client, store_url) as (url, ready, serving),
+        starting_api(client, store_url, store_timeout=TRANSACTION_TIMEOUT) as (url, ready, serving),
         rest_at(url, server, client) as rest,
     ):
         yield RestWithDatabase(rest, ready, serving)
@@ -136,7 +137,11 @@ async def test_the_history_has_what_happened_while_a_table_was_missing(
     history = HistorySettings(record=True)
     async with (
         cluster(tmp_path) as (server, client),
-        starting_api(client, database.url, history=history) as (url, ready, _),
+        starting_api(client, database.url, history=history, store_timeout=TRANSACTION_TIMEOUT) as (
+            url,
+            ready,
+            _,
+        ),
         rest_at(url, server, client) as rest,
     ):
         await ready.wait()

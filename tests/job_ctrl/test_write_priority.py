@@ -12,6 +12,7 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ForbiddenError
+from batholith.machinery.testing import FakeClock
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
 
 KINDS = (JOBS, PODGROUPS, COMMANDS)
@@ -86,9 +87,13 @@ def created_pods(api: ControllerApi) -> list[str]:
 
 
 async def creation_order(first: int, second: int, *, after: int) -> list[str]:
-    """The jobs of the created pods if *second* is submitted after *before* pods of *first*."""
+    """The jobs of the created pods if *second* is submitted after *after* pods of *first*.
+
+    It is submitted a tenth of a second later: a job that waits for seconds precedes smaller ones.
+    """
+    clock = FakeClock()
     async with ControllerApi(*KINDS) as api, DelayedPodClient(api, after) as client:
-        controller = JobController(client, settings=ONE_BY_ONE)
+        controller = JobController(client, settings=ONE_BY_ONE, clock=clock)
         async with running(controller):
             for name, replicas in (("first", first), ("second", second)):
                 submit(api, name, replicas)
@@ -96,6 +101,7 @@ async def creation_order(first: int, second: int, *, after: int) -> list[str]:
             api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
             await client.held.wait()
             before = controller.statistics()["waiting_writes"]
+            await clock.advance(0.1)
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
             await wait_for(lambda: controller.statistics()["waiting_writes"] > before)
             client.released.set()

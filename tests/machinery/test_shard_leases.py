@@ -34,13 +34,14 @@ NAMESPACE = "volcano-system"
 NAME = "vc-controller-manager"
 
 
-def election(identity: str) -> LeaderElectionConfig:
+def election(identity: str, *, lease_duration: float = 12.0) -> LeaderElectionConfig:
+    """By default with Leases that outlast a pause of this process on a busy machine."""
     return LeaderElectionConfig(
         name=NAME,
         namespace=NAMESPACE,
         identity=identity,
-        lease_duration=4.0,
-        renew_deadline=3.0,
+        lease_duration=lease_duration,
+        renew_deadline=lease_duration * 0.75,
         retry_period=0.2,
     )
 
@@ -54,6 +55,7 @@ class Replica:
     working: dict[int, str]
     """Which replica works on each shard; common to all of a test."""
     shards: int = 8
+    lease_duration: float = 12.0
     finish_delay: float = 0.0
     """Seconds that work on a shard takes to end."""
     blocked_shard: int = -1
@@ -67,7 +69,10 @@ class Replica:
     def __post_init__(self) -> None:
         self.leases = ShardLeases(
             self.client,
-            ShardConfig(shards=self.shards, election=election(self.identity)),
+            ShardConfig(
+                shards=self.shards,
+                election=election(self.identity, lease_duration=self.lease_duration),
+            ),
             self._work,
             clock=self.clock,
             on_lost=self.lost.append,
@@ -315,19 +320,19 @@ async def test_another_number_of_shards_is_refused(group: Group) -> None:
 
 
 async def test_another_number_of_shards_works_after_the_others_have_ended(group: Group) -> None:
-    first = await group.start("a")
+    first = await group.start("a", lease_duration=4.0)
     await group.wait_balanced()
     await group.remove(first, orderly=True)
-    await group.start("b", shards=4)
+    await group.start("b", shards=4, lease_duration=4.0)
     await group.wait_balanced(4)
 
 
 async def test_a_single_leader_and_replicas_with_shards_exclude_each_other(group: Group) -> None:
     async with group.server.client("single") as client:
-        single = LeaderElector(client, election("single"), clock=SystemClock())
+        single = LeaderElector(client, election("single", lease_duration=4.0), clock=SystemClock())
         leading = asyncio.create_task(single.run())
         await single.elected.wait()
-        replica = await group.start("a")
+        replica = await group.start("a", lease_duration=4.0)
         await replica.ready.wait()
         for _ in range(10):
             single.check_fence()
@@ -336,7 +341,7 @@ async def test_a_single_leader_and_replicas_with_shards_exclude_each_other(group
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         await group.wait_balanced()
-        second = LeaderElector(client, election("second"), clock=SystemClock())
+        second = LeaderElector(client, election("second", lease_duration=4.0), clock=SystemClock())
         waiting = asyncio.create_task(second.run())
         await wait_for(lambda: second.holder == "batholith-shards-8")
         await group.remove(replica, orderly=True)

@@ -130,9 +130,11 @@ async def starting_api(
     pages: PagesSettings | None = None,
     clock: Clock | None = None,
     port: int = 0,
+    store_timeout: float = 60,
 ) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
     """The API's URL, its readiness, and the task that it is.
 
+    *store_timeout*: seconds; the disk of a busy machine may be slow.
     *send_buffer*: bytes that the kernel buffers for a client; 0 for as many as it likes.
     """
     listener = socket.create_server(("127.0.0.1", port))
@@ -140,6 +142,7 @@ async def starting_api(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     settings = ApiSettings(
         store_url=store_url,
+        store_timeout=store_timeout,
         listener=listener,
         security=security or SecuritySettings(),
         history=history or HistorySettings(),

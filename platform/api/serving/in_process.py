@@ -21,6 +21,9 @@ from ..identity.own_rights import find_own_user
 from .app import create_app
 from .server import ApiSettings, InProcess, new_state
 
+_STORE_TIMEOUT = 30.0
+"""Seconds; nobody else waits for the database, and the disk of a busy machine may be slow."""
+
 
 class _NewSchema:
     """Creates all tables in an empty database."""
@@ -47,8 +50,12 @@ async def application(
     """
     user = await find_own_user(client)
     with socket.socket() as unused:
-        settings = ApiSettings(store_url=f"sqlite:///{directory / 'api.db'}", listener=unused)
-    database = Database(settings.store_url)
+        settings = ApiSettings(
+            store_url=f"sqlite:///{directory / 'api.db'}",
+            store_timeout=_STORE_TIMEOUT,
+            listener=unused,
+        )
+    database = Database(settings.store_url, timeout=settings.store_timeout)
     in_process = InProcess(user=user, namespace=namespace)
     state = new_state(client, database, settings, clock, in_process)
     try:

@@ -21,7 +21,7 @@ from ...machinery.serving_certificate import KeyPairFiles, ServingCertificate, k
 from ...model.names import SYSTEM_NAMESPACE
 from ...model.notification_destinations import NotificationRules
 from ...store.commands import CommandStore
-from ...store.database import Database, SchemaTooNewError, StoreError
+from ...store.database import TRANSACTION_TIMEOUT, Database, SchemaTooNewError, StoreError
 from ...store.history import HistoryStore
 from ...store.idempotency import IdempotencyStore
 from ...store.migrations import MIGRATIONS
@@ -66,6 +66,9 @@ class ApiSettings:
 
     store_url: str
     """SQLAlchemy URL; the same for all replicas of an installation."""
+
+    store_timeout: float = TRANSACTION_TIMEOUT
+    """Timeout of a transaction in seconds."""
 
     listener: socket.socket
     """A bound socket."""
@@ -119,7 +122,7 @@ async def serve(
     if settings.registry is not None:
         settings.registry.register(serving_certificate)
     files = _load_certificates(settings, serving_certificate)
-    database = Database(settings.store_url)
+    database = Database(settings.store_url, timeout=settings.store_timeout)
     try:
         state = new_state(client, database, settings, clock)
         tls = None if files is None else serving_certificate.context
