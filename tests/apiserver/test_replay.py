@@ -29,8 +29,8 @@ NOT_SENT = {
 }
 """Recorded requests that are skipped, and why: their effects would change later responses."""
 
-EVENTUALLY_CONSISTENT = frozenset((1, 225, 250, 251))
-"""Recorded requests that read what a controller of the server does."""
+EVENTUALLY_CONSISTENT = frozenset((1, 225, 228, 250, 251))
+"""Recorded requests that read what a controller of the server does, or that need it."""
 
 NOT_YET = {
     4: "the version is our own",
