@@ -87,6 +87,14 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmVersion:
+    """Requeue unless the queue still has the version that was observed.
+
+    A Command that changes nothing is not taken for executed because the informer is late.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Requeue:
     """Requeue with backoff after the other effects: a precondition is not met."""
 
@@ -112,6 +120,7 @@ Effect = (
     | SetParent
     | SetClosedByParent
     | SetStatus
+    | ConfirmVersion
     | Event
     | DeleteCommand
     | TargetNotFound
@@ -150,7 +159,10 @@ def _decide_action(view: QueueView, action: str | None) -> list[Effect]:
         return effects + _open_if_parent_open(view, rules)
     if action is not None and action not in _ACTIONS:
         effects.append(_unknown_action(action))
-    return effects + _sync_with_parent(view, rules)
+    effects += _sync_with_parent(view, rules)
+    if action == Action.OPEN_QUEUE and not any(isinstance(each, Requeue) for each in effects):
+        effects.append(ConfirmVersion())
+    return effects
 
 
 def _unknown_action(action: str) -> Event:
@@ -199,12 +211,15 @@ def _open(view: QueueView) -> list[Effect]:
 def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Effect]:
     """Close; a queue closed by a Command, even if already closed, does not open with its parent."""
     effects: list[Effect] = []
-    if by_parent != (_closed_by_parent(view.queue) == "true"):
+    was_closed_by_parent = _closed_by_parent(view.queue) == "true"
+    if by_parent != was_closed_by_parent:
         effects.append(SetClosedByParent(by_parent))
     state = RULES[rules.transitions[Action.CLOSE_QUEUE]].next_state(view.counts.total)
     effects += _status(view, state)
     if rules.state not in CLOSED_STATES:
         effects.append(Event(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
+    elif by_parent == was_closed_by_parent:
+        effects.append(ConfirmVersion())
     return effects
 
 

@@ -14,6 +14,7 @@ from ..machinery.reconcile.state import CountThrottle
 from ..model.queue import Queue
 from .decide import (
     CLOSED_BY_PARENT,
+    ConfirmVersion,
     CreateQueue,
     DeleteCommand,
     Effect,
@@ -38,7 +39,9 @@ class QueueExecutor:
     count_interval: float
     """Minimum seconds between two writes of a queue's counts."""
 
-    async def execute(self, sync: Sync, name: str, effect: Effect) -> None:
+    async def execute(  # noqa: C901 - one branch per effect
+        self, sync: Sync, name: str, effect: Effect
+    ) -> None:
         """Execute one effect on the queue *name*.
 
         Raises:
@@ -59,6 +62,8 @@ class QueueExecutor:
                 await self._patch(name, {"metadata": {"annotations": {CLOSED_BY_PARENT: value}}})
             case SetStatus():
                 await self._set_status(sync, name, effect)
+            case ConfirmVersion():
+                await self._patch(name, {})
             case Event():
                 self.events.record(self._latest(name).metadata, effect)
             case DeleteCommand(command):

@@ -8,14 +8,14 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from support.agent import container
-from support.api_servers import ServerFactory
+from support.api_servers import ServerFactory, merge_patch
 from support.job_pods import RestSession, in_own_namespace, logs_cluster
 from support.polling import wait_for
 
 from batholith.api.logs import merged as merged_logs
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
-from batholith.model.names import JOBS
+from batholith.model.names import JOBS, PODS
 
 Json = dict[str, Any]
 
@@ -187,19 +187,29 @@ async def test_followed_logs_of_a_job_end_with_the_job(rest: RestSession) -> Non
 
 async def test_followed_logs_continue_after_restarts_of_a_container(rest: RestSession) -> None:
     await rest.create_job()
+    # Each run ends once its line was read, so that its log is not replaced before.
     script = (
-        "cd ${BATHOLITH_ROOT:-/}/data && echo run $(ls | wc -l) && touch x$$.$(ls | wc -l)"
-        " && test $(ls | wc -l) = 3"
+        "cd ${BATHOLITH_ROOT:-/}/data && n=$(ls | wc -l) && echo run $n && touch x$n"
+        " && until grep -q $n ../info/read; do sleep 0.1; done; test $n = 2"
     )
     path = f"{rest.root}/jobs/train/logs?follow=true"
     async with rest.request("GET", path) as response:
-        mounts = [{"name": "data", "mountPath": "/data"}]
+        read = {"path": "read", "fieldRef": {"fieldPath": "metadata.annotations['read']"}}
+        volumes: list[Json] = [
+            {"name": "data", "emptyDir": {}},
+            {"name": "info", "downwardAPI": {"items": [read]}},
+        ]
+        mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
         crashing = {**shell(script), "volumeMounts": mounts}
-        volumes = [{"name": "data", "emptyDir": {}}]
         await rest.create_pod("w", 0, crashing, restartPolicy="OnFailure", volumes=volumes)
+        for number in range(3):
+            assert await response.content.readline() == f"run {number}\n".encode()
+            body = {"metadata": {"annotations": {"read": str(number)}}}
+            pod = PODS.path(rest.cluster.namespace, "train-w-0")
+            await merge_patch(rest.cluster.server, pod, body)
         await rest.cluster.phase("train-w-0", "Succeeded")
         await rest.set_job_phase("Completed")
-        assert await response.text() == "run 0\nrun 1\nrun 2\n"
+        assert await response.text() == ""
 
 
 async def test_lines_of_pods_are_never_mixed(rest: RestSession) -> None:

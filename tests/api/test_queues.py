@@ -175,6 +175,13 @@ async def test_writes_apply_to_the_version_in_if_match(rest: RestSession) -> Non
 async def test_the_denial_of_a_deletion_is_passed_on(rest: RestSession) -> None:
     parent = await create(rest)
     child = await create(rest, parent=parent["name"])
+
+    async def is_denied() -> bool:
+        """Whether the webhook, which reads from an informer, knows the child."""
+        path = f"{QUEUES.path(name=parent['name'])}?dryRun=All"
+        return (await rest.cluster.server.request("DELETE", path)).status != 200
+
+    await wait_until_true(is_denied)
     status, body = await rest.call("DELETE", f"/v1/queues/{parent['name']}")
     assert status == 422
     assert child["name"] in body["detail"]

@@ -15,6 +15,7 @@ from batholith.model.queue import Queue, QueueSpec, QueueState, QueueStatus
 from batholith.queue_ctrl.counts import PodGroupCounts
 from batholith.queue_ctrl.decide import (
     CLOSED_BY_PARENT,
+    ConfirmVersion,
     DeleteCommand,
     Effect,
     InvalidStateError,
@@ -179,6 +180,13 @@ def test_queue_with_missing_parent_is_requeued_with_its_status_written() -> None
         decided = effects(view("", parent=None), action)
         assert decided[0] == SetStatus(QueueState.OPEN, NONE)
         assert decided[1:] == [Requeue("the parent queue 'p' does not exist")]
+
+
+def test_a_command_without_effect_needs_the_version_that_was_observed() -> None:
+    """Another client may have changed the state, and the informer be late."""
+    assert effects(view("Open"), "OpenQueue") == [ConfirmVersion()]
+    assert effects(view("Closed"), "CloseQueue") == [ConfirmVersion()]
+    assert effects(view("Open"), "SyncQueue") == []
 
 
 def test_close_by_command_lasts_after_an_interrupted_opening() -> None:

@@ -115,5 +115,5 @@ class QuotaServer:
 
 
 def _none_of(kind: Resource) -> dict[str, str]:
-    """A limit that forbids each creation, whatever usage the quota controller has seen so far."""
+    """A limit that forbids each creation, also before the quota controller has seen any usage."""
     return {f"count/{kind.plural}.{kind.group}": "0"}

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -133,7 +134,12 @@ async def serve(
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
             tasks.create_task(state.idempotency.run())
-            prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
+
+            async def wait_synced() -> None:
+                await synced.wait()
+                await state.caches.wait_synced()
+
+            prepare = partial(_migrate_store, database, clock, wait_synced=wait_synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
@@ -236,9 +242,13 @@ async def _serve_http(state: AppState, settings: ApiSettings, tls: ssl.SSLContex
 
 
 async def _migrate_store(
-    database: Database, clock: Clock, *, synced: asyncio.Event, ready: asyncio.Event | None
+    database: Database,
+    clock: Clock,
+    *,
+    wait_synced: Callable[[], Awaitable[None]],
+    ready: asyncio.Event | None,
 ) -> None:
-    """Migrate the schema, retrying until the database is available; then set *ready* once *synced*.
+    """Migrate the schema, retrying until the database is available; set *ready* once all is synced.
 
     Raises:
         SchemaTooNewError: the schema is of a newer version.
@@ -255,7 +265,7 @@ async def _migrate_store(
                 log.warning("cannot migrate the store, will retry", extra={"error": str(error)})
             last_error = str(error)
         await clock.sleep(STORE_RETRY_INTERVAL)
-    await synced.wait()
+    await wait_synced()
     if ready is not None:
         ready.set()
 
