@@ -49,7 +49,10 @@ def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None
             push(position, candidate)
     while heap and not session.should_stop():
         _, position, _, candidate = heapq.heappop(heap)
-        _enqueue_or_reject(session, candidate.gang, vote(candidate.gang))
+        gang = candidate.gang
+        with session.lend(gang):
+            rejection = vote(gang)
+        _enqueue_or_reject(session, gang, rejection)
         following = session.next_candidate(candidate)
         if following is not None:
             push(position, following)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from ....model import names
 from ....model.queue import Queue
-from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference
+from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..gangs.priority_classes import PriorityClasses
 from ..gangs.task_table import TaskTable
 from ..nodes.node_matrix import ChangeLog
@@ -67,7 +67,7 @@ class Queues:
         name = (new or old or Queue()).metadata.name
         queue = self.named(name)
         known, queue.object = queue.object, new
-        if new is None and not queue.gangs:
+        if new is None and not queue.gangs and not queue.kept:
             del self.by_name[name]
         if (
             known is None
@@ -104,11 +104,15 @@ class Queues:
         return changed
 
     def subtrees_allocated(self, names: Collection[str]) -> dict[str, Amounts]:
-        """Return what is allocated in each of the queues *names* and in all queues below it."""
+        """Return what is allocated in each of the queues *names* and in all queues below it, to
+        pods that exist."""
         sums: dict[str, Amounts] = {name: {} for name in names}
         known = self._paths
         for queue in self.by_name.values():
             allocated = queue.allocated
+            if queue.kept:
+                allocated = sum_amounts((allocated,))
+                add_amounts(allocated, queue.kept, -1)
             if not allocated:
                 continue
             for name in known.get(queue.name) or self.with_ancestors(queue.name):
@@ -153,6 +157,19 @@ class Queues:
                 share.allocated = share.settled.copy()
             add_amounts(share.allocated, delta)
             add_amounts(self.named(share.queue_name).allocated, delta)
+
+    def charge_kept(self, name: str, kept: Amounts, sign: int) -> None:
+        """Add what is kept for gangs of queue *name* to what is allocated there, or subtract it."""
+        queue = self.named(name)
+        for amounts in (queue.allocated, queue.requested, queue.kept):
+            add_amounts(amounts, kept, sign)
+        self.log.add(name)
+
+    def charged_name(self, gang: Gang) -> str:
+        """Return the queue in which the tasks of *gang* have counted last: after its PodGroup was
+        deleted, which names another one, too."""
+        share = self._shares.get(gang.key)
+        return self.of(gang).name if share is None else share.queue_name
 
     def update_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
