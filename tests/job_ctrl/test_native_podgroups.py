@@ -56,6 +56,7 @@ def as_read(body: Json, **status: Any) -> JobPodGroup:
 
 
 def test_a_podgroup_is_read_as_the_one_of_volcano_that_the_job_would_have() -> None:
+    """INV-NG-20: its owner is the job."""
     body = job(priorityClassName="high")
     group = as_read(body)
     assert group.spec == decoded(body)[1]
@@ -117,6 +118,7 @@ def test_a_minimum_is_changed_where_the_api_permits_it_and_else_reported(
 
 
 def test_fields_that_kubernetes_cannot_express_are_named() -> None:
+    """INV-NG-22."""
     partitions = {"totalPartitions": 2, "partitionSize": 1}
     for body, field in (
         (job(networkTopology={"mode": "hard"}), "spec.networkTopology: "),
@@ -162,10 +164,10 @@ def pods_written(api: ControllerApi) -> list[str]:
 
 
 @pytest.mark.parametrize("kept", [0, 1, None])
-async def test_inv_ng_18_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(
+async def test_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(
     kept: int | None,
 ) -> None:
-    """INV-NG-18, INV-NG-22. The second create is the one after the dry run."""
+    """INV-NG-18 and INV-NG-22; the second create is the one after the dry run."""
     body = job() if kept is not None else job(networkTopology={"mode": "hard"})
     recorder = FakeRecorder()
     async with (
