@@ -392,8 +392,8 @@ class JobExecutor:
         )
 
     async def _require_groups(self, seen: JobSync, body: pods.Pod) -> None:
-        """Check by a dry run that the API server keeps the PodGroup that the pod *body* names, until
-        it has done so once: a pod that was created without could start before it is deleted.
+        """Check by a dry run that the API server keeps the PodGroup that the pod *body* names,
+        until it has done so once: a pod that was created without could start before it is deleted.
 
         Raises:
             InvalidError: it does not.
