@@ -1,6 +1,6 @@
 """The queues, and the sums of what the gangs of each have and ask for."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from ....model import names
 from ....model.queue import Queue
@@ -9,8 +9,11 @@ from ..gangs.priority_classes import PriorityClasses
 from ..gangs.task_table import TaskTable
 from ..nodes.node_matrix import ChangeLog
 from ..queue.scheduling_queue import QUEUES, RESERVED, VICTIMS, SchedulingQueue, queue_gained
-from ..resources import Amounts
+from ..resources import Amounts, amounts
 from .queue_share import QueueShare
+
+DEVICE_CLASS = "deviceclass/"
+"""What the names of limits on devices of claims begin with, in the capability of a queue."""
 
 
 class Queues:
@@ -36,6 +39,8 @@ class Queues:
         self._shares: dict[str, QueueShare] = {}
         self._paths: dict[str, tuple[str, ...]] = {}
         """Queues with their ancestors, as long as no object of a queue changes."""
+        self._device_limits: tuple[int, dict[str, Amounts]] = (-1, {})
+        """The limits on devices at a version."""
 
     def named(self, name: str) -> QueueInfo:
         """Return queue *name*; one that is not known yet has no ``object``."""
@@ -54,6 +59,21 @@ class Queues:
         """Return the queue of *gang* and its ancestors; an empty name for a single pod."""
         name = self.of(gang).name
         return self.with_ancestors(name) or (name,)
+
+    def device_limits(self) -> Mapping[str, Amounts]:
+        """Return how many devices queues may have, by name and class, where that is limited."""
+        if self._device_limits[0] != self.version:
+            found = {
+                name: {
+                    key: units
+                    for key, units in amounts(queue.object.spec.capability).items()
+                    if key.startswith(DEVICE_CLASS)
+                }
+                for name, queue in self.by_name.items()
+                if queue.object is not None
+            }
+            self._device_limits = (self.version, {k: v for k, v in found.items() if v})
+        return self._device_limits[1]
 
     def objects_of(self, gang: Gang) -> Iterator[Queue]:
         """Yield the queue of *gang* and its ancestors, as far as they are known."""
@@ -161,8 +181,8 @@ class Queues:
     def charge_kept(self, name: str, kept: Amounts, sign: int) -> None:
         """Add what is kept for gangs of queue *name* to what is allocated there, or subtract it."""
         queue = self.named(name)
-        for amounts in (queue.allocated, queue.requested, queue.kept):
-            add_amounts(amounts, kept, sign)
+        for sums in (queue.allocated, queue.requested, queue.kept):
+            add_amounts(sums, kept, sign)
         self.log.add(name)
 
     def charged_name(self, gang: Gang) -> str:
