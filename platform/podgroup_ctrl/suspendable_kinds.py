@@ -65,7 +65,7 @@ class SuspendableKind:
     """A kind with ``spec.suspend``.
 
     The functions take the object that describes the gang, and raise msgspec.ValidationError if
-    its fields have other types than its CRD says.
+    its fields have other types than in its CRD.
     """
 
     controller: str

@@ -37,7 +37,7 @@ def team(limit: int, **options: Any) -> Any:
 
 
 def gang(world: SchedulerWorld, name: str, size: int, *claims: Json, **options: Any) -> None:
-    """A gang of *size* pods, each with a claim of its own for one GPU, or for *claims*."""
+    """A gang of *size* pods, each with another claim for one GPU, or for *claims*."""
     world.upsert(podgroup(name, size, queue=options.pop("queue", "team")))
     for index in range(size):
         own = f"{name}-{index}"

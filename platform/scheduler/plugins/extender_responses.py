@@ -1,8 +1,8 @@
 """Responses of an extender over HTTP, which are asked for in threads and kept for some time.
 
 Without a response, what was asked about is left to a later cycle, which runs when there are
-responses to all requests. What depends on a decision that is being made cannot be asked before it:
-for that a cycle waits, in its thread, for the time of one response in total.
+responses to all requests. What depends on the present decision cannot be asked before it: for that
+a cycle waits, in its thread, for the time of one response in total.
 """
 
 import http.client
