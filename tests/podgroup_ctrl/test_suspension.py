@@ -1,9 +1,11 @@
 """Jobs that are suspended until their queue has admitted them."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.controller_api import NAMESPACE, ControllerApi
 from support.foreign_kinds import definition
 from support.polling import wait_for
@@ -18,6 +20,7 @@ from batholith.podgroup_ctrl.suspendable_kinds import KINDS, RAYJOBS, TRAINJOBS
 from batholith.podgroup_ctrl.suspension import SuspensionController
 
 Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
 LABEL = {"batholith.io/suspend-by": "queue"}
 ADMITTED = "batholith.io/admitted-by-queue"
 QUEUE = {"scheduling.volcano.sh/queue-name": "team"}
@@ -119,6 +122,28 @@ async def world() -> AsyncIterator[World]:
 
 def test_the_controllers_have_the_names_of_the_flag() -> None:
     assert [kind.controller for kind in KINDS] == [*SUSPENSION]
+
+
+def test_the_component_has_the_rights_of_all_kinds() -> None:
+    path = ROOT / "manifests" / "components" / "suspension" / "suspension.yaml"
+    role = next(yaml.safe_load_all(path.read_text()))
+    found = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    needed = {
+        (resource.group, resource.plural, verb)
+        for kind in KINDS
+        for resource, verbs in (
+            (kind.resource, ("list", "watch", "patch")),
+            (kind.owner, ("list", "watch")),
+        )
+        for verb in verbs
+    }
+    assert found == needed
 
 
 async def test_a_suspended_job_gets_the_podgroup_that_its_pods_will_have(world: World) -> None:
