@@ -47,8 +47,7 @@ _MODULES = {
     controller_selection.BATCH_CRON_JOB: ("cron_ctrl.controller", "cron_ctrl.kubernetes"),
     controller_selection.HYPERNODE: ("hypernode_ctrl.controller",),
     controller_selection.TRAINING: ("training_ctrl.controller",),
-    controller_selection.JOB_SUSPENSION: ("podgroup_ctrl.suspension",),
-    controller_selection.JOBSET_SUSPENSION: ("podgroup_ctrl.suspension",),
+    **dict.fromkeys(controller_selection.SUSPENSION, ("podgroup_ctrl.suspension",)),
 }
 
 
@@ -148,12 +147,7 @@ class Builder:
             controller_selection.BATCH_JOB: self._batch_job_controller,
             controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
             controller_selection.TRAINING: self._training_controller,
-            controller_selection.JOB_SUSPENSION: self._suspension_controller(
-                controller_selection.JOB_SUSPENSION
-            ),
-            controller_selection.JOBSET_SUSPENSION: self._suspension_controller(
-                controller_selection.JOBSET_SUSPENSION
-            ),
+            **{name: self._suspension_controller(name) for name in controller_selection.SUSPENSION},
         }
         return [create() for name, create in factories.items() if name in enabled]
 
@@ -406,7 +400,8 @@ class Builder:
 
     def _suspension_controller(self, name: str) -> Callable[[], LeaderElectionRunnable]:
         def build() -> LeaderElectionRunnable:
-            from ..podgroup_ctrl.suspension import KINDS, SuspensionController, SuspensionSettings
+            from ..podgroup_ctrl.suspendable_kinds import KINDS
+            from ..podgroup_ctrl.suspension import SuspensionController, SuspensionSettings
 
             (kind,) = (each for each in KINDS if each.controller == name)
             settings = SuspensionSettings(
@@ -425,6 +420,6 @@ class Builder:
                     podgroups=self._podgroups,
                 )
 
-            return self._while_served(create, kind.resource)
+            return self._while_served(create, *{kind.resource, kind.owner})
 
         return build

@@ -9,8 +9,11 @@ HYPERNODE = "hyperNode-controller"
 
 JOB_SUSPENSION = "job-suspension-controller"
 JOBSET_SUSPENSION = "jobset-suspension-controller"
+TRAINJOB_SUSPENSION = "trainjob-suspension-controller"
+RAYJOB_SUSPENSION = "rayjob-suspension-controller"
+SUSPENSION = (JOB_SUSPENSION, JOBSET_SUSPENSION, TRAINJOB_SUSPENSION, RAYJOB_SUSPENSION)
 
-OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING, JOB_SUSPENSION, JOBSET_SUSPENSION)
+OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING, *SUSPENSION)
 """Controllers that run only if they are named, since most clusters have another controller for
 their objects, or because they need more rights."""
 

@@ -91,6 +91,8 @@ class JobExecutor:
         self._write_slots = PrioritySemaphore(self.settings.max_writes_in_flight)
         self._initial_batches = InitialBatches()
         """By namespace."""
+        self._keeps_groups = False
+        """Whether the API server has kept the PodGroup of Kubernetes itself that a pod names."""
 
     @property
     def waiting_writes(self) -> int:
@@ -346,6 +348,8 @@ class JobExecutor:
             native_podgroups.set_group(body, seen.job, tuple(self.settings.scheduler_names))
         expectations.expect(sync.key, (name,))
         try:
+            if self.settings.native_podgroups is not None:
+                await self._require_groups(seen, body)
             created = await self._post_pod(seen, body, *pod)
             if self.settings.native_podgroups is not None and not created.spec.scheduling_group:
                 await self._reject_ungrouped(seen, created)
@@ -387,12 +391,31 @@ class JobExecutor:
             names.PODS, body, namespace=seen.job.metadata.namespace, view=Pod
         )
 
+    async def _require_groups(self, seen: JobSync, body: pods.Pod) -> None:
+        """Check by a dry run that the API server keeps the PodGroup that the pod *body* names,
+        until it has done so once: a pod that was created without could start before it is deleted.
+
+        Raises:
+            InvalidError: it does not.
+        """
+        if self._keeps_groups:
+            return
+        namespace = seen.job.metadata.namespace
+        found = await self.client.create(
+            names.PODS, body, namespace=namespace, view=Pod, dry_run=True
+        )
+        if not found.spec.scheduling_group:
+            raise InvalidError(native_podgroups.GATE_OFF, status=422, reason="Invalid")
+        self._keeps_groups = True
+
     async def _reject_ungrouped(self, seen: JobSync, pod: Pod) -> None:
-        """Delete a pod that would start without its gang.
+        """Delete a pod that would start without its gang: the API server was started again with
+        other feature gates.
 
         Raises:
             InvalidError: it does not exist any more.
         """
+        self._keeps_groups = False
         meta = pod.metadata
         await self.client.delete(
             names.PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0

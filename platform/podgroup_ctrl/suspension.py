@@ -1,4 +1,4 @@
-"""Suspension controllers: Jobs that have no pods until their queue has admitted them.
+"""Suspension controllers: jobs that have no pods until their queue has admitted them.
 
 Their users create them suspended, with a label. The controller creates the PodGroup that their pods
 will have, and resumes them once the scheduler has admitted it. It writes ``spec.suspend`` once, and
@@ -6,7 +6,7 @@ never suspends anything: a job that its user suspends later stays so.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -23,85 +23,24 @@ from ..machinery.reconcile.events import Event, Events
 from ..model.meta import ObjectMeta
 from ..model.names import (
     ADMITTED,
-    BATCH_JOBS,
+    GROUP_NAME,
     PODGROUPS,
     SCHEDULER_NAME,
     SUSPEND_BY,
-    Resource,
 )
-from ..model.podgroup import PodGroup, PodGroupPhase, min_member
+from ..model.podgroup import PodGroup, PodGroupPhase
 from ..model.quantity import QuantityError
-from ..model.run_times import deadline_annotation
 from . import build
 from .core_types import Pod, PodSpec
-from .groupers import jobset
-from .groupers.base import Described, Gang, Role, RoleTemplate, owner_reference
-from .groupers.jobset import JobSet, JobSpec
+from .groupers.base import Described, RoleTemplate
+from .suspendable_kinds import Suspendable, SuspendableKind
 
 log = logging.getLogger(__name__)
 
 BY_QUEUE = "queue"
 """Value of the label."""
-
-
-class _BatchSpec(JobSpec, frozen=True):
-    active_deadline_seconds: int | None = None
-
-
-class BatchJob(Described, frozen=True):
-    """A Job of batch/v1."""
-
-    spec: _BatchSpec = _BatchSpec()
-
-
-Suspendable = BatchJob | JobSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendableKind:
-    """A kind with ``spec.suspend``."""
-
-    controller: str
-    """Name of its controller."""
-    resource: Resource
-    view: type[Any]
-    gang: Callable[[Any], Gang]
-    template: Callable[[Any], RoleTemplate]
-    """Returns the template of the pods that have the scheduler and the queue."""
-
-
-def _batch_gang(job: BatchJob) -> Gang:
-    annotations = job.metadata.annotations
-    role = Role(name="job", count=job.spec.pods, spec=job.spec.template.spec, labels={})
-    return Gang(
-        owner=owner_reference(job, BATCH_JOBS),
-        roles=[role],
-        min_member=min_member(annotations),
-        annotations=annotations | deadline_annotation(job.spec.active_deadline_seconds),
-    )
-
-
-def _jobset_template(found: JobSet) -> RoleTemplate:
-    jobs = found.spec.replicated_jobs
-    return jobs[0].template.spec.template if jobs else RoleTemplate()
-
-
-KINDS = (
-    SuspendableKind(
-        controller="job-suspension-controller",
-        resource=BATCH_JOBS,
-        view=BatchJob,
-        gang=_batch_gang,
-        template=lambda job: job.spec.template,
-    ),
-    SuspendableKind(
-        controller="jobset-suspension-controller",
-        resource=jobset.JOBSETS,
-        view=JobSet,
-        gang=lambda found: jobset.gang_of(found, ()),
-        template=_jobset_template,
-    ),
-)
+_WITHOUT_PODS = ("", PodGroupPhase.PENDING, PodGroupPhase.INQUEUE)
+"""Phases of a PodGroup that has no pods, or too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +52,9 @@ class SuspensionView:
     desired: PodGroup | None
     """``None`` if it needs none, or cannot have one."""
     problem: str = ""
-    """Why it cannot."""
+    """Why it cannot; empty also while nothing describes its gang yet."""
+    has_ended: bool = False
+    """Whether it has no pods any more, and needs no PodGroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +73,13 @@ class UpdatePodGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Delete the PodGroup, with its reservation in the queue."""
+
+    podgroup: PodGroup
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """Resume the job."""
 
@@ -145,7 +93,7 @@ class Warn:
     event: Event
 
 
-Effect = CreatePodGroup | UpdatePodGroup | Resume | Warn
+Effect = CreatePodGroup | UpdatePodGroup | DeletePodGroup | Resume | Warn
 
 
 def _awaits_queue(job: Suspendable) -> bool:
@@ -154,12 +102,16 @@ def _awaits_queue(job: Suspendable) -> bool:
 
 
 def decide(view: SuspensionView) -> list[Effect]:
-    """Return what a job needs until it is resumed."""
+    """Return what a job needs until it is resumed, and when it has ended."""
     job, podgroup = view.job, view.podgroup
+    if view.has_ended:
+        is_empty = podgroup is not None and podgroup.status.phase in _WITHOUT_PODS
+        return [DeletePodGroup(podgroup)] if podgroup is not None and is_empty else []
     if not _awaits_queue(job):
         return []
     if view.desired is None:
-        return [Warn(Event("SuspensionIgnored", view.problem, warning=True))]
+        problem = view.problem
+        return [Warn(Event("SuspensionIgnored", problem, warning=True))] if problem else []
     if podgroup is None:
         return [CreatePodGroup(view.desired)]
     if podgroup.status.phase in ("", PodGroupPhase.PENDING):
@@ -207,17 +159,27 @@ class SuspensionController(Controller[SuspensionView, Effect]):
             KindSource(jobs, self._on_job),
             KindSource(podgroups, self._on_podgroup),
         ]
+        self._descriptions: Informer[Any] | None = None
+        if kind.described_by is not None:
+            resource, view = kind.described_by
+            self._descriptions = Informer(client, resource, view)
+            self.sources.append(KindSource(self._descriptions, self._on_description))
 
     def _on_job(self, old: Suspendable | None, new: Suspendable | None) -> None:
-        if new is not None and new.spec.suspend:
+        if new is not None and (new.spec.suspend or self._kind.has_ended(new)):
             self.queue.add(new.metadata.key)
+
+    def _on_description(self, old: Described | None, new: Described | None) -> None:
+        owner = None if new is None else new.metadata.controller
+        if new is not None and owner is not None and owner.kind == self._kind.resource.kind:
+            self.queue.add(f"{new.metadata.namespace}/{owner.name}")
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         either = new or old
         owner = None if either is None else either.metadata.controller
-        if either is None or owner is None or owner.kind != self._kind.resource.kind:
+        if either is None or owner is None or owner.kind != self._kind.owner.kind:
             return
-        if owner.api_version != self._kind.resource.api_version:
+        if owner.api_version != self._kind.owner.api_version:
             return
         if old is None or new is None or old.status.phase != new.status.phase:
             self.queue.add(f"{either.metadata.namespace}/{owner.name}")
@@ -227,24 +189,49 @@ class SuspensionController(Controller[SuspensionView, Effect]):
         job = self._jobs.get(sync.key)
         if job is None or job.metadata.deletion_timestamp is not None:
             return None
-        if not _awaits_queue(job):
+        owner = job.metadata.controller
+        if owner is not None and owner.kind == self._kind.managed_by:
+            return None
+        described = self._described(job)
+        if described is None:
             return SuspensionView(job=job, podgroup=None, desired=None)
-        name = f"podgroup-{job.metadata.uid}"
+        name = f"podgroup-{described.metadata.uid}"
         podgroup = self._podgroups.get(f"{job.metadata.namespace}/{name}")
-        template = self._kind.template(job)
+        if self._kind.has_ended(job):
+            return SuspensionView(job=job, podgroup=podgroup, desired=None, has_ended=True)
+        if not _awaits_queue(job):
+            return SuspensionView(job=job, podgroup=podgroup, desired=None)
+        try:
+            return self._waiting(job, described, podgroup, name)
+        except (QuantityError, msgspec.ValidationError) as error:
+            return SuspensionView(job=job, podgroup=podgroup, desired=None, problem=str(error))
+
+    def _described(self, job: Suspendable) -> Described | None:
+        """Return the object that describes the gang of *job*; ``None`` if it does not exist yet."""
+        if self._descriptions is None:
+            return job
+        found: Described | None = self._descriptions.get(job.metadata.key)
+        owner = None if found is None else found.metadata.controller
+        return found if owner is not None and owner.uid == job.metadata.uid else None
+
+    def _waiting(
+        self, job: Suspendable, described: Described, podgroup: PodGroup | None, name: str
+    ) -> SuspensionView:
+        templates = [*self._kind.templates(described)] or [RoleTemplate()]
+        template, problem = templates[0], ""
         if template.spec.scheduler_name not in self._settings.scheduler_names:
             problem = (
                 f"its pods have schedulerName {template.spec.scheduler_name!r}, which admits"
                 " nothing to queues: the job stays suspended"
             )
+        for each in templates:
+            if (named := each.metadata.annotations.get(GROUP_NAME, name)) != name:
+                problem = f"its pods name the PodGroup {named!r}, which no queue admits for the job"
+        if problem:
             return SuspensionView(job=job, podgroup=podgroup, desired=None, problem=problem)
-        gang = self._kind.gang(job)
-        try:
-            desired = build.build(
-                _future_pod(job, template), gang.annotations, name=name, gang=gang
-            )
-        except QuantityError as error:
-            return SuspensionView(job=job, podgroup=podgroup, desired=None, problem=str(error))
+        gang = self._kind.gang(described)
+        pod = _future_pod(job, template)
+        desired = build.build(pod, gang.annotations, name=name, gang=gang)
         return SuspensionView(job=job, podgroup=podgroup, desired=desired)
 
     def decide(self, view: SuspensionView) -> list[Effect]:
@@ -264,9 +251,12 @@ class SuspensionController(Controller[SuspensionView, Effect]):
                 await self._create(meta, podgroup)
             case UpdatePodGroup(podgroup, patch):
                 await self._podgroups.patch(podgroup.metadata, patch)
+            case DeletePodGroup(podgroup):
+                await self._podgroups.delete(podgroup.metadata, unmodified=True)
             case Resume(podgroup):
                 annotations = {ADMITTED: podgroup.metadata.uid}
-                patch = {"metadata": {"annotations": annotations}, "spec": {"suspend": False}}
+                spec = self._kind.resumed_spec(view.job, podgroup.metadata.name)
+                patch = {"metadata": {"annotations": annotations}, "spec": spec}
                 await self._jobs.patch(meta, patch)
                 log.info("job resumed", extra={"kind": self._kind.resource.kind, "job": meta.key})
                 self._events.normal(meta, "AdmittedByQueue", "resumed: its queue has admitted it")

@@ -104,6 +104,7 @@ async def create(server: Server, resource: Resource, body: Json) -> RawResponse:
 
 
 async def test_both_servers_reject_the_same_and_name_the_same_fields(server: Server) -> None:
+    """INV-NG-21."""
     cases = [(NATIVE_PODGROUPS, podgroup(**spec), fields) for spec, fields in REJECTED_GROUPS]
     cases += [(WORKLOADS, body, fields) for body, fields in REJECTED_WORKLOADS]
     for resource, body, fields in cases:
@@ -121,6 +122,7 @@ def _with_two_keys() -> tuple[Resource, Json]:
 
 
 async def test_a_new_podgroup_is_protected_has_defaults_and_no_status(server: Server) -> None:
+    """INV-NG-21."""
     await server.create(PRIORITYCLASSES.path(), {"metadata": {"name": "high"}, "value": 100})
     body = podgroup(priorityClassName="high") | {
         "status": {"conditions": [{"type": "PodGroupScheduled", "status": "True"}]}
@@ -139,6 +141,8 @@ async def test_a_new_podgroup_is_protected_has_defaults_and_no_status(server: Se
 
 
 async def test_a_podgroup_may_refer_to_a_template_that_exists(server: Server) -> None:
+    """INV-NG-21."""
+
     def referring(template: str, name: str = "w") -> Json:
         reference = {"workloadName": name, "podGroupTemplateName": template}
         return podgroup(podGroupTemplateRef={"workload": reference})
@@ -163,6 +167,7 @@ async def test_a_podgroup_may_refer_to_a_template_that_exists(server: Server) ->
 
 
 async def test_specs_are_immutable_and_the_status_is_written_apart(server: Server) -> None:
+    """INV-NG-21."""
     await server.create(NATIVE_PODGROUPS.path("default"), podgroup())
     await server.create(WORKLOADS.path("default"), workload({}))
     path = NATIVE_PODGROUPS.path("default", "g")
@@ -197,6 +202,7 @@ async def test_specs_are_immutable_and_the_status_is_written_apart(server: Serve
 async def test_a_deleted_podgroup_exists_while_a_pod_that_has_not_ended_names_it(
     server: Server,
 ) -> None:
+    """INV-NG-21."""
     await server.create(NATIVE_PODGROUPS.path("default"), podgroup())
     body = pod("p", schedulingGroup={"podGroupName": "g"})
     created = await server.create(PODS.path("default"), body)

@@ -61,6 +61,7 @@ async def condition_of(server: Server, name: str, status: str) -> Json:
 
 
 async def test_gangs_start_or_wait_and_report_it_as_kube_scheduler_does(server: Server) -> None:
+    """INV-NG-9, INV-NG-10."""
     await add_node(server, "node", cpu="3")
     recorder = FakeRecorder()
     async with (

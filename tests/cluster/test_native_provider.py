@@ -113,6 +113,7 @@ def bound(pods: list[Json], count: int = 2) -> bool:
 async def test_jobs_start_as_gangs_of_kubernetes_itself_and_restart_as_new_ones(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
+    """INV-NG-19, INV-NG-20."""
     async with platform(servers, tmp_path) as world:
         policies = [{"event": "PodFailed", "action": "RestartJob"}]
         await world.create(job("fits", 2, policies=policies))

@@ -15,7 +15,8 @@ from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.names import BATCH_JOBS, PODGROUPS, PODS, QUEUES
 from batholith.model.podgroup import PodGroup
-from batholith.podgroup_ctrl.suspension import KINDS, SuspensionController
+from batholith.podgroup_ctrl.suspendable_kinds import KINDS
+from batholith.podgroup_ctrl.suspension import SuspensionController
 from batholith.queue_ctrl.controller import QueueController
 from batholith.scheduler.scheduler import Scheduler
 

@@ -56,6 +56,7 @@ def as_read(body: Json, **status: Any) -> JobPodGroup:
 
 
 def test_a_podgroup_is_read_as_the_one_of_volcano_that_the_job_would_have() -> None:
+    """INV-NG-20: its owner is the job."""
     body = job(priorityClassName="high")
     group = as_read(body)
     assert group.spec == decoded(body)[1]
@@ -117,6 +118,7 @@ def test_a_minimum_is_changed_where_the_api_permits_it_and_else_reported(
 
 
 def test_fields_that_kubernetes_cannot_express_are_named() -> None:
+    """INV-NG-22."""
     partitions = {"totalPartitions": 2, "partitionSize": 1}
     for body, field in (
         (job(networkTopology={"mode": "hard"}), "spec.networkTopology: "),
@@ -144,17 +146,24 @@ def test_fields_that_kubernetes_cannot_express_are_named() -> None:
 
 
 class Dropping(Client):
-    """A client of an API server without the feature gate."""
+    """A client of an API server without the feature gate, from its create number *kept* on."""
+
+    kept = 0
 
     async def create(self, resource: Resource, body: Any, **options: Any) -> Any:
         if resource == PODS:
-            body["spec"].pop("schedulingGroup")
+            self.kept -= 1
+            if self.kept < 0:
+                body["spec"].pop("schedulingGroup")
         return await super().create(resource, body, **options)
 
 
-@pytest.mark.parametrize("drops", [True, False])
-async def test_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(drops: bool) -> None:
-    body = job() if drops else job(networkTopology={"mode": "hard"})
+@pytest.mark.parametrize("kept", [0, 1, None])
+async def test_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(
+    kept: int | None,
+) -> None:
+    """INV-NG-18 and INV-NG-22; the second create is the one after the dry run."""
+    body = job() if kept is not None else job(networkTopology={"mode": "hard"})
     recorder = FakeRecorder()
     async with (
         ControllerApi(JOBS, NATIVE_PODGROUPS, COMMANDS) as api,
@@ -167,8 +176,9 @@ async def test_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(drops: bool)
             )
         ),
     ):
+        client.kept = kept or 0
         api.put(JOBS, "j", metadata=body["metadata"], spec=body["spec"])
-        text = native_podgroups.GATE_OFF if drops else "spec.networkTopology"
+        text = native_podgroups.GATE_OFF if kept is not None else "spec.networkTopology"
 
         def is_reported() -> bool:
             found = next(iter(api.objects(JOBS).values()), {})
@@ -176,5 +186,6 @@ async def test_jobs_that_cannot_be_gangs_report_it_and_have_no_pods(drops: bool)
 
         await api.wait_until(is_reported)
         await api.wait_until(lambda: not api.objects(PODS))
-    reason = "FailedCreate" if drops else "PodGroupError"
+        assert kept or not api.created(PODS)
+    reason = "FailedCreate" if kept is not None else "PodGroupError"
     assert any((each[3], text in each[4]) == (reason, True) for each in recorder.events)

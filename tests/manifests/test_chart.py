@@ -25,8 +25,7 @@ from tools.chart import templates
 from batholith.cli.controller_selection import (
     BATCH_CRON_JOB,
     CONTROLLERS,
-    JOB_SUSPENSION,
-    JOBSET_SUSPENSION,
+    SUSPENSION,
     select,
 )
 from batholith.model import crds
@@ -39,7 +38,7 @@ SAME_AS = {
     "batch-jobs": ("controllers.batchJobs=true",),
     "training-jobs": ("controllers.trainingJobs=true",),
     "groupers": ("controllers.groupers={jobset,leaderworkerset,ray,spark,mpijob,argo}",),
-    "suspension": ("controllers.suspension={job,jobset}",),
+    "suspension": ("controllers.suspension={job,jobset,trainjob,rayjob}",),
     "native-gangs": ("controllers.gangProvider=native",),
     "podgroups-of-gangs": ("controllers.podGroups=gangs",),
     "sharded-controllers": ("controllers.shards=12",),
@@ -133,7 +132,7 @@ def test_controllers_of_batch_and_training_jobs_combine(tmp_path: Path) -> None:
     assert _without_namespace(kustomized(tmp_path)) == wanted
     (container,) = pod_spec(of_kind(wanted, "Deployment")["batholith-controllers"])["containers"]
     given = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--controllers=")]
-    optional = {BATCH_CRON_JOB, JOB_SUSPENSION, JOBSET_SUSPENSION}
+    optional = {BATCH_CRON_JOB, *SUSPENSION}
     assert set(select(",".join(given))) == set(CONTROLLERS) - optional
 
 

@@ -1,26 +1,31 @@
 """Jobs that are suspended until their queue has admitted them."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.controller_api import NAMESPACE, ControllerApi
 from support.foreign_kinds import definition
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
-from batholith.cli.controller_selection import JOB_SUSPENSION, JOBSET_SUSPENSION
+from batholith.cli.controller_selection import SUSPENSION
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import BATCH_JOBS, PODGROUPS, Resource
 from batholith.podgroup_ctrl.groupers.jobset import JOBSETS
-from batholith.podgroup_ctrl.suspension import KINDS, SuspensionController
+from batholith.podgroup_ctrl.suspendable_kinds import KINDS, RAYJOBS, TRAINJOBS
+from batholith.podgroup_ctrl.suspension import SuspensionController
 
 Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
 LABEL = {"batholith.io/suspend-by": "queue"}
 ADMITTED = "batholith.io/admitted-by-queue"
 QUEUE = {"scheduling.volcano.sh/queue-name": "team"}
-JOB, JOBSET = KINDS
+JOB, JOBSET, TRAINJOB, RAYJOB = KINDS
+GROUP = "scheduling.k8s.io/group-name"
 
 
 def template() -> Json:
@@ -46,13 +51,18 @@ class World:
         labels: Json = LABEL,
         annotations: Json | None = None,
         scheduler: str = "volcano",
+        uid: str = "",
+        owner: Json | None = None,
+        status: Json | None = None,
         **spec: Any,
     ) -> None:
-        metadata = {"uid": f"{name}-uid", "labels": labels, "annotations": annotations or {}}
+        metadata: Json = {"uid": uid or f"{name}-uid", "labels": labels}
+        metadata |= {"annotations": annotations or {}}
+        metadata |= {} if owner is None else {"ownerReferences": [owner]}
         whole = {"suspend": True, **spec}
         if resource == BATCH_JOBS:
             whole = {**_renamed(self.batch_spec, name, scheduler), **whole}
-        self.api.put(resource, name, metadata=metadata, spec=whole)
+        self.api.put(resource, name, metadata=metadata, spec=whole, status=status)
 
     def stored(self, name: str = "j", resource: Resource = BATCH_JOBS) -> Json:
         found: Json = self.api.objects(resource)[f"{NAMESPACE}/{name}"]
@@ -99,7 +109,9 @@ def _renamed(spec: Json, name: str, scheduler: str) -> Json:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with (
-        ControllerApi(PODGROUPS, definitions=[definition(JOBSETS)]) as api,
+        ControllerApi(
+            PODGROUPS, definitions=[definition(each) for each in (JOBSETS, TRAINJOBS, RAYJOBS)]
+        ) as api,
         api.client() as client,
     ):
         body = {"metadata": {"name": "defaults"}, "spec": {"suspend": True, "template": template()}}
@@ -109,7 +121,29 @@ async def world() -> AsyncIterator[World]:
 
 
 def test_the_controllers_have_the_names_of_the_flag() -> None:
-    assert [kind.controller for kind in KINDS] == [JOB_SUSPENSION, JOBSET_SUSPENSION]
+    assert [kind.controller for kind in KINDS] == [*SUSPENSION]
+
+
+def test_the_component_has_the_rights_of_all_kinds() -> None:
+    path = ROOT / "manifests" / "components" / "suspension" / "suspension.yaml"
+    role = next(yaml.safe_load_all(path.read_text()))
+    found = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    needed = {
+        (resource.group, resource.plural, verb)
+        for kind in KINDS
+        for resource, verbs in (
+            (kind.resource, ("list", "watch", "patch")),
+            (kind.owner, ("list", "watch")),
+        )
+        for verb in verbs
+    }
+    assert found == needed
 
 
 async def test_a_suspended_job_gets_the_podgroup_that_its_pods_will_have(world: World) -> None:
@@ -229,3 +263,113 @@ async def test_a_podgroup_that_is_rejected_is_an_event_of_the_job(world: World) 
             await world.clock.advance(1)
     assert world.recorder.events[0][3] == "PodGroupRefused"
     assert world.is_suspended()
+
+
+def jobs_of_set(**job: Any) -> list[Json]:
+    return [{"name": "node", "replicas": 1, "template": {"spec": {"template": template()} | job}}]
+
+
+def trainjob(**changes: Any) -> Json:
+    """A reference to TrainJob j."""
+    return {
+        "apiVersion": TRAINJOBS.api_version,
+        "kind": TRAINJOBS.kind,
+        "name": "j",
+        "uid": "j-uid",
+        "controller": True,
+    } | changes
+
+
+async def test_a_trainjob_waits_with_the_podgroup_of_its_suspended_jobset(world: World) -> None:
+    world.job(resource=TRAINJOBS)
+    async with running(world.controller(TRAINJOB)), running(world.controller(JOBSET)):
+        # A JobSet of a TrainJob that was deleted, which had the same name.
+        replicated = jobs_of_set(parallelism=3)
+        old = trainjob(uid="old")
+        world.job(resource=JOBSETS, uid="set", owner=old, replicatedJobs=replicated)
+        # As Kubeflow's controller creates it, with the labels of the TrainJob.
+        world.job(resource=JOBSETS, uid="set-uid", owner=trainjob(), replicatedJobs=replicated)
+        await world.waits("set")
+        world.admit("set")
+        await wait_for(lambda: not world.is_suspended(resource=TRAINJOBS))
+        await wait_for(lambda: world.recorder.events)
+    group = world.group("set")
+    assert group is not None
+    assert (group["spec"]["minMember"], group["spec"]["queue"]) == (3, "team")
+    assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == ["set-uid"]
+    # Its own controller resumes the JobSet.
+    assert world.is_suspended(resource=JOBSETS)
+    assert [*world.api.objects(PODGROUPS)] == [f"{NAMESPACE}/podgroup-set-uid"]
+
+
+def ray_cluster(workers: Json | None = None) -> Json:
+    group = {"groupName": "small", "replicas": 3, "rayStartParams": {"num-cpus": "1"}}
+    return {
+        "rayVersion": "2.9",
+        "headGroupSpec": {"rayStartParams": {"port": "6379"}, "template": template()},
+        "workerGroupSpecs": [group | {"template": workers or template()}],
+    }
+
+
+async def test_a_rayjob_is_resumed_with_pods_that_name_its_podgroup(world: World) -> None:
+    world.job(resource=RAYJOBS, entrypoint="run", rayClusterSpec=ray_cluster())
+    async with running(world.controller(RAYJOB)):
+        await world.waits()
+        world.admit()
+        await wait_for(lambda: not world.is_suspended(resource=RAYJOBS))
+    group = world.group()
+    assert group is not None
+    assert (group["spec"]["minMember"], group["spec"]["minResources"]["cpu"]) == (4, "8")
+    assert group["spec"]["queue"] == "team"
+    assert {each["name"] for each in group["spec"]["subGroupPolicy"]} == {"head", "small"}
+    stored = world.stored(resource=RAYJOBS)["spec"]
+    wanted = ray_cluster()
+    for each in (wanted["headGroupSpec"], *wanted["workerGroupSpecs"]):
+        each["template"]["metadata"] = {"annotations": QUEUE | {GROUP: "podgroup-j-uid"}}
+    assert stored == {"suspend": False, "entrypoint": "run", "rayClusterSpec": wanted}
+
+
+async def test_a_rayjob_that_has_ended_gives_its_reservation_back(world: World) -> None:
+    world.job(resource=RAYJOBS, rayClusterSpec=ray_cluster())
+    async with running(world.controller(RAYJOB)):
+        await world.waits()
+        world.admit()
+        await wait_for(lambda: not world.is_suspended(resource=RAYJOBS))
+        group = world.group()
+        assert group is not None
+        name = group["metadata"]["name"]
+        world.api.put(PODGROUPS, name, status={"phase": "Running"})
+        ended = world.stored(resource=RAYJOBS)
+        world.api.put(
+            RAYJOBS,
+            "j",
+            metadata=ended["metadata"],
+            spec=ended["spec"],
+            status={"jobDeploymentStatus": "Complete"},
+        )
+        # Its pods are still there; another RayJob shows that the controller has seen it.
+        world.job("other", resource=RAYJOBS, rayClusterSpec=ray_cluster())
+        await world.waits("other")
+        assert world.group() is not None
+        world.api.put(PODGROUPS, name, status={"phase": "Pending"})
+        await wait_for(lambda: world.group() is None)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        (ray_cluster({**template(), "metadata": {"annotations": {GROUP: "mine"}}}), "'mine'"),
+        ({}, "schedulerName ''"),
+        (ray_cluster() | {"workerGroupSpecs": 3}, "workerGroupSpecs"),
+    ],
+)
+async def test_a_rayjob_whose_pods_no_queue_admits_stays_suspended_with_an_event(
+    world: World, cluster: Json, problem: str
+) -> None:
+    world.job(resource=RAYJOBS, rayClusterSpec=cluster)
+    async with running(world.controller(RAYJOB)):
+        await wait_for(lambda: world.recorder.events)
+    assert world.recorder.events[0][3] == "SuspensionIgnored"
+    assert problem in world.recorder.events[0][4]
+    assert world.group() is None
+    assert world.is_suspended(resource=RAYJOBS)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.preemption import EvictingWorld, conf
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from support.scheduler_terms import labelled
 
 from batholith.scheduler.framework.decision import Decision
@@ -440,6 +440,28 @@ def test_preemption_frees_devices_of_pods_that_have_some() -> None:
     world.cluster.apply(ResourceClaimEvent(old, None))
     found = results(world.run())
     assert found == {"new": ("a", ["a0" if name == "one" else "a1"])}
+
+
+def test_devices_that_become_free_are_held_for_the_gang_that_has_preempted() -> None:
+    world = preemption_world("one", "two")
+    world.gang("high", 2, priority="high")
+    add(world, claim("newer"), claim("quick"))
+    claiming(world, "high-t-0", "new")
+    claiming(world, "high-t-1", "newer")
+    world.run()
+    assert sorted(world.evicted) == ["one-t-0", "two-t-0"]
+    # Of the two devices that the gang needs, one is free.
+    world.finish_termination("one-t-0")
+    known = world.cluster.pod_classes.device_claims._claims
+    world.cluster.apply(ResourceClaimEvent(known["ns/one"], None))
+    # A gang of a queue that has less is tried before.
+    world.upsert(queue("idle"))
+    world.gang("quick", 1, queue_name="idle", priority="low")
+    claiming(world, "quick-t-0", "quick")
+    assert results(world.run()) == {}
+    world.finish_termination()
+    world.cluster.apply(ResourceClaimEvent(known["ns/two"], None))
+    assert sorted(results(world.run())) == ["new", "newer"]
 
 
 def test_no_pod_is_evicted_for_devices_that_it_does_not_free() -> None:

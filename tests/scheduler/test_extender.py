@@ -2,18 +2,39 @@
 
 from collections.abc import Iterator
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import pytest
 from support.extender_server import ExtenderServer, extender_server
+from support.polling import wait_for
+from support.preemption import EvictingWorld
+from support.preemption import conf as preempting
 from support.scheduled_gangs import GangServer
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
+from batholith.model.names import PODS
 from batholith.scheduler import conf
 from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.plugins.extender_responses import Extender, Responses, parse_prefix
 from batholith.scheduler.state.queue.scheduling_queue import ANY, ClusterEvent
+from batholith.testing import RequestMatcher
 
 WAITING = "waits for the response of the extender"
+MAY_POST = Event()
+"""Whether requests are sent."""
+MAY_POST.set()
+
+
+@pytest.fixture(autouse=True)
+def requests_wait_for_the_end_of_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Extender.post
+
+    def wait_and_post(self: Extender, *arguments: Any) -> Any:
+        assert MAY_POST.wait(60)
+        return post(self, *arguments)
+
+    monkeypatch.setattr(Extender, "post", wait_and_post)
 
 
 @pytest.fixture
@@ -37,6 +58,14 @@ class ExtendedWorld(SchedulerWorld):
         self.woken: SimpleQueue[ClusterEvent] = SimpleQueue()
         read = conf.load(text)
         self.core.configure(Framework(read.tiers, self.woken.put), read.actions)
+
+    def schedule(self) -> dict[str, str]:
+        """Run a cycle, in which no response arrives."""
+        MAY_POST.clear()
+        try:
+            return super().schedule()
+        finally:
+            MAY_POST.set()
 
     def responded(self) -> dict[str, str]:
         """Run a cycle, and others until the extender has responded; return what these allocate."""
@@ -206,6 +235,117 @@ def test_a_cycle_does_not_wait_for_the_extender(service: ExtenderServer) -> None
     assert here.schedule() == {"g-0": "b"}
 
 
+class VotedWorld(EvictingWorld):
+    """Two nodes, each with a pod of low priority, and a pod of high priority that needs one."""
+
+    def __init__(self, service: ExtenderServer, arguments: str) -> None:
+        given = f"{{extender.urlPrefix: '{service.url}', {arguments}}}"
+        text = preempting(gang=False, more=f"  - name: extender\n    arguments: {given}\n")
+        super().__init__(text)
+        self.woken: SimpleQueue[ClusterEvent] = SimpleQueue()
+        read = conf.load(text)
+        self.core.configure(Framework(read.tiers, self.woken.put), read.actions)
+        self.upsert(node("a", cpu=1), node("b", cpu=1))
+        self.gang("x", 1, nodes=("a",), priority="low", preemptable="true")
+        self.gang("y", 1, nodes=("b",), priority="low", preemptable="true")
+        self.gang("high", 1, priority="high")
+
+
+VERBS = "extender.preemptableVerb: evict"
+
+
+def test_only_pods_that_the_extender_names_are_evicted(service: ExtenderServer) -> None:
+    service.verbs["evict"] = lambda body: {
+        "status": 1,
+        "victims": [each for each in body["evictees"] if each["NodeName"] == "b"],
+    }
+    here = VotedWorld(service, VERBS)
+    here.run()
+    here.run()
+    assert here.evicted == ["y-t-0"]
+    assert {(verb, body["evictor"]["Job"]) for verb, body in service.asked} == {
+        ("evict", "ns/high")
+    }
+    evictees = {each["Name"] for _, body in service.asked for each in body["evictees"]}
+    assert evictees == {"x-t-0", "y-t-0"}
+    # What a cycle has waited for wakes no other.
+    assert here.woken.empty()
+
+
+@pytest.mark.parametrize(
+    ("response", "ignorable", "evicts"),
+    [
+        ({"status": 1, "victims": []}, False, False),
+        ({"status": 1, "victims": [{"UID": "another"}, 3]}, False, False),
+        ({"status": 1, "victims": "x"}, False, False),
+        ({"status": -1, "victims": []}, False, False),
+        ({"status": 0}, False, True),
+        (b"{", False, False),
+        (b"{", True, True),
+    ],
+)
+def test_a_rejection_or_a_failure_evicts_nothing_and_an_abstention_leaves_it_to_others(
+    service: ExtenderServer, response: Any, ignorable: bool, evicts: bool
+) -> None:
+    service.verbs["evict"] = lambda body: response
+    here = VotedWorld(service, f"{VERBS}, extender.ignorable: {str(ignorable).lower()}")
+    here.run()
+    here.run()
+    assert len(here.evicted) == evicts
+
+
+def test_a_cycle_waits_no_longer_than_for_one_response(service: ExtenderServer) -> None:
+    service.may_respond.clear()
+    service.verbs["evict"] = lambda body: {"status": 1, "victims": body["evictees"]}
+    here = VotedWorld(service, f"{VERBS}, extender.httpTimeout: 50ms")
+    here.gang("urgent", 1, priority="high")
+    here.run()
+    here.run()
+    assert here.evicted == []
+    # Both questions have failed; the response to the second one was not awaited.
+    here.cluster.scheduling_queue.publish(here.woken.get(timeout=20))
+    service.may_respond.set()
+    here.time = 31.0
+    while not here.evicted:
+        here.run()
+        here.time += 31.0
+
+
+def test_no_more_is_asked_in_a_cycle_than_it_may_wait_for(service: ExtenderServer) -> None:
+    service.verbs["evict"] = lambda body: {"status": 1, "victims": []}
+    prefix = parse_prefix(service.url)
+    responses = Responses(Extender(prefix, timeout=20), keep=30, on_responses=lambda: None)
+    responses.begin_cycle()
+    found = [responses.require("evict", number, dict, 0.0) for number in range(70)]
+    assert [each is None for each in found] == [number >= 64 for number in range(70)]
+    assert len(service.asked) == 64
+    responses.begin_cycle()
+    assert responses.require("evict", 69, dict, 0.0) is not None
+    assert responses.require("evict", 0, dict, 0.0) is not None
+    assert len(service.asked) == 65
+
+
+async def test_the_extender_is_told_which_pods_get_a_node_and_which_lose_it(
+    service: ExtenderServer,
+) -> None:
+    for verb in ("allocated", "released"):
+        service.verbs[verb] = lambda body: {}
+    verbs = "extender.allocateFuncVerb: allocated, extender.deallocateFuncVerb: released"
+    async with GangServer() as server:
+        server.prepare()
+        server.node("a")
+        held = server.faults.hold(RequestMatcher("create", "pods/binding"))
+        async with server.scheduler(conf=configuration(service, verbs, "enqueue, allocate")):
+            server.gang("g", 1)
+            await held.wait_held()
+            server.remove(PODS, "g-0")
+            held.release()
+            await wait_for(lambda: len(service.asked) == 2)
+    assert sorted(
+        (verb, body["task"]["Name"], body["task"]["NodeName"]) for verb, body in service.asked
+    ) == [("allocated", "g-0", "a"), ("released", "g-0", "a")]
+
+
 async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_responded(
     service: ExtenderServer,
 ) -> None:
@@ -233,7 +373,7 @@ async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_responde
         ("extender.urlPrefix: 'http://a', extender.verb: a", "extender.verb: unknown argument"),
         *(
             (f"extender.urlPrefix: 'http://a', extender.{name}Verb: a", "is not supported: ")
-            for name in ("onSessionOpen", "onSessionClose", "preemptable", "jobReady")
+            for name in ("onSessionOpen", "onSessionClose", "jobReady")
         ),
     ],
 )

@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import Condition
 from batholith.model.names import KEEP_NODES
 from batholith.model.pod import DISRUPTION_TARGET
 from batholith.model.podgroup import PodGroup
+from batholith.scheduler import conf
 from batholith.scheduler.state.core_types import Pod
 
 NODES = ("n0", "n1", "n2")
@@ -131,3 +132,84 @@ def test_a_single_pod_is_replaced_on_its_node() -> None:
     world.upsert(pod("g-0-again", "g"))
     assert world.schedule() == {"g-0-again": "n0"}
     assert not world.cluster.reservations
+
+
+LIMIT: dict[str, str | int | float] = {"cpu": "3", "memory": "3Gi"}
+
+
+def member(name: str, group: str, **options: Any) -> Pod:
+    return pod(name, group, memory="1Gi", **options)
+
+
+def limited_gang(plugin: str) -> SchedulerWorld:
+    """A gang that has all of its queue, and nodes for twice as much, which another gang waits for
+    that is to be admitted."""
+    world = SchedulerWorld(conf.DEFAULT.replace("proportion", plugin))
+    world.time = 1000.0
+    world.upsert(queue("team", capability={**LIMIT, "pods": "3"}))  # it is overused
+    world.upsert(*(node(f"n{index}", cpu=1) for index in range(6)), team_gang("Running"))
+    world.upsert(
+        *(member(f"g-{i}", "g", node_name=at, phase="Running") for i, at in enumerate(NODES))
+    )
+    world.upsert(podgroup("new", 3, phase="Pending", queue="team", resources=LIMIT))
+    world.upsert(*(member(f"new-{index}", "new") for index in range(3)))
+    assert world.schedule() == {}
+    return world
+
+
+def team_gang(phase: str) -> PodGroup:
+    return kept(podgroup("g", 3, phase=phase, queue="team", resources=LIMIT))
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+@pytest.mark.parametrize("group_first", [True, False])
+def test_the_share_of_the_queue_is_kept_with_the_nodes(plugin: str, group_first: bool) -> None:
+    world = limited_gang(plugin)
+    if group_first:
+        world.remove(team_gang("Running"))
+    for index in range(3):
+        world.remove(world.pod_objects[f"uid-g-{index}"])
+    if not group_first:
+        world.remove(team_gang("Running"))
+    assert world.schedule() == {}
+    assert world.cluster.queues.subtrees_allocated(["team"]) == {"team": {}}
+    world.upsert(team_gang("Pending"), *(member(f"g-{index}-again", "g") for index in range(3)))
+    chosen = world.schedule()
+    assert sorted(chosen) == ["g-0-again", "g-1-again", "g-2-again"]
+    assert set(chosen.values()) == set(NODES)
+    assert world.cluster.queues.named("team").kept == {}
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+def test_pods_beyond_a_minimum_do_not_get_what_is_kept(plugin: str) -> None:
+    world = limited_gang(plugin)
+    world.upsert(podgroup("elastic", 1, queue="team"))
+    world.upsert(*(member(f"elastic-{index}", "elastic") for index in range(3)))
+    world.remove(world.pod_objects["uid-g-0"])
+    assert world.schedule() == {}
+    world.upsert(member("g-0-again", "g"))
+    assert world.schedule() == {"g-0-again": "n0"}
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+def test_the_share_of_the_queue_is_kept_for_the_time_in_the_annotation(plugin: str) -> None:
+    world = limited_gang(plugin)
+    for index in range(3):
+        world.remove(world.pod_objects[f"uid-g-{index}"])
+    world.remove(team_gang("Running"))
+    assert world.schedule() == {}
+    world.time = 1061.0
+    assert sorted(world.schedule()) == ["new-0", "new-1", "new-2"]
+    assert world.cluster.queues.named("team").kept == {}
+
+
+def test_a_queue_that_is_deleted_meanwhile_has_nothing_left() -> None:
+    world = limited_gang("capacity")
+    world.remove(world.pod_objects["uid-g-0"])
+    assert world.schedule() == {}
+    team = queue("team", capability=LIMIT)
+    world.cluster.update_queue(team, None)
+    world.time = 1061.0
+    assert world.schedule() == {}
+    assert world.cluster.queues.named("team").kept == {}
+    assert world.cluster.queues.named("team").allocated["cpu"] == 2000

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.native_podgroups import grouped, native, put
 from support.preemption import EvictingWorld, conf
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
@@ -20,6 +22,7 @@ def allocated(world: SchedulerWorld) -> dict[str, str]:
 
 
 def test_a_gang_starts_once_its_minimum_fits_and_not_before() -> None:
+    """INV-NG-2."""
     world = SchedulerWorld()
     world.upsert(node("a", cpu=2))
     put(world, native("g", 3))
@@ -30,6 +33,7 @@ def test_a_gang_starts_once_its_minimum_fits_and_not_before() -> None:
 
 
 def test_nothing_is_placed_before_the_podgroup_and_enough_pods_exist() -> None:
+    """INV-NG-3."""
     world = SchedulerWorld()
     world.upsert(node("a"), grouped("p0", "g"))
     assert allocated(world) == {}
@@ -41,6 +45,7 @@ def test_nothing_is_placed_before_the_podgroup_and_enough_pods_exist() -> None:
 
 
 def test_pods_of_the_basic_policy_and_those_above_the_minimum_start_alone() -> None:
+    """INV-NG-5, INV-NG-8."""
     world = SchedulerWorld()
     world.upsert(node("a", cpu=3))
     put(world, native("g", None))
@@ -51,6 +56,7 @@ def test_pods_of_the_basic_policy_and_those_above_the_minimum_start_alone() -> N
 
 
 def test_pods_of_default_scheduler_are_gangs_too_and_pods_of_others_are_no_members() -> None:
+    """INV-NG-1."""
     world = SchedulerWorld()
     world.upsert(node("a"))
     put(world, native("g", 2))
@@ -80,6 +86,7 @@ def test_podgroups_of_both_kinds_may_have_one_name() -> None:
 
 
 def test_members_with_gates_or_that_terminate_do_not_count() -> None:
+    """INV-NG-7."""
     world = SchedulerWorld()
     world.upsert(node("a"))
     put(world, native("g", 2))
@@ -89,6 +96,7 @@ def test_members_with_gates_or_that_terminate_do_not_count() -> None:
 
 
 def test_the_minimum_is_read_again() -> None:
+    """INV-NG-14."""
     world = SchedulerWorld()
     world.upsert(node("a"))
     before = native("g", 3)
@@ -100,6 +108,7 @@ def test_the_minimum_is_read_again() -> None:
 
 
 def test_a_podgroup_that_was_created_again_begins_anew() -> None:
+    """INV-NG-13."""
     world = SchedulerWorld()
     world.upsert(node("a", cpu=1))
     before = native("g", 1)
@@ -159,6 +168,7 @@ def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
 def test_what_is_not_implemented_holds_the_group_and_is_named(
     fields: dict[str, Any], message: str
 ) -> None:
+    """INV-NG-15, INV-NG-16."""
     world = SchedulerWorld()
     world.upsert(node("a"))
     put(world, native("g", 1, **fields))
@@ -170,6 +180,7 @@ def test_what_is_not_implemented_holds_the_group_and_is_named(
 
 
 def test_all_pods_go_to_nodes_with_one_value_of_the_topology_key() -> None:
+    """INV-NG-11."""
     world = SchedulerWorld()
     for name, labels in (("a", {"rack": "1"}), ("b", {"rack": "2"}), ("c", {"rack": "2"})):
         world.upsert(node(name, cpu=2, labels=labels))
@@ -183,6 +194,7 @@ def test_all_pods_go_to_nodes_with_one_value_of_the_topology_key() -> None:
 
 
 def test_members_in_two_domains_or_without_one_keep_the_others_out() -> None:
+    """INV-NG-11."""
     for other in ("b", "unlabelled"):
         world = SchedulerWorld()
         world.upsert(node("a", labels={"rack": "1"}), node("b", labels={"rack": "2"}))
@@ -234,6 +246,7 @@ def evicting(mode: object, **fields: Any) -> EvictingWorld:
 
 @pytest.mark.parametrize("mode", ["PodGroup", {"all": {}}])
 def test_a_group_that_is_disrupted_as_a_whole_loses_all_pods_or_none(mode: object) -> None:
+    """INV-NG-12."""
     assert sorted(evicting(mode).evicted) == ["on-a", "on-b"]
 
 
@@ -243,10 +256,12 @@ def test_a_group_that_is_disrupted_by_pod_loses_no_more_than_needed(mode: object
 
 
 def test_a_group_that_is_not_to_preempt_waits() -> None:
+    """INV-NG-12."""
     assert evicting("Pod", preemptionPolicy="Never").evicted == []
 
 
 def test_no_pod_of_a_whole_group_is_evicted_if_one_may_not_be() -> None:
+    """INV-NG-12."""
     world = EvictingWorld(conf(gang=False))
     world.upsert(*(node(name, cpu=1) for name in "abc"))
     put(world, native("g", 1, disruptionMode="PodGroup", priority=1))
@@ -258,3 +273,59 @@ def test_no_pod_of_a_whole_group_is_evicted_if_one_may_not_be() -> None:
     for _ in range(4):
         world.run()
     assert world.evicted == ["other-t-0"]
+
+
+def test_a_gang_that_does_not_fit_leaves_nothing_behind() -> None:
+    """INV-NG-4: nothing is bound, nominated, evicted or held for it, also if evictions would free a
+    part of what it needs."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=1), node("b", cpu=1))
+    world.gang("low", 1, nodes=("a",), priority="low", preemptable="true")
+    world.gang("higher", 1, nodes=("b",), priority="high")
+    put(world, native("g", 2, priority=10))
+    world.upsert(grouped("p0", "g", priority=10), grouped("p1", "g", priority=10))
+    for _ in range(4):
+        decision = world.run()
+        assert (decision.placements, decision.evictions, decision.nominations) == ((), (), ())
+        assert not world.cluster.reservations
+    # Another pod gets what is idle.
+    world.upsert(node("c", cpu=1), pod("single", scheduler="default-scheduler"))
+    assert [each.name for each in world.run().placements] == ["single"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", None])
+def test_members_that_have_ended_never_cost_those_that_run(phase: str | None) -> None:
+    """INV-NG-6."""
+    world = EvictingWorld(conf())
+    world.upsert(node("a", cpu=2))
+    put(world, native("g", 2))
+    running = [grouped(f"p{i}", "g", node_name="a", phase="Running") for i in range(2)]
+    world.upsert(*running)
+    world.run()
+    if phase is None:
+        world.remove(running[0])
+    else:
+        world.upsert(grouped("p0", "g", node_name="a", phase=phase))
+    for time in (1.0, 1000.0, 100000.0):
+        assert world.run(time=time).evictions == ()
+    world.upsert(grouped("again", "g"))
+    assert [each.name for each in world.run().placements] == ["again"]
+
+
+@given(st.permutations(["node a", "node b", "node c", "group", "p0", "p1", "p2", "p3"]))
+def test_equal_pods_start_in_any_order_of_their_events(order: list[str]) -> None:
+    """INV-NG-17."""
+    world = SchedulerWorld()
+    chosen: dict[str, str] = {}
+    for each in order:
+        if each == "group":
+            put(world, native("g", 4))
+        elif each.startswith("node"):
+            world.upsert(node(each[-1], cpu=2 if each == "node a" else 1))
+        else:
+            world.upsert(grouped(each, "g"))
+        before = allocated(world)
+        assert not before or not chosen
+        chosen |= before
+        assert len(chosen) in (0, 4)
+    assert sorted(chosen.values()) == ["a", "a", "b", "c"]

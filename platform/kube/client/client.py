@@ -220,7 +220,13 @@ class Client:
 
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = "", limit: WriteLimit = ...
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        limit: WriteLimit = ...,
+        dry_run: bool = ...,
     ) -> msgspec.Raw: ...
     @overload
     async def create(
@@ -231,6 +237,7 @@ class Client:
         namespace: str = "",
         view: type[T],
         limit: WriteLimit = ...,
+        dry_run: bool = ...,
     ) -> T: ...
     async def create(
         self,
@@ -240,15 +247,20 @@ class Client:
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
         limit: WriteLimit = WriteLimit(),
+        dry_run: bool = False,
     ) -> Any:
         """Create an object; a body without ``kind`` gets that of *resource*.
+
+        With *dry_run* it is not stored; what would be stored is returned.
 
         Raises:
             NotSentError: *limit* does not permit it.
         """
-        path = codec.collection_path(resource, namespace)
-        if limit.seconds:
-            path = f"{path}?timeout={limit.seconds}s"
+        path = codec.with_query(
+            codec.collection_path(resource, namespace),
+            timeout=f"{limit.seconds}s" if limit.seconds else "",
+            dryRun="All" if dry_run else "",
+        )
         data = codec.encode_object(body, resource)
         content = await self._send("POST", path, data, "application/json", limit.guard)
         return codec.decode(content, view)

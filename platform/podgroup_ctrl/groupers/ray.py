@@ -35,7 +35,9 @@ class _Workers(ApiStruct, frozen=True):
     template: RoleTemplate = RoleTemplate()
 
 
-class _Spec(ApiStruct, frozen=True):
+class Spec(ApiStruct, frozen=True):
+    """Fields of the spec of a RayCluster."""
+
     enable_in_tree_autoscaling: bool = False
     head_group_spec: _Head = _Head()
     worker_group_specs: tuple[_Workers, ...] = ()
@@ -44,7 +46,7 @@ class _Spec(ApiStruct, frozen=True):
 class RayCluster(Described, frozen=True):
     """A RayCluster."""
 
-    spec: _Spec = _Spec()
+    spec: Spec = Spec()
 
 
 def _membership(pod: Pod) -> Membership | None:
@@ -59,7 +61,8 @@ def _membership(pod: Pod) -> Membership | None:
     return Membership(podgroup=group, owner=owner.name, owner_uid=owner.uid) if group else None
 
 
-def _gang(cluster: RayCluster, _: Sequence[Pod]) -> Gang:
+def gang_of(cluster: RayCluster, _: Sequence[Pod]) -> Gang:
+    """Return the gang of a RayCluster."""
     labels, spec = cluster.metadata.labels, cluster.spec
     head = Role(
         name="head", count=1, spec=spec.head_group_spec.template.spec, labels={_TYPE: "head"}
@@ -88,5 +91,5 @@ def _workers(group: _Workers, scaled: bool) -> Role:
 
 
 GROUPER = Grouper(
-    name="ray", resource=RAYCLUSTERS, view=RayCluster, membership=_membership, gang=_gang
+    name="ray", resource=RAYCLUSTERS, view=RayCluster, membership=_membership, gang=gang_of
 )

@@ -210,8 +210,8 @@ def _can_wait(task: Task) -> bool:
 
 
 def _is_overused(session: Session, planning: StartPlanning, queue: QueueInfo, heap: Heap) -> bool:
-    """Return whether *queue* is overused; then its gangs in *heap* are rejected, without those that
-    may get what others leave idle."""
+    """Return whether *queue* is overused; then its gangs in *heap* are rejected, without those for
+    which nodes and a share are kept, and those that may get what others leave idle."""
     try:
         overused = session.overused(queue)
         is_lent = overused and planning.lends_to(queue)
@@ -222,9 +222,13 @@ def _is_overused(session: Session, planning: StartPlanning, queue: QueueInfo, he
         return False
     if not overused:
         return False
-    entries, heap[:] = sorted(heap), []
-    if is_lent:
-        heap[:] = [each for each in entries if planning.may_borrow(each[2].gang)]  # still sorted
+    entries = sorted(heap)
+    heap[:] = [  # still sorted
+        each
+        for each in entries
+        if session.kept_nodes(each[2].gang) is not None
+        or (is_lent and planning.may_borrow(each[2].gang))
+    ]
     left = {key for _, key, _ in heap}
     gangs = [waiting.gang for _, key, waiting in entries if key not in left]
     _reject_overused(session, queue, gangs)

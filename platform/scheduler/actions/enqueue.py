@@ -8,6 +8,7 @@
 
 import heapq
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from ..framework.candidate import Candidate
 from ..framework.session import Session
@@ -47,9 +48,13 @@ def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None
     for position, name in enumerate(order):
         for candidate in candidates[name]:
             push(position, candidate)
+    has_kept = session.cache.reservations.next_due() is not None  # that counts in queues
     while heap and not session.should_stop():
         _, position, _, candidate = heapq.heappop(heap)
-        _enqueue_or_reject(session, candidate.gang, vote(candidate.gang))
+        gang = candidate.gang
+        with session.lend(gang) if has_kept else nullcontext():
+            rejection = vote(gang)
+        _enqueue_or_reject(session, gang, rejection)
         following = session.next_candidate(candidate)
         if following is not None:
             push(position, following)

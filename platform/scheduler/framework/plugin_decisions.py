@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 from ..plugins.extension_points import (
     UNSUPPORTED_FIELD,
@@ -18,6 +18,7 @@ from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sorted_tasks
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import MAX_AMOUNT
+from .device_quota import DeviceQuota
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError, order_key, order_number
 
@@ -157,7 +158,7 @@ class PluginDecisions:
                 self._allocatable_count(each, queue, eq_class)
                 for each in self._framework.allocatable
             ]
-        return min(counts, default=MAX_AMOUNT)
+        return min(*counts, self.device_quota.count(queue, eq_class), MAX_AMOUNT)
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
         """Return why *queue* allocates no more pods of *eq_class*, or ``None`` if it does.
@@ -170,7 +171,24 @@ class PluginDecisions:
                 if self._allocatable_count(plugin, queue, eq_class) < 1:
                     function = partial(_limit, plugin.queue_rejection, queue, eq_class)
                     return self.calls.call(plugin, "queue_rejection", function)
+        if self.device_quota.count(queue, eq_class) < 1:
+            return self.device_quota.rejection(queue, eq_class)
         return None
+
+    @contextmanager
+    def counted(self, queue: QueueInfo, eq_class: EquivalenceClass, count: int) -> Iterator[None]:
+        """Count *count* pods of *eq_class* in the block as allocated in *queue*."""
+        add_amounts(queue.allocated, eq_class.request, count)
+        try:
+            with self.device_quota.counted(queue, eq_class, count):
+                yield
+        finally:
+            add_amounts(queue.allocated, eq_class.request, -count)
+
+    @cached_property
+    def device_quota(self) -> DeviceQuota:
+        """Limits of queues on devices."""
+        return DeviceQuota(self.cache)
 
     @contextmanager
     def _with_freed(self, queue: QueueInfo) -> Iterator[None]:
@@ -209,10 +227,12 @@ class PluginDecisions:
             except PluginError:
                 self._call_listeners(self._listeners[:position], change, allocated=not allocated)
                 raise
+        self.device_quota.change(change, allocated=allocated)
 
     def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
         """Call the listeners for an operation that is undone: *change* is allocated again, or not
         any more."""
+        self.device_quota.change(change, allocated=allocated)
         self._call_listeners(self._listeners, change, allocated=allocated)
 
     def _call_listeners(

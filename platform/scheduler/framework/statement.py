@@ -16,7 +16,7 @@ from ..plugins.extension_points import (
 from ..plugins.placement import GangRef, Placement
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
-from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task, TaskStatus, add_amounts
+from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task, TaskStatus
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ClusterEvent
 from ..state.resources import IntVector
@@ -57,6 +57,12 @@ class SessionView(Protocol):
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
         """Return why the queue allocates no more pods of *eq_class*, or ``None`` if it does."""
+        ...
+
+    def counted(
+        self, queue: QueueInfo, eq_class: EquivalenceClass, count: int
+    ) -> AbstractContextManager[object]:
+        """Count *count* pods of *eq_class* in the block as allocated in *queue*."""
         ...
 
     def limit_events(self, queue: QueueInfo) -> frozenset[ClusterEvent]:
@@ -403,7 +409,7 @@ class Statement:
     def fitting_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
         """Return how many of *tasks* fit queue and nodes; records the first that does not fit."""
         allowed = len(tasks)
-        if not self._gang.single and not eq_class.best_effort:
+        if not self._gang.single and (not eq_class.best_effort or eq_class.devices.pending):
             allowed = min(allowed, self._session.allocatable_count(self._queue, eq_class))
         placer = self._session.placer(eq_class)
         capacity = placer.capacity(len(tasks))
@@ -415,11 +421,8 @@ class Statement:
             if allowed < len(tasks):
                 self.unfit.limits[eq_class] = self._session.limit_events(self._queue)
             # The fit error is computed with the fitting tasks counted as allocated.
-            add_amounts(self._queue.allocated, eq_class.request, possible)
-            try:
+            with self._session.counted(self._queue, eq_class, possible):
                 self._record_fit_error(eq_class, tasks[possible], limited=allowed < capacity)
-            finally:
-                add_amounts(self._queue.allocated, eq_class.request, -possible)
         return possible
 
     def allocate_best(self, tasks: Sequence[Task]) -> None:

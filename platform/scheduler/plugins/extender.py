@@ -1,11 +1,11 @@
 """``extender``: a service that is asked over HTTP which nodes suit pods, and which gangs may start.
 
-No decision waits for it (:mod:`.extender_responses`): without a response, a node or a gang is
-rejected until there is one. Responses are about equivalence classes of pods and about nodes, and
-are kept for some time.
+Decisions wait for it only to know which pods may be evicted (:mod:`.extender_responses`): without a
+response, a node or a gang is rejected until there is one. Responses are about equivalence classes
+of pods and about nodes, and are kept for some time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,27 +13,23 @@ import numpy as np
 
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Stage
-from ..state.gangs.gang import Gang, QueueInfo
+from ..state.gangs.gang import Gang, QueueInfo, Task
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import ANY
 from ..state.resources import MAX_AMOUNT, Amounts, FloatVector, IntVector
 from .arguments import ArgumentError, boolean, duration, text
 from .extender_responses import Extender, Json, Response, Responses, parse_prefix
-from .extension_points import NodeAmounts, Rejection, Scores
+from .extension_points import NodeAmounts, Preemptor, Rejection, Scores
 from .handle import Handle
+from .placement import Placement
 
 _PREFIX = "extender."
 _WAITING = "waits for the response of the extender"
-_UNASKED = "no decision waits for a service, and this verb needs a response within one"
 _UNSUPPORTED = {
     "onSessionOpenVerb": "the scheduler does not send the whole cluster in each cycle",
     "onSessionCloseVerb": "the scheduler does not send the whole cluster in each cycle",
-    "preemptableVerb": _UNASKED,
-    "reclaimableVerb": _UNASKED,
-    "jobReadyVerb": _UNASKED,
-    "allocateFuncVerb": _UNASKED,
-    "deallocateFuncVerb": _UNASKED,
+    "jobReadyVerb": "a gang is ready when it has its minimum",
 }
 _ABSTAIN = 0
 """A vote; votes below are rejections, above are permissions."""
@@ -48,6 +44,10 @@ class _Verbs:
     job_enqueueable: str
     job_enqueued: str
     queue_overused: str
+    preemptable: str
+    reclaimable: str
+    allocate_func: str
+    deallocate_func: str
 
 
 class ExtenderPlugin:
@@ -69,6 +69,7 @@ class ExtenderPlugin:
                 text(arguments, f"{_PREFIX}{name}Verb").strip("/")
                 for name in (
                     "predicate", "prioritize", "jobEnqueueable", "jobEnqueued", "queueOverused",
+                    "preemptable", "reclaimable", "allocateFunc", "deallocateFunc",
                 )
             )
         )  # fmt: skip
@@ -95,6 +96,7 @@ class ExtenderPlugin:
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Keep nodes and time, and let requests be sent again whose response is too old."""
         self._nodes, self._now = cache.node_matrix, cache.cycle_time
+        self._responses.begin_cycle()
         if self._now >= self._ask_again_at:
             self._ask_again_at = self._now + self._keep
             self._responses.drop_unused(self._now)
@@ -186,7 +188,60 @@ class ExtenderPlugin:
             return True
         return not self._ignorable if response.error else response.body.get("overused") is True
 
+    # -- evictions and bindings ----------------------------------------------------------------
+
+    def preemptable(
+        self, preemptor: Preemptor, candidates: Sequence[Task]
+    ) -> Sequence[Task] | None:
+        """Return the tasks that the extender names."""
+        return self._victims(self._verbs.preemptable, preemptor, candidates)
+
+    def reclaimable(
+        self, preemptor: Preemptor, candidates: Sequence[Task]
+    ) -> Sequence[Task] | None:
+        """Return the tasks that the extender names."""
+        return self._victims(self._verbs.reclaimable, preemptor, candidates)
+
+    def reserve(self, placements: Sequence[Placement]) -> None:
+        """Report pods that have got a node."""
+        self._report(self._verbs.allocate_func, placements)
+
+    def unreserve(self, placements: Sequence[Placement]) -> None:
+        """Report pods that do not get their node after all."""
+        self._report(self._verbs.deallocate_func, placements)
+
     # -- private -------------------------------------------------------------------------------
+
+    def _victims(
+        self, verb: str, preemptor: Preemptor, candidates: Sequence[Task]
+    ) -> Sequence[Task] | None:
+        if not verb or not self._is_managed(preemptor.eq_class):
+            return None
+        if not candidates:
+            return []
+
+        def body() -> Json:
+            evictor = {**_task(preemptor.eq_class), "Job": preemptor.gang.key}
+            evictor["Priority"] = preemptor.priority
+            return {"evictor": evictor, "evictees": [_victim(each) for each in candidates]}
+
+        uids = tuple(each.uid for each in candidates)
+        key = (preemptor.gang.key, _class_key(preemptor.eq_class), uids)
+        response = self._responses.require(verb, key, body, self._now)
+        if response is None or response.error:
+            return None if response is not None and self._ignorable else []
+        vote, victims = response.body.get("status"), response.body.get("victims") or ()
+        if vote == _ABSTAIN:
+            return None
+        if not isinstance(vote, int) or vote < _ABSTAIN or not isinstance(victims, list):
+            return []
+        named = {each.get("UID") for each in victims if isinstance(each, dict)}
+        return [each for each in candidates if each.uid in named]
+
+    def _report(self, verb: str, placements: Sequence[Placement]) -> None:
+        for each in placements if verb else ():
+            task = {"UID": each.uid, "Namespace": each.namespace, "Name": each.name}
+            self._responses.send(verb, {"task": {**task, "NodeName": each.node}})
 
     def _is_managed(self, eq_class: EquivalenceClass) -> bool:
         return not self._managed or any(eq_class.request.get(name) for name in self._managed)
@@ -263,6 +318,19 @@ def _task(eq_class: EquivalenceClass) -> Json:
         "tolerations": msgspec.to_builtins(eq_class.tolerations),
     }
     return {"Resreq": request, "InitResreq": request, "Pod": {"spec": spec}}
+
+
+def _victim(task: Task) -> Json:
+    """Return a task that may be evicted, in the fields of Volcano's TaskInfo."""
+    return {
+        **_task(task.eq_class),
+        "UID": task.uid,
+        "Job": "" if task.gang is None else task.gang.key,
+        "Namespace": task.namespace,
+        "Name": task.name,
+        "NodeName": task.node,
+        "Priority": task.priority,
+    }
 
 
 def _node(nodes: NodeMatrix, node_index: int) -> Json:

@@ -1,7 +1,8 @@
 """Responses of an extender over HTTP, which are asked for in threads and kept for some time.
 
-A decision does not wait for an extender: without a response, what was asked about is left to a
-later cycle, which runs when there are responses to all requests.
+Without a response, what was asked about is left to a later cycle, which runs when there are
+responses to all requests. What depends on the present decision cannot be asked before it: for that
+a cycle waits, in its thread, for the time of one response in total.
 """
 
 import http.client
@@ -11,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -24,6 +25,9 @@ _THREADS = 8
 
 _MAX_PENDING = 20_000
 """Questions that are waiting at most; others are asked when the plugin asks again."""
+
+_MAX_AWAITED = 64
+"""Questions in a cycle that it may wait for."""
 
 _MAX_BYTES = 4 * 2**20
 """Size of a response."""
@@ -53,6 +57,8 @@ class _Known:
     expires: float = 0.0
     used: float = 0.0
     is_pending: bool = False
+    is_awaited: bool = False
+    """Whether a cycle waits for the response, so that it need not be woken by that."""
 
 
 class Extender:
@@ -61,7 +67,7 @@ class Extender:
     def __init__(self, prefix: SplitResult, *, timeout: float) -> None:
         """Post to paths below *prefix*; a response is complete within *timeout* seconds."""
         self._prefix = prefix
-        self._timeout = timeout
+        self.timeout = timeout
 
     def post(self, verb: str, body: Json) -> Json:
         """Return the response to *body*.
@@ -71,8 +77,8 @@ class Extender:
         """
         is_secure = self._prefix.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
-        deadline = time.monotonic() + self._timeout
-        connection = kind(self._prefix.hostname or "", self._prefix.port, timeout=self._timeout)
+        deadline = time.monotonic() + self.timeout
+        connection = kind(self._prefix.hostname or "", self._prefix.port, timeout=self.timeout)
         try:
             path = f"{self._prefix.path.rstrip('/')}/{verb}"
             headers = {"Content-Type": "application/json"}
@@ -117,6 +123,10 @@ class Responses:
         self._keep = keep
         self._on_responses = on_responses
         self._lock = Lock()
+        self._responded = Condition(self._lock)
+        self._seconds_left = 0.0
+        """For how long the cycle may wait yet."""
+        self._questions_left = 0
         self._known: dict[Hashable, _Known] = {}
         self._pending = 0
         self._is_changed = False
@@ -133,20 +143,60 @@ class Responses:
         A response that is too old is returned until there is a new one. *now* is the time of the
         cycle.
         """
+        return self._look_up(verb, key, body, now).response
+
+    def begin_cycle(self) -> None:
+        """Let :meth:`require` wait again."""
+        self._seconds_left, self._questions_left = self._extender.timeout, _MAX_AWAITED
+
+    def require(
+        self, verb: str, key: Hashable, body: Callable[[], Json], now: float
+    ) -> Response | None:
+        """Return the response as :meth:`get` does, and wait for it as long as the cycle may.
+
+        No more is asked in a cycle than it may wait for.
+        """
+        with self._lock:
+            if (verb, key) not in self._known and self._questions_left <= 0:
+                return None
+        self._questions_left -= 1
+        known = self._look_up(verb, key, body, now, is_urgent=True)
+        started = time.monotonic()
+        with self._responded:
+            known.is_awaited = known.response is None and known.is_pending
+            self._responded.wait_for(lambda: not known.is_awaited, self._seconds_left)
+            known.is_awaited = False
+        self._seconds_left = max(self._seconds_left - (time.monotonic() - started), 0.0)
+        return known.response
+
+    def _look_up(
+        self,
+        verb: str,
+        key: Hashable,
+        body: Callable[[], Json],
+        now: float,
+        *,
+        is_urgent: bool = False,
+    ) -> _Known:
         with self._lock:
             known = self._known.setdefault((verb, key), _Known())
             known.used = now
             if now < known.expires or known.is_pending or self._pending >= _MAX_PENDING:
-                return known.response
+                return known
             known.is_pending = True
             self._pending += 1
-            response, content = known.response, body()
-        self._submit(lambda: self._ask(verb, known, content, now))
-        return response
+            content = body()
+        self._submit(lambda: self._ask(verb, known, content, now), is_urgent=is_urgent)
+        return known
 
     def send(self, verb: str, body: Json) -> None:
-        """Send *body* without a need for a response."""
-        self._submit(lambda: self._send(verb, body))
+        """Send *body* without a need for a response; nothing is sent if too much waits."""
+        with self._lock:
+            is_full = len(self._work) >= _MAX_PENDING
+        if is_full:
+            log.warning("extender is too slow: nothing is sent", extra={"verb": verb})
+        else:
+            self._submit(lambda: self._send(verb, body))
 
     def drop_unused(self, now: float) -> None:
         """Drop what has not been looked up for long."""
@@ -161,9 +211,9 @@ class Responses:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _submit(self, function: Callable[[], object]) -> None:
+    def _submit(self, function: Callable[[], object], *, is_urgent: bool = False) -> None:
         with self._lock:
-            self._work.append(function)
+            (self._work.appendleft if is_urgent else self._work.append)(function)
             if self._threads >= _THREADS:
                 return
             self._threads += 1
@@ -192,11 +242,13 @@ class Responses:
             response = Response({}, f"{verb}: {error}")
             log.warning("extender failed", extra={"verb": verb, "error": str(error)})
         with self._lock:
-            if known.response != response:
+            if known.response != response and not known.is_awaited:
                 self.version += 1
                 self._is_changed = True
-            known.response, known.expires, known.is_pending = response, asked_at + self._keep, False
+            known.response, known.expires = response, asked_at + self._keep
+            known.is_pending = known.is_awaited = False
             self._pending -= 1
+            self._responded.notify_all()
             is_complete = self._is_changed and not self._pending
             self._is_changed &= not is_complete
         if is_complete:

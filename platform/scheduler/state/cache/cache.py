@@ -44,7 +44,7 @@ from ..planning.described_podgroups import DescribedPodGroups
 from ..planning.native_podgroups import NativePodGroups
 from ..planning.nominated_pods import NominatedPods
 from ..planning.planned_members import PlannedMembers
-from ..planning.reservations import Reservations
+from ..planning.reservations import Reservation, Reservations
 from ..podinfo.declared_fields import PodFields
 from ..podinfo.equivalence import EquivalenceClass
 from ..podinfo.pod_traits import PodTraits, QueueAffinities, has_topology, own_traits
@@ -120,6 +120,7 @@ class SchedulerCache:
         self.past_usage = PastUsage(self.queues.path_of)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.reservations.on_end = self._on_reservation_end
+        self.reservations.charge = self.queues.charge_kept
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
         self.pod_classes = PodClasses(
@@ -785,12 +786,15 @@ class SchedulerCache:
             (each.type, each.status) == (DISRUPTION_TARGET, "True") for each in conditions
         )
         if not is_evicted and self.node_matrix.alive[former.node_index]:
-            self.reservations.keep(gang, former, former.node_index)
+            queue_name = self.queues.charged_name(gang)
+            self.reservations.keep(gang, former, former.node_index, queue_name=queue_name)
 
-    def _on_reservation_end(self, gang: Gang) -> None:
+    def _on_reservation_end(self, reservation: Reservation) -> None:
+        gang = reservation.gang
         if gang.podgroup is None:
             self.changes.mark_stale(gang)
-        for name in self.queues.with_ancestors(self.queues.of(gang).name):
+        queue_name = reservation.queue_name or self.queues.of(gang).name
+        for name in self.queues.with_ancestors(queue_name):
             self.scheduling_queue.publish(queue_gained(name))
 
     def _remove_pod(self, uid: str) -> None:

@@ -1,16 +1,19 @@
 """The queues, and the sums of what the gangs of each have and ask for."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from ....model import names
 from ....model.queue import Queue
-from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference
+from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..gangs.priority_classes import PriorityClasses
 from ..gangs.task_table import TaskTable
 from ..nodes.node_matrix import ChangeLog
 from ..queue.scheduling_queue import QUEUES, RESERVED, VICTIMS, SchedulingQueue, queue_gained
-from ..resources import Amounts
+from ..resources import Amounts, amounts
 from .queue_share import QueueShare
+
+DEVICE_CLASS = "deviceclass/"
+"""What the names of limits on devices of claims begin with, in the capability of a queue."""
 
 
 class Queues:
@@ -36,6 +39,8 @@ class Queues:
         self._shares: dict[str, QueueShare] = {}
         self._paths: dict[str, tuple[str, ...]] = {}
         """Queues with their ancestors, as long as no object of a queue changes."""
+        self._device_limits: tuple[int, dict[str, Amounts]] = (-1, {})
+        """The limits on devices at a version."""
 
     def named(self, name: str) -> QueueInfo:
         """Return queue *name*; one that is not known yet has no ``object``."""
@@ -55,6 +60,21 @@ class Queues:
         name = self.of(gang).name
         return self.with_ancestors(name) or (name,)
 
+    def device_limits(self) -> Mapping[str, Amounts]:
+        """Return how many devices queues may have, by name and class, where that is limited."""
+        if self._device_limits[0] != self.version:
+            found = {
+                name: {
+                    key: units
+                    for key, units in amounts(queue.object.spec.capability).items()
+                    if key.startswith(DEVICE_CLASS)
+                }
+                for name, queue in self.by_name.items()
+                if queue.object is not None
+            }
+            self._device_limits = (self.version, {k: v for k, v in found.items() if v})
+        return self._device_limits[1]
+
     def objects_of(self, gang: Gang) -> Iterator[Queue]:
         """Yield the queue of *gang* and its ancestors, as far as they are known."""
         for name in self.with_ancestors(self.of(gang).name):
@@ -67,7 +87,7 @@ class Queues:
         name = (new or old or Queue()).metadata.name
         queue = self.named(name)
         known, queue.object = queue.object, new
-        if new is None and not queue.gangs:
+        if new is None and not queue.gangs and not queue.kept:
             del self.by_name[name]
         if (
             known is None
@@ -104,11 +124,15 @@ class Queues:
         return changed
 
     def subtrees_allocated(self, names: Collection[str]) -> dict[str, Amounts]:
-        """Return what is allocated in each of the queues *names* and in all queues below it."""
+        """Return what is allocated in each of the queues *names* and in all queues below it, to
+        pods that exist."""
         sums: dict[str, Amounts] = {name: {} for name in names}
         known = self._paths
         for queue in self.by_name.values():
             allocated = queue.allocated
+            if queue.kept:
+                allocated = sum_amounts((allocated,))
+                add_amounts(allocated, queue.kept, -1)
             if not allocated:
                 continue
             for name in known.get(queue.name) or self.with_ancestors(queue.name):
@@ -153,6 +177,19 @@ class Queues:
                 share.allocated = share.settled.copy()
             add_amounts(share.allocated, delta)
             add_amounts(self.named(share.queue_name).allocated, delta)
+
+    def charge_kept(self, name: str, kept: Amounts, sign: int) -> None:
+        """Add what is kept for gangs of queue *name* to what is allocated there, or subtract it."""
+        queue = self.named(name)
+        for sums in (queue.allocated, queue.requested, queue.kept):
+            add_amounts(sums, kept, sign)
+        self.log.add(name)
+
+    def charged_name(self, gang: Gang) -> str:
+        """Return the queue in which the tasks of *gang* have counted last: after its PodGroup was
+        deleted, which names another one, too."""
+        share = self._shares.get(gang.key)
+        return self.of(gang).name if share is None else share.queue_name
 
     def update_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""

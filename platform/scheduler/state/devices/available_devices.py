@@ -134,8 +134,10 @@ class AvailableDevices:
         elif devices:
             self._held[key] = _Held(devices)
         self.take(devices, 1)
-        if known is not None and not devices and not known.pods:
-            del self._held[key]
+        if known is not None and not devices:
+            if not known.pods:
+                del self._held[key]
+            self._decide_again()
 
     # -- pods ----------------------------------------------------------------------------------
 
@@ -197,6 +199,17 @@ class AvailableDevices:
             yield mask, reason
 
     # -- private -------------------------------------------------------------------------------
+
+    def _decide_again(self) -> None:
+        """Take devices for pods that count on a node where there were none for them: pods were
+        evicted for them, and what these had is free now."""
+        for (claims, node_index), decisions in self._decisions.items():
+            for position, known in enumerate(decisions):
+                decision = self.decide(claims, node_index) if known is None else None
+                if decision is not None:
+                    decisions[position] = decision
+                    for claim, chosen in zip(claims, decision, strict=True):
+                        self._choose(claim, node_index, chosen, 1)
 
     def _count_holders(self, key: str, count: int) -> None:
         held = self._held.setdefault(key, _Held(()))

@@ -36,6 +36,7 @@ class Consumer(ApiStruct, frozen=True):
 class AllocatedDevice(ApiStruct, frozen=True):
     """A device of an allocated claim."""
 
+    request: str = ""
     driver: str = ""
     pool: str = ""
     device: str = ""

@@ -19,6 +19,7 @@ from ..devices.types import (
 )
 from ..podinfo.device_claims import UsedClaim
 from ..podinfo.device_requirements import NO_DEVICES, DeviceRequirements, PendingClaim
+from ..resources import Amounts, units_of
 from .gang import Task, TaskStatus
 
 _MAX_DEVICES = 32
@@ -124,8 +125,8 @@ class DeviceClaimTracker:
         for key, claim in self._existing(namespace, claims):
             allocation = self._allocation(key)
             if allocation is None:
-                is_shared = len(self._uids_by_claim.get(key, ())) > 1
-                pending.append(PendingClaim(encode(claim.spec.devices), key if is_shared else ""))
+                devices = encode(claim.spec.devices)
+                pending.append(PendingClaim(devices, key if self.is_shared(key) else ""))
                 continue
             held.append(key)
             if allocation.node_selector is not None:
@@ -250,6 +251,32 @@ class DeviceClaimTracker:
             if tasks and is_stale and FINALIZER in claim.metadata.finalizers:
                 self._releasing.add(key)
                 yield claim
+
+    def allocated(self) -> Iterator[tuple[str, Amounts]]:
+        """Yield a pod of each claim that is allocated, by uid, and what it has; see
+        :meth:`devices_of`."""
+        for key, uids in self._uids_by_claim.items():
+            if devices := self.devices_of(key):
+                yield min(uids), devices
+
+    def devices_of(self, key: str) -> Amounts:
+        """Return how many devices a claim has, as amounts of ``deviceclass/NAME``, apart from
+        those for admin access."""
+        claim, allocation = self._claims.get(key), self._allocation(key)
+        found: Amounts = {}
+        if claim is None or allocation is None:
+            return found
+        choices = decode(encode(claim.spec.devices)).choices()
+        classes = {choice.name: choice.device_class for choice in choices}
+        for each in allocation.devices.results:
+            if not each.admin_access and each.request in classes:
+                name = f"deviceclass/{classes[each.request]}"
+                found[name] = found.get(name, 0) + units_of(name)
+        return found
+
+    def is_shared(self, key: str) -> bool:
+        """Return whether several pods use a claim."""
+        return len(self._uids_by_claim.get(key, ())) > 1
 
     def waiting(self) -> frozenset[str]:
         """Return the uids of pods with claims that are not allocated."""

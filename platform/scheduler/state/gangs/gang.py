@@ -345,7 +345,9 @@ class QueueInfo:
         self.object: QueueObject | None = None
         self.gangs: set[str] = set()
         self.allocated: Amounts = {}
-        """Requests of its allocated tasks."""
+        """Requests of its allocated tasks, and what is kept for the next pods of its gangs."""
+        self.kept: Amounts = {}
+        """What is kept, as far as it counts as allocated."""
         self.requested: Amounts = {}
         """Requests of its allocated and pending tasks."""
         self.reserved: Amounts = {}

@@ -66,8 +66,11 @@ class Reservation:
     """When it expires, as Unix time."""
 
     purpose: Purpose
+    queue_name: str = ""
+    """Queue in which it counts as allocated, if the pods have left theirs."""
+
     counted: bool = True
-    """Whether it counts in the node matrix now."""
+    """Whether it counts in the node matrix and in its queue now."""
 
     backed: bool = True
     """Whether its nodes had what is held, or were to have it, when that was last checked."""
@@ -95,9 +98,11 @@ class Reservations:
         self._position = node_matrix.usage_changes.position
         self._nominated: dict[str, str] = {}
         """Nodes of pending tasks by uid, as found after a restart."""
-        self.on_end: Callable[[Gang], object] | None = None
-        """Called with a gang if what was freed for it by evictions, or kept for it, is not held any
-        more, or not all of it."""
+        self.on_end: Callable[[Reservation], object] | None = None
+        """Called if what was freed for a gang by evictions, or kept for it, is not held any more,
+        or not all of it."""
+        self.charge: Callable[[str, Amounts, int], object] | None = None
+        """Called with the name of a queue, amounts that are kept for a gang of it, and 1 or -1."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -128,22 +133,23 @@ class Reservations:
         self._gang_by_uid.update(dict.fromkeys(holds, gang.key))
         for hold in holds.values():
             self._gangs_by_node.setdefault(hold.node_index, set()).add(gang.key)
-        self._count(holds.values(), 1)
+        self._count(reservation, holds.values(), 1)
         return reservation
 
-    def keep(self, gang: Gang, task: Task, node_index: int) -> None:
-        """Hold what *task* of *gang* used on a node that it has left, until the next cycle limits
-        that, unless something is held for pending tasks of *gang*."""
+    def keep(self, gang: Gang, task: Task, node_index: int, *, queue_name: str) -> None:
+        """Hold what *task* of *gang* used on a node that it has left, and in queue *queue_name*,
+        until the next cycle limits that, unless something is held for pending tasks of *gang*."""
         known = self._by_gang.get(gang.key)
         if known is None:
-            known = self._by_gang[gang.key] = Reservation(gang, {}, math.inf, Purpose.KEPT)
+            known = Reservation(gang, {}, math.inf, Purpose.KEPT, queue_name)
+            self._by_gang[gang.key] = known
         elif known.purpose is not Purpose.KEPT:
             return
         known.until = math.inf
         hold = known.holds[task.uid] = Hold(task.eq_class, node_index)
         self._gang_by_uid[task.uid] = gang.key
         self._gangs_by_node.setdefault(node_index, set()).add(gang.key)
-        self._count((hold,), 1)
+        self._count(known, (hold,), 1)
 
     def next_due(self) -> float | None:
         """Return when nodes are not kept any more, in Unix time."""
@@ -156,7 +162,7 @@ class Reservations:
         if reservation is None:
             return None
         if reservation.counted:
-            self._count(reservation.holds.values(), -1)
+            self._count(reservation, reservation.holds.values(), -1)
         for uid, hold in reservation.holds.items():
             del self._gang_by_uid[uid]
             self._gangs_by_node.get(hold.node_index, set()).discard(gang_key)
@@ -218,7 +224,7 @@ class Reservations:
         found = [each for key in gang_keys if (each := self._by_gang.get(key)) is not None]
         lent = [each for each in found if each.counted]
         for each in lent:
-            self._count(each.holds.values(), -1)
+            self._count(each, each.holds.values(), -1)
             each.counted = False
         try:
             yield
@@ -227,7 +233,7 @@ class Reservations:
                 if self._by_gang.get(each.gang.key) is not each:
                     continue
                 if not each.counted:
-                    self._count(each.holds.values(), 1)
+                    self._count(each, each.holds.values(), 1)
                     each.counted = True
                 for uid in list(each.holds):
                     self.observe(uid)
@@ -241,7 +247,7 @@ class Reservations:
             reservation = self._by_gang.get(key)
             if reservation is None or reservation.counted:
                 continue
-            self._count(reservation.holds.values(), 1)
+            self._count(reservation, reservation.holds.values(), 1)
             reservation.counted = True
             if not self.is_backed(reservation):
                 self.drop(key)
@@ -256,7 +262,7 @@ class Reservations:
             return
         if reservation.purpose is Purpose.KEPT or self._pending_task(uid) is not None:
             return
-        self._count((reservation.holds.pop(uid),), -1)
+        self._count(reservation, (reservation.holds.pop(uid),), -1)
         del self._gang_by_uid[uid]
         if not reservation.holds:
             del self._by_gang[reservation.gang.key]
@@ -270,15 +276,15 @@ class Reservations:
         before = reservation.holds[task.uid]
         after = reservation.holds[task.uid] = Hold(task.eq_class, before.node_index)
         if reservation.counted:
-            self._count((before,), -1)
-            self._count((after,), 1)
+            self._count(reservation, (before,), -1)
+            self._count(reservation, (after,), 1)
 
     def drop_node(self, node_index: int) -> None:
         """End what is held on a node that is removed."""
         for reservation in list(self._by_gang.values()):
             for uid, hold in list(reservation.holds.items()):
                 if hold.node_index == node_index:
-                    self._count((reservation.holds.pop(uid),), -1)
+                    self._count(reservation, (reservation.holds.pop(uid),), -1)
                     del self._gang_by_uid[uid]
                     self._report_end(reservation)
             if not reservation.holds:
@@ -324,9 +330,12 @@ class Reservations:
 
     def _report_end(self, reservation: Reservation) -> None:
         if self.on_end is not None and reservation.purpose in (Purpose.PREEMPTION, Purpose.KEPT):
-            self.on_end(reservation.gang)
+            self.on_end(reservation)
 
-    def _count(self, holds: Iterable[Hold], sign: int) -> None:
+    def _count(self, reservation: Reservation, holds: Collection[Hold], sign: int) -> None:
+        if self.charge is not None and reservation.purpose is Purpose.KEPT:
+            amounts = sum_amounts(hold.eq_class.request for hold in holds)
+            self.charge(reservation.queue_name, amounts, sign)
         indexes: dict[EquivalenceClass, list[int]] = {}
         for hold in holds:
             indexes.setdefault(hold.eq_class, []).append(hold.node_index)

@@ -1,0 +1,152 @@
+"""Limits of queues on devices of claims: ``deviceclass/NAME`` in their capability."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from scheduler.test_device_claims import (
+    add,
+    claim,
+    device_class,
+    device_slice,
+    gpu,
+    request,
+    results,
+    using,
+)
+from support.preemption import EvictingWorld, conf
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+
+from batholith.scheduler.state.cache.events import ResourceClaimEvent
+from batholith.scheduler.state.devices.types import ResourceClaim
+
+Json = dict[str, Any]
+GPUS = [gpu(f"gpu{index}") for index in range(8)]
+
+
+def limited_world(limit: int, world: SchedulerWorld | None = None) -> SchedulerWorld:
+    """A node with eight GPUs, and a queue that may have *limit* of them."""
+    world = world or SchedulerWorld()
+    add(world, device_class(), device_class(name="other"), device_slice("a", *GPUS))
+    world.upsert(node("a", cpu=16), team(limit))
+    return world
+
+
+def team(limit: int, **options: Any) -> Any:
+    return queue("team", capability={"deviceclass/gpu": str(limit)}, **options)
+
+
+def gang(world: SchedulerWorld, name: str, size: int, *claims: Json, **options: Any) -> None:
+    """A gang of *size* pods, each with another claim for one GPU, or for *claims*."""
+    world.upsert(podgroup(name, size, queue=options.pop("queue", "team")))
+    for index in range(size):
+        own = f"{name}-{index}"
+        add(world, claim(own, *claims))
+        world.upsert(using(pod(own, name, **options), own))
+
+
+def store(world: SchedulerWorld, found: dict[str, tuple[str, list[str]]]) -> None:
+    """The claims are written, with what they have got."""
+    for name, (host, devices) in found.items():
+        old = known(world, name)
+        each = {"request": "r", "driver": "gpu.example.com", "pool": host}
+        allocation = {"devices": {"results": [{**each, "device": device} for device in devices]}}
+        body = msgspec.to_builtins(old) | {"status": {"allocation": allocation}}
+        world.cluster.apply(ResourceClaimEvent(old, msgspec.convert(body, ResourceClaim)))
+
+
+def known(world: SchedulerWorld, name: str) -> ResourceClaim:
+    return world.cluster.pod_classes.device_claims._claims[f"ns/{name}"]
+
+
+def test_a_queue_has_no_more_devices_than_its_capability() -> None:
+    world = limited_world(3)
+    gang(world, "g", 2)
+    gang(world, "h", 2)
+    gang(world, "free", 4, queue="default")
+    found = results(world.decision())
+    assert sorted(found) == ["free-0", "free-1", "free-2", "free-3", "g-0", "g-1"]
+    expected = "queue resource quota insufficient: insufficient deviceclass/gpu (requested 1, free"
+    assert expected in world.fit_message("h")
+    world.upsert(team(4))
+    assert sorted(results(world.decision())) == ["h-0", "h-1"]
+
+
+def test_a_gang_waits_until_claims_are_not_allocated_any_more() -> None:
+    world = limited_world(2)
+    gang(world, "g", 2)
+    store(world, results(world.decision()))
+    gang(world, "h", 1)
+    assert results(world.decision()) == {}
+    world.remove(world.pod_objects["uid-g-0"])
+    world.cluster.apply(ResourceClaimEvent(known(world, "g-0"), None))
+    assert sorted(results(world.decision())) == ["h-0"]
+
+
+def test_a_shared_claim_counts_once() -> None:
+    world = limited_world(1)
+    add(world, claim("shared"))
+    world.upsert(podgroup("g", 3, queue="team"))
+    world.upsert(*(using(pod(f"g-{index}", "g"), "shared") for index in range(3)))
+    decision = world.decision()
+    assert len(decision.placements) == 3
+    store(world, results(decision))
+    gang(world, "h", 1)
+    assert results(world.decision()) == {}
+    world.upsert(podgroup("late", 1, queue="team"), using(pod("late-0", "late"), "shared"))
+    assert [each.name for each in world.decision().placements] == ["late-0"]
+
+
+def test_pods_without_requests_are_limited_too() -> None:
+    world = limited_world(1)
+    gang(world, "g", 1, cpu=0)
+    gang(world, "h", 1, cpu=0)
+    gang(world, "many", 2, queue="default", cpu=0)
+    assert sorted(results(world.decision())) == ["g-0", "many-0", "many-1"]
+    assert "insufficient deviceclass/gpu" in world.fit_message("h")
+
+
+def test_limits_of_ancestors_apply() -> None:
+    world = limited_world(8)
+    parent = queue("parent", capability={"deviceclass/gpu": "1"})
+    child = msgspec.structs.replace(
+        team(8), spec=msgspec.structs.replace(team(8).spec, parent="parent")
+    )
+    world.upsert(parent, child)
+    gang(world, "g", 2)
+    assert results(world.decision()) == {}
+    assert 'queue "parent" resource quota insufficient' in world.fit_message("g")
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "message"),
+    [
+        (request(count=3), 3, ""),
+        (request(count=4), 3, "requested 4, free 3 of 3"),
+        (request(deviceClassName="other", count=8), 0, ""),
+        (request(allocationMode="All"), 8, "claims for all devices cannot be counted"),
+        ({"name": "r", "firstAvailable": [
+            {"name": "a", "deviceClassName": "other", "count": 1},
+            {"name": "b", "deviceClassName": "gpu", "count": 2},
+        ]}, 1, "requested 2, free 1 of 1"),
+    ],
+)  # fmt: skip
+def test_what_a_claim_needs_at_most_counts(asked: Json, limit: int, message: str) -> None:
+    world = limited_world(limit)
+    gang(world, "g", 1, asked)
+    assert bool(results(world.decision())) is not bool(message)
+    assert message in (world.fit_message("g") if message else "")
+
+
+def test_no_pod_is_evicted_because_the_limit_is_reached() -> None:
+    world = limited_world(1, EvictingWorld(conf(gang=False)))
+    assert isinstance(world, EvictingWorld)
+    gang(world, "low", 1, priority=1)
+    store(world, results(world.run()))
+    gang(world, "high", 1, priority=100)
+    for _ in range(3):
+        world.run()
+    assert world.evicted == []
+    world.remove(world.pod_objects["uid-low-0"])
+    world.cluster.apply(ResourceClaimEvent(known(world, "low-0"), None))
+    assert sorted(results(world.run())) == ["high-0"]
