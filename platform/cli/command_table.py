@@ -71,8 +71,8 @@ TABLE: tuple[Row, ...] = (
         "api": "Serve the REST command API, with /livez and /readyz.",
         "workloads": "Run the controllers that an embedded cluster needs and a Kubernetes cluster"
         " has already.",
-        "proxy": "Connect the cluster IPs and node ports of an embedded cluster's Services to"
-        " their pods.",
+        "proxy": "Connect the addresses of an embedded cluster's Services to their pods, and"
+        " serve names.",
     }),
     Row("image", "images", "Images that pods of the embedded cluster run.", Kind.GROUP),
     Row("token", "nodes", "Tokens with which other machines join the cluster of this one.",

@@ -25,6 +25,7 @@ from ..local.agent.runtime.process_id import identify
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.network.node_namespace import HOLDER, NodeNamespace
+from ..local.network.resolvers import choose_dns_address, preferred_dns_address
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
@@ -125,7 +126,7 @@ class EmbeddedCluster:
         self._data = data
         self._options = options
         self.notices: list[str] = []
-        self._admin_token = self._sign_in_code = self._join_token = ""
+        self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
 
     def __enter__(self) -> Self:
@@ -166,6 +167,7 @@ class EmbeddedCluster:
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
                 self._node_namespace = self._create_network()
+            self._cluster_dns = self._choose_dns_address()
             opened.pop_all()
         self.notices += isolation_warnings(options)
         return self
@@ -184,6 +186,13 @@ class EmbeddedCluster:
         for listener in (self._local_socket, self._network_socket):
             if listener is not None:
                 listener.close()
+
+    def _choose_dns_address(self) -> str:
+        """Return the address of the name server; empty if names are in the hosts files alone."""
+        ranges = self._options.pod_network.ranges
+        if self._node_namespace is not None:
+            return preferred_dns_address(ranges, self._data.root)
+        return choose_dns_address(ranges, self._data.root)
 
     def _create_network(self) -> NodeNamespace:
         """Create the network namespace of the node, for a user who is not root.
@@ -413,8 +422,12 @@ class EmbeddedCluster:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        data = ["--data-dir", str(self._data.root)]
-        return [self._client_component("proxy", environment, *self._network_flags, *data)]
+        flags = [*self._network_flags, *self._dns_flags, "--data-dir", str(self._data.root)]
+        return [self._client_component("proxy", environment, *flags)]
+
+    @property
+    def _dns_flags(self) -> list[str]:
+        return [f"--cluster-dns={self._cluster_dns}"] if self._cluster_dns else []
 
     @property
     def _network_flags(self) -> list[str]:
@@ -440,7 +453,8 @@ class EmbeddedCluster:
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
-            arguments += ["--pods", options.pods, *self._network_flags, *options.log_flags]
+            arguments += ["--pods", options.pods, *self._network_flags, *self._dns_flags]
+            arguments += options.log_flags
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

@@ -192,7 +192,9 @@ class JoinedNode:
         return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
 
     def _components(self) -> list[Any]:
+        from ..local.network.resolvers import choose_dns_address
         from ..local.supervisor.supervisor import ComponentSpec
+        from ..model.service_network import PodNetwork
         from .embedded import AGENT_SHUTDOWN_TIMEOUT
 
         data, options = self._data, self._options
@@ -203,12 +205,16 @@ class JoinedNode:
         agent += [] if options.cpus is None else ["--cpus", str(options.cpus)]
         agent += [f"--registry={each}" for each in options.registries]
         agent += [*options.log_flags, *(f"--mount={each}" for each in options.host_dirs)]
+        dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
+        names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
         return [
-            ComponentSpec(name="proxy", arguments=["proxy", *client], environment=environment),
+            ComponentSpec(
+                name="proxy", arguments=["proxy", *client, *names], environment=environment
+            ),
             ComponentSpec(
                 name="agent",
-                arguments=agent,
+                arguments=[*agent, *names],
                 environment=environment,
                 stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),

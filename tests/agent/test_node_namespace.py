@@ -38,8 +38,11 @@ changed = subprocess.run([sys.argv.pop(1), "link", "set", "lo", "down"], stderr=
 print("changed" if changed.returncode == 0 else "unchanged", flush=True)
 for target in sys.argv[1:]:
     host, _, port = target.lstrip("+").rpartition(":")
-    result = "Connection refused"
-    while result == "Connection refused":
+    retried = (
+        "Connection refused", "Name or service not known", "Temporary failure in name resolution"
+    )
+    result = retried[0]
+    while result in retried:
         try:
             socket.create_connection((host, int(port)), timeout=20).close()
             result = "connected"
@@ -52,7 +55,7 @@ for target in sys.argv[1:]:
 """
 """Prints whether the pod may change its network, and how connections end.
 
-One to an address with a plus is repeated until it is not refused.
+One to an address with a plus is repeated until it is not refused, and has an address.
 """
 
 REFUSED = "Connection refused"
@@ -137,6 +140,10 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
     service = await cluster.client.create(
         SERVICES, {"metadata": {"name": "other"}, "spec": spec}, namespace="default", view=dict
     )
+    alias = {"type": "ExternalName", "externalName": "other.default.svc.cluster.local"}
+    await cluster.client.create(
+        SERVICES, {"metadata": {"name": "alias"}, "spec": alias}, namespace="default", view=dict
+    )
     web, other = [
         (await wait_pod(cluster, name, "Running", ready=True))["status"]["podIP"]
         for name in ("web", "other")
@@ -144,10 +151,10 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
     node, rest = NAMESPACE_RANGES.node_ip, cluster.state.ports["rest"]
     targets = (
         f"{other}:80", f"+{service['spec']['clusterIP']}:8000",
-        f"+{NAMESPACE_RANGES.api_server_ip}:443",
+        f"+{NAMESPACE_RANGES.api_server_ip}:443", "+alias:8000",
         f"{web}:80", f"{node}:{host_port}", f"127.0.0.1:{rest}", f"{node}:{rest}",
     )  # fmt: skip
-    expected = ["unchanged"] + ["connected"] * 3 + [FORBIDDEN] * 2 + [REFUSED] * 2
+    expected = ["unchanged"] + ["connected"] * 4 + [FORBIDDEN] * 2 + [REFUSED] * 2
     assert await attempts(cluster, "client", *targets) == expected
     url = f"http://127.0.0.1:{host_port}/"
     async with aiohttp.ClientSession() as session, session.get(url) as response:

@@ -123,7 +123,7 @@ class RealNode:
         self._host_ports = HostPorts(clock, self._record_pod_warning)
         self._packet_filter: PacketFilter | None = None
         if settings.network is PodNetwork.NAMESPACES:
-            own = NamespaceNetwork(settings.data_dir)
+            own = NamespaceNetwork(settings.data_dir, dns_ip=settings.cluster_dns)
             self._packet_filter = PacketFilter(volumes, own, lambda: self._context, clock=clock)
 
     @property
@@ -263,7 +263,7 @@ class RealNode:
         """
         if self._settings.network is PodNetwork.HOST:
             return HostNetwork()
-        own = NamespaceNetwork(self._settings.data_dir)
+        own = NamespaceNetwork(self._settings.data_dir, dns_ip=self._settings.cluster_dns)
         if isolation is IsolationLevel.PLAIN:
             raise OSError("network namespaces of pods need a sandbox")
         await asyncio.to_thread(own.start)
