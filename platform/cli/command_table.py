@@ -74,6 +74,8 @@ TABLE: tuple[Row, ...] = (
         "proxy": "Connect the addresses of an embedded cluster's Services to their pods, and"
         " serve names.",
     }),
+    Row("pasta", "node_network", "Connect the network namespace of an embedded cluster's node.",
+        Kind.COMPONENT),
     Row("image", "images", "Images that pods of the embedded cluster run.", Kind.GROUP),
     Row("token", "nodes", "Tokens with which other machines join the cluster of this one.",
         Kind.GROUP),

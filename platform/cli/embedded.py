@@ -21,11 +21,10 @@ from ..api.pages.sessions import prepare_sign_in
 from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.groups import map_group
 from ..local.agent.runtime.mounting import lacks_sandbox_support
-from ..local.agent.runtime.process_id import identify
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.network.node_namespace import HOLDER, NodeNamespace
-from ..local.network.resolvers import choose_dns_address, preferred_dns_address
+from ..local.network.resolvers import choose_dns_address
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
@@ -166,8 +165,12 @@ class EmbeddedCluster:
                 write_private(self._data.notify_key, secrets.token_hex(32).encode())
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
-                self._node_namespace = self._create_network()
-            self._cluster_dns = self._choose_dns_address()
+                self._node_namespace = NodeNamespace(map_group=map_group)
+            self._cluster_dns = choose_dns_address(
+                options.pod_network.ranges,
+                self._data.root,
+                own_network=self._node_namespace is not None,
+            )
             opened.pop_all()
         self.notices += isolation_warnings(options)
         return self
@@ -186,27 +189,6 @@ class EmbeddedCluster:
         for listener in (self._local_socket, self._network_socket):
             if listener is not None:
                 listener.close()
-
-    def _choose_dns_address(self) -> str:
-        """Return the address of the name server; empty if names are in the hosts files alone."""
-        ranges = self._options.pod_network.ranges
-        if self._node_namespace is not None:
-            return preferred_dns_address(ranges, self._data.root)
-        return choose_dns_address(ranges, self._data.root)
-
-    def _create_network(self) -> NodeNamespace:
-        """Create the network namespace of the node, for a user who is not root.
-
-        Raises:
-            OSError: that is not possible.
-        """
-        created = NodeNamespace(
-            api_port=self._api_socket.getsockname()[1],
-            log=self._data.logs / "pasta.log",
-            map_group=map_group,
-        )
-        write_private(self._data.pasta, msgspec.json.encode(identify(created.pasta)))
-        return created
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
@@ -369,6 +351,7 @@ class EmbeddedCluster:
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
         # agent still has to write their final status. They may need Services until they stop.
         return [
+            *self._pasta(environment),
             ComponentSpec(
                 name="apiserver", arguments=server, descriptors=listeners, environment=in_network
             ),
@@ -417,6 +400,15 @@ class EmbeddedCluster:
         descriptors.append(listener.fileno())
         token = ["--bootstrap-token-file", str(self._token_file)]
         return ["--network-listen-fd", str(listener.fileno()), *token]
+
+    def _pasta(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
+        """Return what connects the network namespace of the node, if there is one."""
+        found = self._node_namespace
+        if found is None:
+            return []
+        port = self._api_socket.getsockname()[1]
+        arguments = ["pasta", "--holder", str(found.holder), "--api-port", str(port)]
+        return [ComponentSpec(name="pasta", arguments=arguments, environment=environment)]
 
     def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
         """Return the service proxy; simulated pods have nothing to connect to."""

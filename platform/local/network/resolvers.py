@@ -87,13 +87,16 @@ def dns_sockets(address: str, port: int = DNS_PORT) -> tuple[socket.socket, sock
     return sockets[0], sockets[1]
 
 
-def choose_dns_address(ranges: AddressRanges, data_dir: Path) -> str:
-    """Return an address at which this process may serve names; empty if there is none.
+def choose_dns_address(ranges: AddressRanges, data_dir: Path, *, own_network: bool = False) -> str:
+    """Return an address at which names can be served; empty if there is none.
 
-    It is the same for the same data directory, as long as no other cluster of the machine has it.
+    It is the same for the same data directory, as long as no other cluster of the machine has it;
+    with *own_network*, that of the node, none can.
     Port 53 is the only one that the resolver of the C library can ask; it is privileged.
     """
     for address in _candidates(ranges, data_dir):
+        if own_network:
+            return address
         try:
             for each in dns_sockets(address):
                 each.close()
@@ -111,8 +114,3 @@ def _candidates(ranges: AddressRanges, data_dir: Path) -> Iterator[str]:
     start = int.from_bytes(digest, "big")
     for step in range(count):
         yield str(ranges.dns_ips[1 + (start + step) % count])
-
-
-def preferred_dns_address(ranges: AddressRanges, data_dir: Path) -> str:
-    """Return the address of the name server in a network that no other cluster uses."""
-    return next(_candidates(ranges, data_dir))
