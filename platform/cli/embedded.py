@@ -194,7 +194,7 @@ class EmbeddedCluster:
         """Create the supervisor, with components in start order."""
         return Supervisor(
             self._data,
-            self._components(),
+            [*self._pasta(), *self._components()],
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=msgspec.structs.asdict(self._ports()),
@@ -351,7 +351,6 @@ class EmbeddedCluster:
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
         # agent still has to write their final status. They may need Services until they stop.
         return [
-            *self._pasta(environment),
             ComponentSpec(
                 name="apiserver", arguments=server, descriptors=listeners, environment=in_network
             ),
@@ -401,14 +400,14 @@ class EmbeddedCluster:
         token = ["--bootstrap-token-file", str(self._token_file)]
         return ["--network-listen-fd", str(listener.fileno()), *token]
 
-    def _pasta(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
+    def _pasta(self) -> list[ComponentSpec]:
         """Return what connects the network namespace of the node, if there is one."""
         found = self._node_namespace
         if found is None:
             return []
         port = self._api_socket.getsockname()[1]
         arguments = ["pasta", "--holder", str(found.holder), "--api-port", str(port)]
-        return [ComponentSpec(name="pasta", arguments=arguments, environment=environment)]
+        return [ComponentSpec(name="pasta", arguments=arguments)]
 
     def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
         """Return the service proxy; simulated pods have nothing to connect to."""

@@ -80,8 +80,8 @@ async def test_logs_are_sent_over_websockets(cluster: AgentCluster) -> None:
             kind = aiohttp.WSMsgType.TEXT if is_text else aiohttp.WSMsgType.BINARY
             assert {each.type for each in messages} == {kind}
             assert not messages[0].data
-            parts = (base64.b64decode(each.data) if is_text else each.data for each in messages)
-            assert b"".join(parts) == b"one\ntwo\n"
+            chunks = (base64.b64decode(each.data) if is_text else each.data for each in messages)
+            assert b"".join(chunks) == b"one\ntwo\n"
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await server.session.ws_connect(url, headers=sent, protocols=("other",))
     assert refused.value.status == 403

@@ -169,7 +169,7 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
 
 
 async def check_restarted_pasta(cluster: EmbeddedCluster) -> None:
-    """Kill what connects the node: it is connected again, and an event tells of it."""
+    """Kill what connects the node: it is connected again, and an event reports it."""
     cluster.kill("pasta")
 
     async def is_reported() -> bool:

@@ -105,7 +105,7 @@ ZONE = Zone(
 
 def server_of(upstream: Upstream, *, synced: bool = True) -> NameServer:
     def never() -> Any:
-        raise AssertionError("only its answers are asked for")
+        raise AssertionError("only its responses are asked for")
 
     return NameServer(ZONE, upstream, ranges=HOST_RANGES, listen=never, synced=lambda: synced)
 
@@ -118,7 +118,7 @@ def lonely(tmp_path: Path) -> NameServer:
 
 async def ask(server: NameServer, name: str, kind: str = "A", **query: Any) -> dns.message.Message:
     wire = dns.message.make_query(name, kind, **query).to_wire()
-    return dns.message.from_wire(await server.answer(wire, client=OTHER, is_datagram=True))
+    return dns.message.from_wire(await server.respond(wire, client=OTHER, is_datagram=True))
 
 
 def values(reply: dns.message.Message) -> list[str]:
@@ -205,10 +205,10 @@ async def test_a_response_in_a_datagram_is_not_larger_than_the_client_permits(
     lonely: NameServer,
 ) -> None:
     wire = dns.message.make_query("many.a.svc.cluster.local", "A", payload=65000).to_wire()
-    response = await lonely.answer(wire, client=OTHER, is_datagram=True)
+    response = await lonely.respond(wire, client=OTHER, is_datagram=True)
     assert len(response) <= 512
     assert dns.message.from_wire(response).flags & dns.flags.TC
-    whole = await lonely.answer(wire, client=OTHER, is_datagram=False)
+    whole = await lonely.respond(wire, client=OTHER, is_datagram=False)
     assert len(values(dns.message.from_wire(whole))) == 2000
 
 
@@ -216,13 +216,13 @@ async def test_other_requests_than_queries_are_refused(lonely: NameServer) -> No
     for kind in ("AXFR", "ANY"):
         assert (await ask(lonely, "db.a.svc.cluster.local", kind)).rcode() == dns.rcode.REFUSED
     query = dns.message.make_query("db.a.svc.cluster.local", "A", use_edns=1)
-    response = await lonely.answer(query.to_wire(), client=OTHER, is_datagram=True)
+    response = await lonely.respond(query.to_wire(), client=OTHER, is_datagram=True)
     assert dns.message.from_wire(response).rcode() == dns.rcode.BADVERS
     query.set_opcode(dns.opcode.UPDATE)
-    response = await lonely.answer(query.to_wire(), client=OTHER, is_datagram=True)
+    response = await lonely.respond(query.to_wire(), client=OTHER, is_datagram=True)
     assert (response[:2], response[3] & 15) == (query.to_wire()[:2], dns.rcode.NOTIMP)
     reply = dns.message.make_response(dns.message.make_query("db.a.svc.cluster.local", "A"))
-    assert await lonely.answer(reply.to_wire(), client=OTHER, is_datagram=True) == b""
+    assert await lonely.respond(reply.to_wire(), client=OTHER, is_datagram=True) == b""
 
 
 _QUERY = dns.message.make_query(
@@ -246,7 +246,7 @@ _QUERY = dns.message.make_query(
 )
 def test_any_bytes_get_a_response_or_none(data: bytes, is_datagram: bool) -> None:
     server = server_of(Upstream("/missing", own_address=ADDRESS))
-    response = asyncio.run(server.answer(data, client=OTHER, is_datagram=is_datagram))
+    response = asyncio.run(server.respond(data, client=OTHER, is_datagram=is_datagram))
     assert len(response) <= 1232
     if response:
         assert response[:2] == data[:2]
@@ -280,13 +280,12 @@ async def serving(upstream: Upstream) -> AsyncIterator[tuple[str, int]]:
 
 async def test_other_names_are_asked_of_the_servers_of_the_machine(tmp_path: Path) -> None:
     file = tmp_path / "resolv.conf"
-    nobody = Upstream("/missing", own_address="")
-    async with serving(nobody) as (host, port):
+    without = Upstream("/missing", own_address="")
+    async with serving(without) as (host, port):
         file.write_text(f"nameserver {ADDRESS}\nnameserver {host}\n")
         server = server_of(Upstream(str(file), own_address=ADDRESS, port=port))
-        # The upstream knows names that this server takes for foreign ones: its own other domain.
         reply = await ask(server, "www.example.com")
-        assert reply.rcode() == dns.rcode.SERVFAIL  # as the upstream says, which has no other one
+        assert reply.rcode() == dns.rcode.SERVFAIL  # of the upstream, which has none
         assert not reply.flags & dns.flags.AA
         query = dns.message.make_query("many.a.svc.cluster.local", "A")
         found = await Upstream(str(file), own_address="", port=port).ask(query, client=OTHER)

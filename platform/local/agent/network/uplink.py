@@ -21,7 +21,7 @@ def uplink() -> int:
     device = next((each[0] for each in fields if each[1] == _DEFAULT), "")
     try:
         return socket.if_nametoindex(device) if device else 0
-    except OSError:  # it has been removed meanwhile
+    except OSError:  # it was just removed
         return 0
 
 

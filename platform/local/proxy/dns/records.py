@@ -25,7 +25,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name has: nothing of the wanted type is another answer than no such name."""
+    """What a name has; nothing of the wanted type differs from no such name."""
 
     records: tuple[Record, ...] = ()
 

@@ -1,7 +1,7 @@
 """The name server of a cluster, for the pods and programs of one machine.
 
-It answers names of the cluster's domain itself, and asks the machine's name servers for all others.
-It answers no other machine, so that none can be flooded with its responses.
+It knows the names of the cluster's domain, and asks the machine's name servers for all others.
+Other machines get no response, so that none can be flooded with them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ RETRY_INTERVAL = 10.0
 """Seconds until an address that could not be listened on is tried again."""
 
 TTL = 5
-"""Seconds for which a client may keep an answer."""
+"""Seconds for which a client may keep a response."""
 
 _DOMAIN = dns.name.from_text(CLUSTER_DOMAIN)
 _REVERSE = dns.name.from_text("in-addr.arpa")
@@ -69,7 +69,7 @@ class NameServer:
         synced: Callable[[], bool],
         clock: Clock | None = None,
     ) -> None:
-        """*synced* tells whether all names of the cluster are known."""
+        """*synced* returns whether all names of the cluster are known."""
         self._zone = zone
         self._upstream = upstream
         self._ranges = ranges
@@ -104,16 +104,16 @@ class NameServer:
                 task.cancel()
 
     def receive(self, data: bytes, client: tuple[str, int], send: Callable[[bytes], None]) -> None:
-        """Answer a datagram with *send*."""
+        """Respond to a datagram with *send*."""
         if len(self._pending) >= _MAX_PENDING or not self._may_ask(client[0]):
             return
 
-        async def answer() -> None:
-            response = await self.answer(data, client=client[0], is_datagram=True)
+        async def respond() -> None:
+            response = await self.respond(data, client=client[0], is_datagram=True)
             if response:
                 send(response)
 
-        task = asyncio.get_running_loop().create_task(answer())
+        task = asyncio.get_running_loop().create_task(respond())
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
@@ -132,7 +132,7 @@ class NameServer:
             ):
                 await self._serve_queries(reader, writer, client)
         except (OSError, EOFError, TimeoutError):
-            pass  # the client is gone, or does nothing
+            pass  # the client has disconnected, or sends nothing
         finally:
             del self._connections[task]
             writer.close()
@@ -146,7 +146,7 @@ class NameServer:
                 if size > _MAX_QUERY:
                     return
                 data = await reader.readexactly(size)
-            response = await self.answer(data, client=client, is_datagram=False)
+            response = await self.respond(data, client=client, is_datagram=False)
             if not response:
                 return
             writer.write(struct.pack("!H", len(response)) + response)
@@ -162,7 +162,7 @@ class NameServer:
             or client == ranges.node_ip
         )
 
-    async def answer(self, data: bytes, *, client: str, is_datagram: bool) -> bytes:
+    async def respond(self, data: bytes, *, client: str, is_datagram: bool) -> bytes:
         """Return the response to a message; empty if there must be none."""
         if len(data) < _HEADER or data[2] & 0x80:  # a response, perhaps of another server
             return b""

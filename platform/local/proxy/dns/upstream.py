@@ -17,7 +17,7 @@ from ...network.resolvers import DNS_PORT, read_resolver_config
 log = logging.getLogger(__name__)
 
 TIMEOUT = 2.0
-"""Seconds in which a server must answer, before the next one is asked."""
+"""Seconds in which a server must respond, before the next one is asked."""
 
 PAYLOAD = 1232
 """Size of UDP messages that no network fragments."""
@@ -27,7 +27,7 @@ _MAX_PENDING, _MAX_PENDING_OF_CLIENT = 512, 128
 
 
 class UpstreamError(Exception):
-    """No server has answered."""
+    """No server has responded."""
 
 
 class Upstream:
@@ -55,7 +55,7 @@ class Upstream:
         return self._servers
 
     async def ask(self, query: dns.message.Message, *, client: str) -> dns.message.Message:
-        """Return the complete answer of the first server that has one.
+        """Return the complete response of the first server that sends one.
 
         *client* is the address of who asks: none can use up what all may ask at a time.
 
@@ -72,7 +72,7 @@ class Upstream:
                     if query.is_response(reply):
                         return reply
                 except (OSError, EOFError, TimeoutError, dns.exception.DNSException) as error:
-                    log.debug("no answer", extra={"server": server, "error": str(error)})
+                    log.debug("no response", extra={"server": server, "error": str(error)})
         raise UpstreamError
 
     @contextmanager
@@ -125,7 +125,7 @@ class _Reply(asyncio.DatagramProtocol):
         try:
             reply = dns.message.from_wire(data, ignore_trailing=True)
         except dns.exception.DNSException:
-            return  # also one that a stranger has sent: the right one may follow
+            return  # it may be of another sender: the right one may follow
         if self._query.is_response(reply):
             self._received.set_result(reply)
 
