@@ -77,6 +77,8 @@ TABLE: tuple[Row, ...] = (
     Row("pasta", "node_network", "Connect the network namespace of an embedded cluster's node.",
         Kind.COMPONENT),
     Row("image", "images", "Images that pods of the embedded cluster run.", Kind.GROUP),
+    Row("nodes", "node_revocation",
+        "Nodes of other machines that have joined the cluster of this one.", Kind.GROUP),
     Row("token", "nodes", "Tokens with which other machines join the cluster of this one.",
         Kind.GROUP),
     Row("version", "cluster", "Print the version."),

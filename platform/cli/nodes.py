@@ -239,18 +239,23 @@ class JoinedNode:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Print errors of the commands, and exit with 1."""
+def _errors(command: str) -> Iterator[None]:
+    """Print errors of a command, and exit with 1."""
     from ..kube.errors import ApiError, ConfigError, ConnectionLostError
 
     try:
         yield
     except (ApiError, ConfigError, ConnectionLostError, *DATA_DIR_ERRORS) as error:
-        typer.echo(f"batholith token: {error}", err=True)
+        typer.echo(f"batholith {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-def _with_client(data_dir: Path | None, work: "Callable[[Client], Awaitable[None]]") -> None:
+def with_client(
+    data_dir: Path | None,
+    work: "Callable[[Client], Awaitable[None]]",
+    *,
+    command: str = "token",
+) -> None:
     """Run *work* as the administrator of the cluster in a data directory."""
     from ..kube.client.client import Client
     from ..kube.client.config import load_credentials
@@ -259,10 +264,10 @@ def _with_client(data_dir: Path | None, work: "Callable[[Client], Awaitable[None
 
     async def main() -> None:
         credentials = load_credentials(str(data.kubeconfig))
-        async with Client(credentials, user_agent="batholith-token") as client:
+        async with Client(credentials, user_agent=f"batholith-{command}") as client:
             await work(client)
 
-    with _errors():
+    with _errors(command):
         asyncio.run(main())
 
 
@@ -285,7 +290,7 @@ def create(
         joined = JoinToken(token=str(token), **address)
         typer.echo(f"batholith join {shlex.quote(str(joined))}")
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)
 
 
 async def _join_address(client: "Client") -> dict[str, Any]:
@@ -329,7 +334,7 @@ def list_tokens(
         for identity, expires, description in rows:
             typer.echo(f"{identity:<8} {expires:<22} {description}".rstrip())
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)
 
 
 async def _tokens(client: "Client") -> list[BootstrapToken]:
@@ -355,4 +360,4 @@ def delete(
         await client.delete(SECRETS, name, namespace=bootstrap_tokens.NAMESPACE)
         typer.echo(f"deleted {identity[:6]}")
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)
