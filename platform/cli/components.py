@@ -136,10 +136,11 @@ NodeOption = Annotated[
         show_default="the agent simulates nodes",
     ),
 ]
-VolumesKubeconfig = Annotated[
+ExtensionsKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Kubeconfig of a user who may list claims, to remove directories of deleted ones.",
+        help="Kubeconfig of a user who may do what a kubelet does not: list claims, to remove the "
+        "directories of deleted ones, and read namespaces and NetworkPolicies.",
         show_default="--kubeconfig",
     ),
 ]
@@ -265,7 +266,7 @@ def agent(
     cluster_dns: ClusterDnsOption = "",
     container_log_max_size: node_flags.LogSizeOption = "10Mi",
     container_log_max_files: node_flags.LogFilesOption = 5,
-    volumes_kubeconfig: VolumesKubeconfig = None,
+    extensions_kubeconfig: ExtensionsKubeconfig = None,
     node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
     node_address: node_flags.NodeAddressOption = "",
     rotate_certificates: node_flags.RotateOption = False,
@@ -296,16 +297,16 @@ def agent(
     settings = node_flags.joined(settings, pki_dir) if rotate_certificates else settings
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
-    claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
+    extended = ClusterFlags(kubeconfig=extensions_kubeconfig or kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
             serve_endpoints(endpoints),
             new_client(cluster, "agent", metrics=telemetry.client_metrics) as client,
-            new_client(claims, "agent", metrics=telemetry.client_metrics) as volumes,
+            new_client(extended, "agent", metrics=telemetry.client_metrics) as extensions,
         ):
             recorder = EventRecorder(client, component="kubelet")
-            node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
+            node_agent = Agent(client, settings=settings, recorder=recorder, extensions=extensions)
             await node_flags.ensure_serving(client, settings)
             _stop_at_signal(node_agent, ready, end_pods=end_pods)
             await run_components(recorder, node_agent, ready=ready)

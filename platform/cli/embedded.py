@@ -70,8 +70,9 @@ SCHEDULER_FLAGS = (
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """No limit per caller, since all callers are the same user."""
 
-ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "volumes", "proxy", "api")
-"""Users with their own credentials: the components, and ``volumes`` for a part of the agent."""
+ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "node-extensions", "proxy", "api")
+"""Users with their own credentials: the components, and ``node-extensions`` for what
+the agent does beyond a kubelet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,7 +441,7 @@ class EmbeddedCluster:
         else:
             if options.network is not None:
                 arguments += ["--node-address", options.network[0]]
-            arguments += ["--volumes-kubeconfig", str(self._kubeconfig("volumes"))]
+            arguments += ["--extensions-kubeconfig", str(self._kubeconfig("node-extensions"))]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 from support import joining as requests
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.polling import wait_until_true
@@ -198,6 +199,15 @@ async def test_a_client_opens_connections_with_a_renewed_certificate(
         await wait_until_true(is_used)
         write_private(data.pki / CLIENT_FILE, b"malformed")
         assert await _user(client) == "system:node:other", "an invalid file changes nothing"
+
+
+async def test_a_wrong_clock_is_named(first: FirstMachine, data: DataDir) -> None:
+    ca = x509.load_pem_x509_certificate((first.root / "pki" / "ca.crt").read_bytes())
+    now = datetime.now(UTC)
+    assert joining.clock_problem(ca, now) == ""
+    for wrong in (now - timedelta(days=30), now + timedelta(days=36500)):
+        problem = joining.clock_problem(ca, wrong)
+        assert f"the clock of this machine is at {wrong:%FT%TZ}" in problem
 
 
 async def test_a_revoked_node_is_refused_at_once_and_for_good(

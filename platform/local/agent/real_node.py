@@ -89,7 +89,7 @@ class RealNode:
         settings: AgentSettings,
         clock: Clock,
         recorder: Recorder | None,
-        volumes: Client | None = None,
+        extensions: Client | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -113,11 +113,11 @@ class RealNode:
         self._hosts_files = HostsFileManager(
             self._services_of, clock=clock, remote=self._remote_endpoints
         )
-        volumes = volumes or client
+        extensions = extensions or client
         self._sources = SourceManager(
-            client, clock=clock, volumes=volumes, has_claims=not settings.joined
+            client, clock=clock, volumes=extensions, has_claims=not settings.joined
         )
-        self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
+        self._pvc_dirs = PvcDirs(extensions, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
@@ -127,7 +127,7 @@ class RealNode:
         self._network: HostNetwork | NamespaceNetwork = HostNetwork()
         if settings.network is PodNetwork.NAMESPACES:
             own = self._network = NamespaceNetwork(settings.data_dir, dns_ip=settings.cluster_dns)
-            self._packet_filter = PacketFilter(volumes, own, lambda: self._context, clock=clock)
+            self._packet_filter = PacketFilter(extensions, own, lambda: self._context, clock=clock)
 
     @property
     def _address(self) -> str:
