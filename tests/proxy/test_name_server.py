@@ -80,6 +80,8 @@ SERVICES = [
     service("workers", clusterIP="None", ports=[WEB]),
     service("elsewhere", type="ExternalName", externalName="db.a.svc.cluster.local"),
     service("outside", type="ExternalName", externalName="www.example.com"),
+    service("dotted", type="ExternalName", externalName="db.a.svc.cluster.local."),
+    service("malformed", type="ExternalName", externalName="a..b"),
     service("loop", type="ExternalName", externalName="loop.a.svc.cluster.local"),
     service("many", clusterIP="None"),
 ]
@@ -197,8 +199,11 @@ async def test_names_are_not_denied_before_they_are_known(lonely: NameServer) ->
     assert reply.rcode() == dns.rcode.SERVFAIL
 
 
-async def test_an_alias_of_itself_ends(lonely: NameServer) -> None:
-    assert (await ask(lonely, "loop.a.svc.cluster.local")).rcode() == dns.rcode.SERVFAIL
+async def test_an_alias_of_itself_or_of_no_name_has_no_address(lonely: NameServer) -> None:
+    for name in ("loop", "malformed"):
+        reply = await ask(lonely, f"{name}.a.svc.cluster.local")
+        assert reply.rcode() == dns.rcode.SERVFAIL
+    assert "127.128.0.9" in values(await ask(lonely, "dotted.a.svc.cluster.local"))
 
 
 async def test_a_response_in_a_datagram_is_not_larger_than_the_client_permits(

@@ -70,7 +70,8 @@ class Zone:
     def _of_service(self, service: Service, below: tuple[str, ...]) -> Found | None:
         spec = service.spec
         if spec.type == "ExternalName":
-            return Found((Record(CNAME, f"{spec.external_name}."),)) if not below else None
+            alias = Record(CNAME, f"{spec.external_name.rstrip('.')}.")
+            return Found((alias,)) if not below else None
         if not below:
             if spec.cluster_ip == HEADLESS:
                 found = (address for _, address, _ in self._endpoints(service))

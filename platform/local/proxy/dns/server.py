@@ -177,7 +177,11 @@ class NameServer:
             )
         except (dns.exception.DNSException, ValueError):
             return _error(data, dns.rcode.FORMERR)
-        await self._fill(response, query, client)
+        try:
+            await self._fill(response, query, client)
+        except dns.exception.DNSException as error:  # objects may have values that are no names
+            log.debug("malformed record", extra={"error": str(error)})
+            response.set_rcode(dns.rcode.SERVFAIL)
         if not is_datagram:
             return response.to_wire(max_size=_MAX_RESPONSE, prefer_truncation=True)
         size = max(_MIN_PAYLOAD, min(query.payload, PAYLOAD))

@@ -71,7 +71,7 @@ class Upstream:
                             reply = await self._ask_by_tcp(query, server)
                     if query.is_response(reply):
                         return reply
-                except (OSError, EOFError, TimeoutError, dns.exception.DNSException) as error:
+                except (OSError, EOFError, ValueError, dns.exception.DNSException) as error:
                     log.debug("no response", extra={"server": server, "error": str(error)})
         raise UpstreamError
 
@@ -124,7 +124,7 @@ class _Reply(asyncio.DatagramProtocol):
             return
         try:
             reply = dns.message.from_wire(data, ignore_trailing=True)
-        except dns.exception.DNSException:
+        except (dns.exception.DNSException, ValueError):
             return  # it may be of another sender: the right one may follow
         if self._query.is_response(reply):
             self._received.set_result(reply)
