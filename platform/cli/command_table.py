@@ -71,10 +71,14 @@ TABLE: tuple[Row, ...] = (
         "api": "Serve the REST command API, with /livez and /readyz.",
         "workloads": "Run the controllers that an embedded cluster needs and a Kubernetes cluster"
         " has already.",
-        "proxy": "Connect the cluster IPs and node ports of an embedded cluster's Services to"
-        " their pods.",
+        "proxy": "Connect the addresses of an embedded cluster's Services to their pods, and"
+        " serve names.",
     }),
+    Row("pasta", "node_network", "Connect the network namespace of an embedded cluster's node.",
+        Kind.COMPONENT),
     Row("image", "images", "Images that pods of the embedded cluster run.", Kind.GROUP),
+    Row("nodes", "node_revocation",
+        "Nodes of other machines that have joined the cluster of this one.", Kind.GROUP),
     Row("token", "nodes", "Tokens with which other machines join the cluster of this one.",
         Kind.GROUP),
     Row("version", "cluster", "Print the version."),

@@ -18,6 +18,7 @@ from ..model.job_size import MAX_PODS
 from ..model.service_network import PodNetwork
 from . import logs, node_flags
 from .flag_groups import (
+    ClusterDnsOption,
     ClusterFlags,
     EndpointFlags,
     FlagError,
@@ -135,10 +136,11 @@ NodeOption = Annotated[
         show_default="the agent simulates nodes",
     ),
 ]
-VolumesKubeconfig = Annotated[
+ExtensionsKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Kubeconfig of a user who may list claims, to remove directories of deleted ones.",
+        help="Kubeconfig of a user who may do what a kubelet does not: list claims, to remove the "
+        "directories of deleted ones, and read namespaces and NetworkPolicies.",
         show_default="--kubeconfig",
     ),
 ]
@@ -261,9 +263,10 @@ def agent(
     pods: PodsOption = "auto",
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     pod_network: PodNetworkOption = "host",
+    cluster_dns: ClusterDnsOption = "",
     container_log_max_size: node_flags.LogSizeOption = "10Mi",
     container_log_max_files: node_flags.LogFilesOption = 5,
-    volumes_kubeconfig: VolumesKubeconfig = None,
+    extensions_kubeconfig: ExtensionsKubeconfig = None,
     node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
     node_address: node_flags.NodeAddressOption = "",
     rotate_certificates: node_flags.RotateOption = False,
@@ -289,22 +292,21 @@ def agent(
     with exit_on_error(ValueError):
         settings = node_flags.with_logs(settings, container_log_max_size, container_log_max_files)
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
-    settings = replace(settings, network=PodNetwork(pod_network))
+    settings = replace(settings, network=PodNetwork(pod_network), cluster_dns=cluster_dns)
     settings = node_flags.with_identity(settings, node_name, node_address)
-    if rotate_certificates:
-        settings = node_flags.joined(settings, pki_dir)
+    settings = node_flags.joined(settings, pki_dir) if rotate_certificates else settings
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
-    claims = ClusterFlags(kubeconfig=volumes_kubeconfig or kubeconfig)
+    extended = ClusterFlags(kubeconfig=extensions_kubeconfig or kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
             serve_endpoints(endpoints),
             new_client(cluster, "agent", metrics=telemetry.client_metrics) as client,
-            new_client(claims, "agent", metrics=telemetry.client_metrics) as volumes,
+            new_client(extended, "agent", metrics=telemetry.client_metrics) as extensions,
         ):
             recorder = EventRecorder(client, component="kubelet")
-            node_agent = Agent(client, settings=settings, recorder=recorder, volumes=volumes)
+            node_agent = Agent(client, settings=settings, recorder=recorder, extensions=extensions)
             await node_flags.ensure_serving(client, settings)
             _stop_at_signal(node_agent, ready, end_pods=end_pods)
             await run_components(recorder, node_agent, ready=ready)
@@ -354,20 +356,26 @@ def proxy(
     kubeconfig: Kubeconfig = None,
     pod_network: PodNetworkOption = "host",
     data_dir: Annotated[Path | None, typer.Option(help="Data directory of the agent.")] = None,
+    cluster_dns: ClusterDnsOption = "",
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
-    """Connect the cluster IPs and node ports of an embedded cluster's Services to their pods."""
+    """Connect the addresses of an embedded cluster's Services to their pods, and serve names."""
     from ..kube.client.events import EventRecorder
     from ..local.proxy.service_proxy import ServiceProxy
     from ..local.proxy.service_rules import ServiceRules
 
     def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
         own = recorder.with_component("kube-proxy")
-        return [ServiceProxy(client, recorder=own, ranges=network.ranges, rules=rules)]
+        found = ServiceProxy(client, recorder=own, ranges=network.ranges, rules=rules)
+        if not cluster_dns:
+            return [found]
+        from ..local.proxy.dns.server import name_server
+
+        return [found, name_server(found, cluster_dns, network.ranges)]
 
     logs.configure(log_format=log_format, level=log_level)
     network, rules = PodNetwork(pod_network), None

@@ -21,10 +21,10 @@ from ..api.pages.sessions import prepare_sign_in
 from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.groups import map_group
 from ..local.agent.runtime.mounting import lacks_sandbox_support
-from ..local.agent.runtime.process_id import identify
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.network.node_namespace import HOLDER, NodeNamespace
+from ..local.network.resolvers import choose_dns_address
 from ..local.supervisor import kubeconfig, pki, tokens
 from ..local.supervisor.child_process import Entry
 from ..local.supervisor.datadir import DataDir
@@ -70,8 +70,9 @@ SCHEDULER_FLAGS = (
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """No limit per caller, since all callers are the same user."""
 
-ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "volumes", "proxy", "api")
-"""Users with their own credentials: the components, and ``volumes`` for a part of the agent."""
+ACCOUNTS = ("controllers", "workloads", "scheduler", "agent", "node-extensions", "proxy", "api")
+"""Users with their own credentials: the components, and ``node-extensions`` for what
+the agent does beyond a kubelet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class EmbeddedCluster:
         self._data = data
         self._options = options
         self.notices: list[str] = []
-        self._admin_token = self._sign_in_code = self._join_token = ""
+        self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
 
     def __enter__(self) -> Self:
@@ -165,7 +166,12 @@ class EmbeddedCluster:
                 write_private(self._data.notify_key, secrets.token_hex(32).encode())
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
-                self._node_namespace = self._create_network()
+                self._node_namespace = NodeNamespace(map_group=map_group)
+            self._cluster_dns = choose_dns_address(
+                options.pod_network.ranges,
+                self._data.root,
+                own_network=self._node_namespace is not None,
+            )
             opened.pop_all()
         self.notices += isolation_warnings(options)
         return self
@@ -185,25 +191,11 @@ class EmbeddedCluster:
             if listener is not None:
                 listener.close()
 
-    def _create_network(self) -> NodeNamespace:
-        """Create the network namespace of the node, for a user who is not root.
-
-        Raises:
-            OSError: that is not possible.
-        """
-        created = NodeNamespace(
-            api_port=self._api_socket.getsockname()[1],
-            log=self._data.logs / "pasta.log",
-            map_group=map_group,
-        )
-        write_private(self._data.pasta, msgspec.json.encode(identify(created.pasta)))
-        return created
-
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
         return Supervisor(
             self._data,
-            self._components(),
+            [*self._pasta(), *self._components()],
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=msgspec.structs.asdict(self._ports()),
@@ -409,12 +401,25 @@ class EmbeddedCluster:
         token = ["--bootstrap-token-file", str(self._token_file)]
         return ["--network-listen-fd", str(listener.fileno()), *token]
 
+    def _pasta(self) -> list[ComponentSpec]:
+        """Return what connects the network namespace of the node, if there is one."""
+        found = self._node_namespace
+        if found is None:
+            return []
+        port = self._api_socket.getsockname()[1]
+        arguments = ["pasta", "--holder", str(found.holder), "--api-port", str(port)]
+        return [ComponentSpec(name="pasta", arguments=arguments)]
+
     def _proxy(self, environment: Mapping[str, str]) -> list[ComponentSpec]:
         """Return the service proxy; simulated pods have nothing to connect to."""
         if self._options.simulate:
             return []
-        data = ["--data-dir", str(self._data.root)]
-        return [self._client_component("proxy", environment, *self._network_flags, *data)]
+        flags = [*self._network_flags, *self._dns_flags, "--data-dir", str(self._data.root)]
+        return [self._client_component("proxy", environment, *flags)]
+
+    @property
+    def _dns_flags(self) -> list[str]:
+        return [f"--cluster-dns={self._cluster_dns}"] if self._cluster_dns else []
 
     @property
     def _network_flags(self) -> list[str]:
@@ -436,11 +441,12 @@ class EmbeddedCluster:
         else:
             if options.network is not None:
                 arguments += ["--node-address", options.network[0]]
-            arguments += ["--volumes-kubeconfig", str(self._kubeconfig("volumes"))]
+            arguments += ["--extensions-kubeconfig", str(self._kubeconfig("node-extensions"))]
         if options.cpus is not None:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
-            arguments += ["--pods", options.pods, *self._network_flags, *options.log_flags]
+            arguments += ["--pods", options.pods, *self._network_flags, *self._dns_flags]
+            arguments += options.log_flags
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

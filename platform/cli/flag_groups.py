@@ -65,6 +65,9 @@ PodNetworkOption = Annotated[
         "needs iproute2 and nftables, and passt unless for root."
     ),
 ]
+ClusterDnsOption = Annotated[
+    str, typer.Option(help="Address at which the service proxy serves names; empty: nowhere.")
+]
 RegistryOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -192,7 +192,9 @@ class JoinedNode:
         return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
 
     def _components(self) -> list[Any]:
+        from ..local.network.resolvers import choose_dns_address
         from ..local.supervisor.supervisor import ComponentSpec
+        from ..model.service_network import PodNetwork
         from .embedded import AGENT_SHUTDOWN_TIMEOUT
 
         data, options = self._data, self._options
@@ -203,12 +205,16 @@ class JoinedNode:
         agent += [] if options.cpus is None else ["--cpus", str(options.cpus)]
         agent += [f"--registry={each}" for each in options.registries]
         agent += [*options.log_flags, *(f"--mount={each}" for each in options.host_dirs)]
+        dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
+        names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
         return [
-            ComponentSpec(name="proxy", arguments=["proxy", *client], environment=environment),
+            ComponentSpec(
+                name="proxy", arguments=["proxy", *client, *names], environment=environment
+            ),
             ComponentSpec(
                 name="agent",
-                arguments=agent,
+                arguments=[*agent, *names],
                 environment=environment,
                 stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),
@@ -233,18 +239,23 @@ class JoinedNode:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Print errors of the commands, and exit with 1."""
+def _errors(command: str) -> Iterator[None]:
+    """Print errors of a command, and exit with 1."""
     from ..kube.errors import ApiError, ConfigError, ConnectionLostError
 
     try:
         yield
     except (ApiError, ConfigError, ConnectionLostError, *DATA_DIR_ERRORS) as error:
-        typer.echo(f"batholith token: {error}", err=True)
+        typer.echo(f"batholith {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-def _with_client(data_dir: Path | None, work: "Callable[[Client], Awaitable[None]]") -> None:
+def with_client(
+    data_dir: Path | None,
+    work: "Callable[[Client], Awaitable[None]]",
+    *,
+    command: str = "token",
+) -> None:
     """Run *work* as the administrator of the cluster in a data directory."""
     from ..kube.client.client import Client
     from ..kube.client.config import load_credentials
@@ -253,10 +264,10 @@ def _with_client(data_dir: Path | None, work: "Callable[[Client], Awaitable[None
 
     async def main() -> None:
         credentials = load_credentials(str(data.kubeconfig))
-        async with Client(credentials, user_agent="batholith-token") as client:
+        async with Client(credentials, user_agent=f"batholith-{command}") as client:
             await work(client)
 
-    with _errors():
+    with _errors(command):
         asyncio.run(main())
 
 
@@ -279,7 +290,7 @@ def create(
         joined = JoinToken(token=str(token), **address)
         typer.echo(f"batholith join {shlex.quote(str(joined))}")
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)
 
 
 async def _join_address(client: "Client") -> dict[str, Any]:
@@ -323,7 +334,7 @@ def list_tokens(
         for identity, expires, description in rows:
             typer.echo(f"{identity:<8} {expires:<22} {description}".rstrip())
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)
 
 
 async def _tokens(client: "Client") -> list[BootstrapToken]:
@@ -349,4 +360,4 @@ def delete(
         await client.delete(SECRETS, name, namespace=bootstrap_tokens.NAMESPACE)
         typer.echo(f"deleted {identity[:6]}")
 
-    _with_client(data_dir, work)
+    with_client(data_dir, work)

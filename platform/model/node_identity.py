@@ -22,5 +22,8 @@ CSRS = Resource(
     namespaced=False,
 )
 
+REVOKED_NODES, REVOKED_NAMESPACE = "batholith-revoked-nodes", "kube-system"
+"""ConfigMap with the names of nodes whose certificates are not accepted any more."""
+
 API_SERVER_CLIENT = "kube-apiserver"
 """Common name of the certificate with which the API server connects to agents."""

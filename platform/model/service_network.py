@@ -38,6 +38,9 @@ class AddressRanges:
     cluster_ips: IPv4Network
     """The first and the last address are not used for Services of users."""
 
+    dns_ips: IPv4Network
+    """One of them is that of the cluster's name server, another one for each cluster."""
+
     @property
     def api_server_ip(self) -> str:
         """Cluster IP of the API server, if it is not reached at its own address."""
@@ -45,15 +48,24 @@ class AddressRanges:
 
 
 HOST_RANGES = AddressRanges(
-    "127.0.0.1", IPv4Network("127.64.0.0/10"), IPv4Network("127.128.0.0/16")
+    "127.0.0.1",
+    IPv4Network("127.64.0.0/10"),
+    IPv4Network("127.128.0.0/16"),
+    IPv4Network("127.129.0.0/24"),
 )
 NAMESPACE_RANGES = AddressRanges(
-    "198.18.0.1", IPv4Network("198.18.0.0/16"), IPv4Network("198.19.0.0/16")
+    "198.18.0.1",
+    IPv4Network("198.18.0.0/16"),
+    IPv4Network("198.19.0.0/16"),
+    IPv4Network("169.254.53.0/24"),
 )
 _RANGES = {PodNetwork.HOST: HOST_RANGES, PodNetwork.NAMESPACES: NAMESPACE_RANGES}
 
 NODE_PORTS = range(30000, 32768)
 """Node ports: the default range of kube-apiserver."""
+
+CLUSTER_DOMAIN = "cluster.local"
+"""Domain of the names of Services."""
 
 HEADLESS = "None"
 """``spec.clusterIP`` of a Service without address."""

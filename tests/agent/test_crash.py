@@ -39,7 +39,7 @@ async def agent_process(
         "server": cluster.server.url,
         "ca": str(cluster.server.pki.ca),
         "token": cluster.server.tokens["agent"],
-        "volumes token": cluster.server.tokens["volumes"],
+        "token of extensions": cluster.server.tokens["node-extensions"],
         "data": str(cluster.settings.data_dir),
         "node": NODE,
         "shared": str(shared),

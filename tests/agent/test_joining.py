@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 from support import joining as requests
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.polling import wait_until_true
@@ -20,6 +21,7 @@ from batholith.cli.nodes import JoinedNode, NodeOptions
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
 from batholith.kube.client.transport import ClientOptions
+from batholith.kube.errors import UnauthorizedError
 from batholith.kube.private_files import write_private
 from batholith.local.agent import certificates
 from batholith.local.agent.certificates import (
@@ -28,6 +30,7 @@ from batholith.local.agent.certificates import (
     NodeCertificates,
     NodeIdentity,
 )
+from batholith.local.agent.settings import node_name
 from batholith.local.agent.state.core_types import PersistentVolume
 from batholith.local.agent.volumes.pvc_dirs import claim_volume
 from batholith.local.apiserver.http.auth import certificate_user
@@ -196,6 +199,45 @@ async def test_a_client_opens_connections_with_a_renewed_certificate(
         await wait_until_true(is_used)
         write_private(data.pki / CLIENT_FILE, b"malformed")
         assert await _user(client) == "system:node:other", "an invalid file changes nothing"
+
+
+async def test_a_wrong_clock_is_named(first: FirstMachine, data: DataDir) -> None:
+    ca = x509.load_pem_x509_certificate((first.root / "pki" / "ca.crt").read_bytes())
+    now = datetime.now(UTC)
+    assert joining.clock_problem(ca, now) == ""
+    for wrong in (now - timedelta(days=30), now + timedelta(days=36500)):
+        problem = joining.clock_problem(ca, wrong)
+        assert f"the clock of this machine is at {wrong:%FT%TZ}" in problem
+
+
+async def test_a_revoked_node_is_refused_at_once_and_for_good(
+    first: FirstMachine, data: DataDir, tmp_path: Path
+) -> None:
+    membership = await join(data, await first.token())
+    await first.server.create("/api/v1/nodes", {"metadata": {"name": "second"}})
+    credentials = load_credentials(str(joining.write_kubeconfig(data, membership)))
+    other = DataDir(tmp_path / "other")
+    other.lock()
+    other.unlock()
+    async with Client(credentials, user_agent="tests") as client:
+        assert await _user(client) == "system:node:second"
+        for name in ("earlier", "second", "second"):  # again, and a node that does not exist
+            command = ["nodes", "revoke", name, "--data-dir", str(first.root)]
+            outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert outcome.output == f"revoked {name}\n"
+        with pytest.raises(UnauthorizedError):
+            await _user(client)
+    assert (await first.server.request("GET", "/api/v1/nodes/second")).status == 404
+    with pytest.raises(JoinError, match="certificates of node second are revoked: choose another"):
+        await join(other, await first.token())
+    third = await join(other, await first.token(), "third")
+    credentials = load_credentials(str(joining.write_kubeconfig(other, third)))
+    async with Client(credentials, user_agent="tests") as client:
+        assert await _user(client) == "system:node:third"
+    command = ["nodes", "revoke", node_name(), "--data-dir", str(first.root)]
+    outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert outcome.exit_code == 1
+    assert "is the node of this machine" in outcome.output
 
 
 async def test_tokens_are_created_listed_and_deleted_by_commands(first: FirstMachine) -> None:

@@ -1,8 +1,10 @@
 """Options of requests for logs, on both API servers."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
@@ -56,6 +58,33 @@ async def test_options_select_lines_or_are_rejected(cluster: AgentCluster) -> No
             assert response.body == text, query
         else:
             assert text in response.body["message"], query
+
+
+async def test_logs_are_sent_over_websockets(cluster: AgentCluster) -> None:
+    await cluster.run(
+        manifest("p", container("sh", "-c", "echo one; echo two"), restartPolicy="Never")
+    )
+    await cluster.phase("p", "Succeeded")
+    server = cluster.server
+    url = f"{server.url}/api/v1/namespaces/{cluster.namespace}/pods/p/log?follow=true"
+    sent = {"Authorization": f"Bearer {server.tokens['admin']}"}
+    for offered, chosen in (
+        ((), None),
+        (("binary.k8s.io",), "binary.k8s.io"),
+        (("other", "base64.binary.k8s.io"), "base64.binary.k8s.io"),
+    ):
+        async with server.session.ws_connect(url, headers=sent, protocols=offered) as socket:
+            assert socket.protocol == chosen
+            messages = [message async for message in socket]
+            is_text = chosen == "base64.binary.k8s.io"
+            kind = aiohttp.WSMsgType.TEXT if is_text else aiohttp.WSMsgType.BINARY
+            assert {each.type for each in messages} == {kind}
+            assert not messages[0].data
+            chunks = (base64.b64decode(each.data) if is_text else each.data for each in messages)
+            assert b"".join(chunks) == b"one\ntwo\n"
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await server.session.ws_connect(url, headers=sent, protocols=("other",))
+    assert refused.value.status == 403
 
 
 async def test_previous_run_of_a_container_that_waits_to_restart_is_its_last(

@@ -1,5 +1,6 @@
 """Network namespaces of pods without root: in the namespace of the node, which pasta connects."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 from support.agent import container, manifest
 from support.embedded_cluster import (
@@ -21,10 +21,10 @@ from support.embedded_cluster import (
 from support.pod_network import FORBIDDEN, SERVER, is_ready
 from support.polling import wait_until_true
 
-from batholith.local.agent.runtime.process_id import ProcessId
+from batholith.local.agent.network.uplink import CHECK_INTERVAL, watch_uplink
 from batholith.local.network import node_namespace
-from batholith.local.supervisor.datadir import DataDir
-from batholith.model.names import NETWORKPOLICIES, PODS, SERVICES
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import EVENTS, NETWORKPOLICIES, PODS, SERVICES
 from batholith.model.service_network import NAMESPACE_RANGES
 
 pytestmark = pytest.mark.process
@@ -38,8 +38,11 @@ changed = subprocess.run([sys.argv.pop(1), "link", "set", "lo", "down"], stderr=
 print("changed" if changed.returncode == 0 else "unchanged", flush=True)
 for target in sys.argv[1:]:
     host, _, port = target.lstrip("+").rpartition(":")
-    result = "Connection refused"
-    while result == "Connection refused":
+    retried = (
+        "Connection refused", "Name or service not known", "Temporary failure in name resolution"
+    )
+    result = retried[0]
+    while result in retried:
         try:
             socket.create_connection((host, int(port)), timeout=20).close()
             result = "connected"
@@ -52,7 +55,7 @@ for target in sys.argv[1:]:
 """
 """Prints whether the pod may change its network, and how connections end.
 
-One to an address with a plus is repeated until it is not refused.
+One to an address with a plus is repeated until it is not refused, and has an address.
 """
 
 REFUSED = "Connection refused"
@@ -73,9 +76,9 @@ async def batholith(*arguments: str) -> None:
     assert outcome.code == 0, outcome.err
 
 
-async def start(cluster: EmbeddedCluster, name: str, program: Json, **labels: str) -> Json:
-    body = manifest(name, program, restartPolicy="Never")
-    body["metadata"] = {"name": name, "namespace": "default", "labels": labels}
+async def start(cluster: EmbeddedCluster, name: str, program: Json, **spec: Any) -> Json:
+    body = manifest(name, program, restartPolicy="Never", **spec)
+    body["metadata"] = {"name": name, "namespace": "default", "labels": {"app": name}}
     return await cluster.client.create(PODS, body, namespace="default", view=dict)
 
 
@@ -92,10 +95,10 @@ async def wait_pod(cluster: EmbeddedCluster, name: str, *phases: str, ready: boo
     raise AssertionError("the watch ended")
 
 
-async def attempts(cluster: EmbeddedCluster, name: str, *targets: str) -> list[str]:
+async def attempts(cluster: EmbeddedCluster, name: str, *targets: str, **spec: Any) -> list[str]:
     """What a new pod can do."""
     ip = shutil.which("ip") or ""
-    await start(cluster, name, container(sys.executable, "-c", CONNECT, ip, *targets))
+    await start(cluster, name, container(sys.executable, "-c", CONNECT, ip, *targets), **spec)
     await wait_pod(cluster, name, "Succeeded", "Failed")
     return (await cluster.log(name)).splitlines()
 
@@ -111,11 +114,8 @@ async def test_a_user_has_pods_with_namespaces_and_policies(
     try:
         async with connect(root) as cluster:
             await check(cluster, host_port)
-            pasta = msgspec.json.decode(DataDir(root).pasta.read_bytes(), type=ProcessId)
-            assert pasta.is_alive
     finally:
         await batholith("down", "--data-dir", str(root))
-    assert not pasta.is_alive
     assert processes_of(root) == []
     assert denied_requests(root) == []
 
@@ -127,7 +127,7 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
         program = container(
             sys.executable, "-c", SERVER, "0.0.0.0", "80", name, readinessProbe=ready, ports=ports
         )
-        await start(cluster, name, program, app=name)
+        await start(cluster, name, program)
     policy = {
         "metadata": {"name": "none"},
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}},
@@ -137,6 +137,10 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
     service = await cluster.client.create(
         SERVICES, {"metadata": {"name": "other"}, "spec": spec}, namespace="default", view=dict
     )
+    alias = {"type": "ExternalName", "externalName": "other.default.svc.cluster.local"}
+    await cluster.client.create(
+        SERVICES, {"metadata": {"name": "alias"}, "spec": alias}, namespace="default", view=dict
+    )
     web, other = [
         (await wait_pod(cluster, name, "Running", ready=True))["status"]["podIP"]
         for name in ("web", "other")
@@ -144,10 +148,10 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
     node, rest = NAMESPACE_RANGES.node_ip, cluster.state.ports["rest"]
     targets = (
         f"{other}:80", f"+{service['spec']['clusterIP']}:8000",
-        f"+{NAMESPACE_RANGES.api_server_ip}:443",
+        f"+{NAMESPACE_RANGES.api_server_ip}:443", "+alias:8000",
         f"{web}:80", f"{node}:{host_port}", f"127.0.0.1:{rest}", f"{node}:{rest}",
     )  # fmt: skip
-    expected = ["unchanged"] + ["connected"] * 3 + [FORBIDDEN] * 2 + [REFUSED] * 2
+    expected = ["unchanged"] + ["connected"] * 4 + [FORBIDDEN] * 2 + [REFUSED] * 2
     assert await attempts(cluster, "client", *targets) == expected
     url = f"http://127.0.0.1:{host_port}/"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
@@ -161,6 +165,45 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
 
     await wait_until_true(is_back)
     assert await attempts(cluster, "later", *targets) == expected
+    await check_restarted_pasta(cluster)
+
+
+async def check_restarted_pasta(cluster: EmbeddedCluster) -> None:
+    """Kill what connects the node: it is connected again, and an event reports it."""
+    cluster.kill("pasta")
+
+    async def is_reported() -> bool:
+        events = await cluster.client.list(EVENTS, namespace="default", view=dict)
+        return any(each.get("reason") == "NodeNetworkRestarted" for each in events.items)
+
+    await wait_until_true(is_reported)
+    # This port of the machine is reached through pasta alone.
+    target = f"+127.0.0.1:{cluster.state.ports['kubernetes']}"
+    assert (await attempts(cluster, "after", target, hostNetwork=True))[1] == "connected"
+
+
+async def test_each_new_connection_of_the_node_is_reported() -> None:
+    clock, reports = FakeClock(), list[str]()
+    device = 0
+
+    async def changes(to: int) -> list[str]:
+        nonlocal device
+        device = to
+        await clock.advance(CHECK_INTERVAL)
+        return reports
+
+    watching = asyncio.create_task(
+        watch_uplink(
+            lambda kind, reason, _: reports.append(reason), clock=clock, read=lambda: device
+        )
+    )
+    await clock.advance(0)
+    assert await changes(2) == []  # pasta starts with the node
+    assert await changes(2) == []
+    assert await changes(0) == ["NodeNetworkLost"]
+    assert await changes(3) == ["NodeNetworkLost", "NodeNetworkRestarted"]
+    assert await changes(4) == ["NodeNetworkLost", "NodeNetworkRestarted", "NodeNetworkRestarted"]
+    watching.cancel()
 
 
 def test_what_a_user_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,8 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     **{f"affinity.{kind}": enforced(f"{SCHEDULER}/plugins/pod_filters.py")
         for kind in ("podAffinity", "podAntiAffinity")},
     "automountServiceAccountToken": enforced(_ACCOUNTS, True),
-    "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
-    "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
+    "dnsConfig": enforced(f"{AGENT}/state/resolv_conf.py", {"nameservers": ["192.0.2.1"]}),
+    "dnsPolicy": enforced(f"{AGENT}/state/resolv_conf.py", "Default"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
     "ephemeralContainers": enforced(f"{AGENT}/state/pod_actions.py", [{"name": "c"}]),
     "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),

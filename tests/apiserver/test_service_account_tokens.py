@@ -199,6 +199,21 @@ async def test_token_of_a_pod_is_valid_as_long_as_the_pod_exists(
         await wait_rejected(server, token)
 
 
+async def test_pods_pull_with_the_secrets_of_their_account_unless_they_name_some(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path) as server:
+        secrets = [{"name": "of-account"}]
+        account = {"metadata": {"name": "robot"}, "imagePullSecrets": secrets}
+        assert (await server.request("POST", ACCOUNTS, account)).status == 201
+        pod = (await server.request("POST", PODS, POD)).body
+        assert pod["spec"]["imagePullSecrets"] == secrets
+        own = [{"name": "own"}]
+        body = {"metadata": {"name": "q"}, "spec": POD["spec"] | {"imagePullSecrets": own}}
+        pod = (await server.request("POST", PODS, body)).body
+        assert pod["spec"]["imagePullSecrets"] == own
+
+
 async def test_token_for_another_audience_is_reviewed_for_that_one_only(
     servers: ServerFactory, tmp_path: Path
 ) -> None:

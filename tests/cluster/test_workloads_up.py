@@ -1,8 +1,10 @@
 """Workloads and Services of ``batholith up``: found by name, and kept through kills."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import dns.message
 import pytest
 from support import embedded_cluster
 from support.polling import wait_until_true
@@ -91,3 +93,46 @@ async def test_pods_find_services_and_named_pods_of_other_workloads(tmp_path: Pa
         names = [line.split()[1] for line in lines]
         assert names[0] == names[1]
         assert (names[0][:4], names[2]) == ("web-", "db")
+        if os.geteuid() == 0:  # else port 53 is privileged, and there is no name server
+            await check_names(cluster)
+
+
+_ASK = """
+import socket, sys, time
+lines = [line.split() for line in open("/etc/resolv.conf")]
+server = next(fields[1] for fields in lines if fields[0] == "nameserver")
+print(*next(fields[1:3] for fields in lines if fields[0] == "search"))
+while True:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(20)
+        asking.sendto(bytes.fromhex(sys.argv[1]), (server, 53))
+        try:
+            response = asking.recv(4096)
+        except OSError:
+            continue
+    if response[3] & 15 == 0:
+        break
+    time.sleep(0.2)
+print(response.hex())
+"""
+"""Prints the first two search domains, and the response to a query."""
+
+
+async def check_names(cluster: embedded_cluster.EmbeddedCluster) -> None:
+    query = dns.message.make_query("_http._tcp.sts.default.svc.cluster.local", "SRV")
+    ports = [{"name": "http", "port": 8000}]
+    named = {"clusterIP": "None", "selector": {"app": "db"}, "ports": ports}
+    await create(cluster, SERVICES, "sts", named)
+    command = ["python3", "-c", _ASK, query.to_wire().hex()]
+    container = {"name": "c", "image": "python", "command": command}
+    config = {"options": [{"name": "ndots", "value": "2"}]}
+    spec = {"restartPolicy": "Never", "containers": [container], "dnsConfig": config}
+    await create(cluster, PODS, "asking", spec)
+    await wait_status(cluster, PODS, "asking", phase="Succeeded")
+    searches, response = (await cluster.log("asking")).splitlines()
+    assert searches == "default.svc.cluster.local svc.cluster.local"
+    records = dns.message.from_wire(bytes.fromhex(response)).sections[1][0]
+    target = "sts.default.svc.cluster.local."
+    assert [(each.port, each.target.to_text().partition(".")[2]) for each in records] == [
+        (8000, target)
+    ]

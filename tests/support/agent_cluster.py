@@ -136,10 +136,13 @@ class AgentCluster:
     async def agent(self, *, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Agent]:
         """An agent of this node for the length of the block; its pods outlive it."""
         settings = replace(self.settings, **changes)
-        async with self.server.client("agent") as client, self.server.client("volumes") as volumes:
+        async with (
+            self.server.client("agent") as client,
+            self.server.client("node-extensions") as extensions,
+        ):
             recorder = EventRecorder(client.background(), component="batholith-agent")
             agent = Agent(
-                client, settings=settings, recorder=recorder, clock=clock, volumes=volumes
+                client, settings=settings, recorder=recorder, clock=clock, extensions=extensions
             )
             ready = asyncio.Event()
             tasks = [

@@ -20,13 +20,13 @@ async def main(given: dict[str, str]) -> None:
         node_name=given["node"],
         host_dirs=(HostDir(given["shared"]),),
     )
-    of_volumes = replace(credentials, token=given["volumes token"])
+    extended = replace(credentials, token=given["token of extensions"])
     async with (
         Client(credentials, user_agent="batholith-tests") as client,
-        Client(of_volumes, user_agent="batholith-tests") as volumes,
+        Client(extended, user_agent="batholith-tests") as extensions,
     ):
         ready = asyncio.Event()
-        runner = Agent(client, settings=settings, volumes=volumes)
+        runner = Agent(client, settings=settings, extensions=extensions)
         agent = asyncio.create_task(runner.run(ready=ready))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({agent, waiting}, return_when=asyncio.FIRST_COMPLETED)

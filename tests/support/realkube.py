@@ -57,7 +57,7 @@ Json = dict[str, Any]
 BUILD = Path(__file__).parents[1] / "realkube" / "build"
 MASTERS = ("system:masters",)
 USERS: Mapping[str, Sequence[str]] = dict.fromkeys(
-    ("admin", "controllers", "scheduler", "agent", "volumes", "api"), MASTERS
+    ("admin", "controllers", "scheduler", "agent", "node-extensions", "api"), MASTERS
 )
 """Who has a token, and the groups of each."""
 

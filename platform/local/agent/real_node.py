@@ -18,6 +18,7 @@ from ...machinery.event_recorder import Recorder, object_reference
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, NODES, PODS, SERVICES
 from ...model.service_network import HOST_RANGES, NAMESPACE_RANGES, PodNetwork, is_in
+from ..network.node_namespace import is_entered
 from .certificates import NodeCertificates
 from .devices.claims import SlicePublisher, slice_device
 from .devices.manager import DeviceManager
@@ -28,6 +29,7 @@ from .images.support import ImageSupport
 from .network.host_ports import HostPorts
 from .network.namespaces import HostNetwork, NamespaceNetwork
 from .network.packet_filter import PacketFilter
+from .network.uplink import watch_uplink
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pod_access import PodAccess
 from .pods import storage_limits
@@ -87,7 +89,7 @@ class RealNode:
         settings: AgentSettings,
         clock: Clock,
         recorder: Recorder | None,
-        volumes: Client | None = None,
+        extensions: Client | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -111,20 +113,21 @@ class RealNode:
         self._hosts_files = HostsFileManager(
             self._services_of, clock=clock, remote=self._remote_endpoints
         )
-        volumes = volumes or client
+        extensions = extensions or client
         self._sources = SourceManager(
-            client, clock=clock, volumes=volumes, has_claims=not settings.joined
+            client, clock=clock, volumes=extensions, has_claims=not settings.joined
         )
-        self._pvc_dirs = PvcDirs(volumes, self._sources, settings.data_dir / "volumes")
+        self._pvc_dirs = PvcDirs(extensions, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
         self._usage = UsageMeter(clock)
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._device_slice = SlicePublisher(client, settings.node_name)
         self._host_ports = HostPorts(clock, self._record_pod_warning)
         self._packet_filter: PacketFilter | None = None
+        self._network: HostNetwork | NamespaceNetwork = HostNetwork()
         if settings.network is PodNetwork.NAMESPACES:
-            own = NamespaceNetwork(settings.data_dir)
-            self._packet_filter = PacketFilter(volumes, own, lambda: self._context, clock=clock)
+            own = self._network = NamespaceNetwork(settings.data_dir, dns_ip=settings.cluster_dns)
+            self._packet_filter = PacketFilter(extensions, own, lambda: self._context, clock=clock)
 
     @property
     def _address(self) -> str:
@@ -163,6 +166,9 @@ class RealNode:
             self._pods.add_event_handler(self._on_pod_event)
             if self._packet_filter is not None:
                 self._supervise("packet filter", self._packet_filter.run)
+            if is_entered():
+                watch = functools.partial(watch_uplink, self._record_event, clock=self._clock)
+                self._supervise("uplink", watch)
             self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
@@ -193,7 +199,7 @@ class RealNode:
             self._record_event(type="Normal", reason="LimitsNotEnforced", message=message)
         images = await self._images(report, stack)
         await asyncio.to_thread(self._devices.discover)
-        network = await self._start_network(report.isolation)
+        await self._start_network(report.isolation)
         if settings.joined:
             certificates = NodeCertificates.of(self._client, settings, clock=self._clock)
             self._supervise("renewal of certificates", certificates.run)
@@ -229,7 +235,7 @@ class RealNode:
             sources=self._sources,
             recorder=self._recorder,
             client_commands=self._commands,
-            network=network,
+            network=self._network,
             packet_filter=self._packet_filter,
             pods=lambda: [each.pod for each in self._workers.values() if not each.is_finished],
             on_resized=self._review_deferred_resizes,
@@ -255,19 +261,15 @@ class RealNode:
                 fields = {"pod": f"{record.namespace}/{record.name}"}
                 log.warning("ended containers: the network of pods has changed", extra=fields)
 
-    async def _start_network(self, isolation: IsolationLevel) -> HostNetwork | NamespaceNetwork:
+    async def _start_network(self, isolation: IsolationLevel) -> None:
         """Prepare the network of pods.
 
         Raises:
             OSError: that is not possible.
         """
-        if self._settings.network is PodNetwork.HOST:
-            return HostNetwork()
-        own = NamespaceNetwork(self._settings.data_dir)
-        if isolation is IsolationLevel.PLAIN:
+        if self._packet_filter is not None and isolation is IsolationLevel.PLAIN:
             raise OSError("network namespaces of pods need a sandbox")
-        await asyncio.to_thread(own.start)
-        return own
+        await asyncio.to_thread(self._network.start)
 
     async def _images(self, report: IsolationReport, stack: AsyncExitStack) -> ImageManager:
         """Return the images of containers; remove what earlier agents left incomplete."""
@@ -299,7 +301,7 @@ class RealNode:
             log.warning("pod isolation is weak", extra={"reason": warning})
             self._record_event(type="Warning", reason="WeakIsolation", message=warning)
 
-    def _record_event(self, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+    def _record_event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         """Record an event about the node; like a kubelet, use its name as uid."""
         if self._recorder is not None:
             name = self._settings.node_name

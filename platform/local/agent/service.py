@@ -25,9 +25,9 @@ class Agent:
         settings: AgentSettings,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
-        volumes: Client | None = None,
+        extensions: Client | None = None,
     ) -> None:
-        """*volumes* may list claims, which a kubelet may not; default: *client*."""
+        """*extensions* may read what a kubelet may not: claims, policies; default: *client*."""
         clock = clock or SystemClock()
         self._shutdown = ShutdownRequest()
         self._nodes: _NodeRunner
@@ -37,7 +37,7 @@ class Agent:
             )
         else:
             self._nodes = RealNode(
-                client, settings=settings, clock=clock, recorder=recorder, volumes=volumes
+                client, settings=settings, clock=clock, recorder=recorder, extensions=extensions
             )
 
     def stop(self, *, stop_pods: bool = False) -> None:

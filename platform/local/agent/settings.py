@@ -137,6 +137,9 @@ class AgentSettings:
     network: PodNetwork = PodNetwork.HOST
     """In which network pods run."""
 
+    cluster_dns: str = ""
+    """Address of the cluster's name server; empty if there is none."""
+
     simulation: SimulationSettings | None = None
     """Simulate nodes instead of running containers."""
 

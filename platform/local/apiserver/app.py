@@ -112,6 +112,9 @@ class App:
 
     clock: Clock
     issuer: IssuerDiscovery
+    is_revoked: Callable[[str], bool]
+    """Whether the certificates of a user are revoked."""
+
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
@@ -194,6 +197,8 @@ class App:
     def _authenticate(self, http_request: HttpRequest) -> User:
         if http_request.certificate is not None:
             user = certificate_user(http_request.certificate, self.clock.now())
+            if user is not None and self.is_revoked(user.name):
+                raise unauthorized()
             if user is not None:
                 return user
         authorization = http_request.headers.get("authorization", "")

@@ -62,6 +62,7 @@ from .http.requests import Json
 from .metrics import ServerMetrics
 from .service_accounts.bootstrap_tokens import BootstrapTokens
 from .service_accounts.issuer import IssuerDiscovery
+from .service_accounts.revoked_nodes import revoked_nodes
 from .service_accounts.tokens import ServiceAccountTokens
 from .storage.object_store import ObjectStore
 from .storage.sqlite import SqliteStore
@@ -227,8 +228,7 @@ class _ServerCore:
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
         self._controllers += self._join_controllers(context, config)
-        if config.collect_garbage:
-            self._controllers.append(GarbageCollector(context))
+        self._controllers += [GarbageCollector(context)] if config.collect_garbage else []
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
@@ -246,6 +246,7 @@ class _ServerCore:
             writable=lambda: self._store.writable,
             clock=config.clock,
             issuer=IssuerDiscovery(tokens, config.address),
+            is_revoked=revoked_nodes(self._latest),
         )
 
     def _handlers(
@@ -280,7 +281,13 @@ class _ServerCore:
         reserved = joining.address.rpartition(":")[0], config.address.rpartition(":")[0]
         return [
             BootstrapTokenController(context),
-            CertificateController(context, self._authorizer, joining.ca, reserved=reserved),
+            CertificateController(
+                context,
+                self._authorizer,
+                joining.ca,
+                reserved=reserved,
+                is_revoked=revoked_nodes(self._latest),
+            ),
         ]
 
     def _node_controllers(

@@ -13,10 +13,10 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 _NEW_NS, _NEW_USER, _NEW_NET = 0x20000, 0x10000000, 0x40000000
 _NAMESPACES = (("user", _NEW_USER), ("net", _NEW_NET), ("mnt", _NEW_NS))
@@ -65,56 +65,37 @@ def missing_support() -> str:
 class NodeNamespace:
     """The namespace, as long as its supervisor runs."""
 
-    def __init__(self, *, api_port: int, log: Path, map_group: MapGroup) -> None:
-        """Create it; *log* gets the messages of pasta.
+    def __init__(self, *, map_group: MapGroup) -> None:
+        """Create it.
 
         Raises:
             OSError: that is not possible.
         """
         self.holder = _fork_holder(map_group)
         """Id of the process in it that its members look up."""
-        self._pasta: subprocess.Popen[bytes] | None = None
-        try:
-            self._connect(api_port, log)
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self, api_port: int, log: Path) -> None:
-        read, write = os.pipe()
-        arguments = [
-            *("pasta", "--foreground", "--quiet", "--config-net", "--ipv4-only", "--no-map-gw"),
-            *("--tcp-ports", "none", "--udp-ports", "none", "--udp-ns", "none"),
-            *("--tcp-ns", str(api_port), "--pid", f"/proc/self/fd/{write}"),
-            *("--netns", f"/proc/{self.holder}/ns/net"),
-            *("--userns", f"/proc/{self.holder}/ns/user"),
-        ]
-        try:
-            with open(log, "wb") as output:
-                self._pasta = subprocess.Popen(  # noqa: S603 - a program that is named here
-                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    pass_fds=[write], start_new_session=True,
-                )  # fmt: skip
-            os.close(write)
-            write = -1
-            if not os.read(read, 1):  # it writes its id once the namespace is connected
-                lines = log.read_text(errors="replace").strip().splitlines()
-                raise OSError(f"pasta has failed: {lines[-1] if lines else 'no message'}")
-        finally:
-            for end in {read, write} - {-1}:
-                os.close(end)
-
-    @property
-    def pasta(self) -> int:
-        """Process id of pasta, which does not end with this process."""
-        return 0 if self._pasta is None else self._pasta.pid
 
     def close(self) -> None:
         """Remove it, once no other process is in it."""
-        if self._pasta is not None:
-            self._pasta.kill()
-            self._pasta.wait()
         _kill(self.holder)
+
+
+def execute_pasta(holder: int, *, api_port: int, ready: int) -> NoReturn:
+    """Become pasta, which connects the namespace of *holder* to the network of the machine.
+
+    It writes its id to the descriptor *ready* once that is done.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    os.set_inheritable(ready, True)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # it takes an ignored one for an error
+    arguments = [
+        *("pasta", "--foreground", "--quiet", "--config-net", "--ipv4-only", "--no-map-gw"),
+        *("--tcp-ports", "none", "--udp-ports", "none", "--udp-ns", "none"),
+        *("--tcp-ns", str(api_port), "--pid", f"/proc/self/fd/{ready}"),
+        *("--netns", f"/proc/{holder}/ns/net", "--userns", f"/proc/{holder}/ns/user"),
+    ]
+    os.execvp(arguments[0], arguments)  # noqa: S606 - a program that is named here
 
 
 def _fork_holder(map_group: MapGroup = _map_none) -> int:

@@ -24,6 +24,7 @@ from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
 from ..network.node_namespace import listen_on_machine
 from .backends import LOOPBACK, by_address
+from .dns.records import endpoint_addresses, service_addresses
 from .service_rules import ServiceRules, Translation
 from .types import EndpointSlice, Service
 
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 RETRY_INTERVAL = 10.0
 """Seconds until an address that could not be listened on is tried again."""
 
-_SERVICE_NAME = "kubernetes.io/service-name"
 _REASON = "ProxyCannotListen"
 
 
@@ -96,9 +96,17 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         *rules* are given if pods have network namespaces.
         """
         super().__init__("service-proxy", ControllerSettings(workers=1), clock=clock)
-        self._services = Informer(client, SERVICES, Service)
-        self._slices = Informer(
-            client, ENDPOINTSLICES, EndpointSlice, indexes={"service": _service_keys}
+        self.services = Informer(
+            client,
+            SERVICES,
+            Service,
+            indexes={"namespace": _namespace, "address": service_addresses},
+        )
+        self.slices = Informer(
+            client,
+            ENDPOINTSLICES,
+            EndpointSlice,
+            indexes={"service": _service_keys, "address": endpoint_addresses},
         )
         self._ranges = ranges
         self._rules = rules
@@ -110,8 +118,8 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         self._notices = Notices(Events(recorder, SERVICES))
         self.keep(self._notices)
         self.sources = [
-            KindSource(self._slices, self._on_slice),
-            KindSource(self._services, self._on_service),
+            KindSource(self.slices, self._on_slice),
+            KindSource(self.services, self._on_service),
         ]
 
     def _on_service(self, old: Service | None, new: Service | None) -> None:
@@ -143,7 +151,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
 
     async def observe(self, sync: Sync) -> ProxyView | None:
         """Return the addresses of a Service; None if it is deleted and has none left."""
-        service, current = self._services.get(sync.key), self._relays.get(sync.key, {})
+        service, current = self.services.get(sync.key), self._relays.get(sync.key, {})
         if service is None:
             is_left = current or (self._rules is not None and self._changed)
             return ProxyView(None, 0, {}, current) if is_left else None
@@ -190,7 +198,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         self._changed = False
         translations = {
             address: Translation(targets, service.spec.affinity_seconds > 0)
-            for service in self._services
+            for service in self.services
             for address, targets in self._endpoints(service).items()
         }
         listening = (address for relays in self._relays.values() for address in relays)
@@ -204,7 +212,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             raise
 
     def _endpoints(self, service: Service) -> Mapping[Address, tuple[Address, ...]]:
-        slices = list(self._slices.by_index("service", service.metadata.key))
+        slices = list(self.slices.by_index("service", service.metadata.key))
         return by_address(service, slices, self._ranges)
 
     async def _listen(self, sync: Sync, view: ProxyView, effect: Listen) -> None:
@@ -241,7 +249,10 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             del self._relays[key]
 
 
+def _namespace(service: Service) -> tuple[str]:
+    return (service.metadata.namespace,)
+
+
 def _service_keys(found: EndpointSlice) -> Iterator[str]:
-    meta = found.metadata
-    if name := meta.labels.get(_SERVICE_NAME):
-        yield f"{meta.namespace}/{name}"
+    if found.service:
+        yield f"{found.metadata.namespace}/{found.service}"

@@ -1,9 +1,12 @@
-"""Fields of Services and EndpointSlices that the proxy reads."""
+"""Fields of Services and EndpointSlices that the proxy and the name server read."""
 
 import msgspec
 
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
+
+SERVICE_NAME = "kubernetes.io/service-name"
+"""Label of a slice with the name of its Service."""
 
 
 class ServicePort(ApiStruct, frozen=True):
@@ -32,6 +35,7 @@ class ServiceSpec(ApiStruct, frozen=True):
 
     type: str = "ClusterIP"
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    external_name: str = ""
     ports: tuple[ServicePort, ...] = ()
     session_affinity: str = "None"
     session_affinity_config: AffinityConfig = AffinityConfig()
@@ -63,6 +67,7 @@ class Endpoint(ApiStruct, frozen=True):
     """An endpoint of a slice."""
 
     addresses: tuple[str, ...] = ()
+    hostname: str | None = None
     conditions: EndpointConditions = EndpointConditions()
 
 
@@ -81,3 +86,8 @@ class EndpointSlice(ApiStruct, frozen=True):
     address_type: str = "IPv4"
     endpoints: tuple[Endpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
+
+    @property
+    def service(self) -> str:
+        """Name of the Service."""
+        return self.metadata.labels.get(SERVICE_NAME, "")

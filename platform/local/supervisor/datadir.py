@@ -40,7 +40,6 @@ class DataDir:
         self.up_json = self.root / "up.json"
         self.ports = self.root / "ports.json"
         self.node_json = self.root / "node.json"
-        self.pasta = self.root / "pasta.json"
         self.disk_reserve = self.root / "cluster.reserve"
         self._lock: int | None = None
 

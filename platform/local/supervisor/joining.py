@@ -105,7 +105,23 @@ async def _pinned_ca(anonymous: Credentials, wanted: str) -> bytes:
             "the CA of the server is not the one that the token names: it is another server, or "
             "one that intercepts the connection; nothing was sent to it"
         )
+    if problem := clock_problem(certificate, datetime.now(UTC)):
+        raise CertificateError(problem)
     return bytes(pem)
+
+
+def clock_problem(ca: x509.Certificate, now: datetime) -> str:
+    """Return why the clock of this machine must be wrong; empty if it may be right.
+
+    TLS would fail, and its message names neither the clock nor the certificate.
+    """
+    first, last = ca.not_valid_before_utc, ca.not_valid_after_utc
+    if first <= now <= last:
+        return ""
+    return (
+        f"the CA of the server is valid from {first:%FT%TZ} to {last:%FT%TZ}, and the clock of "
+        f"this machine is at {now:%FT%TZ}: set the clock"
+    )
 
 
 async def _get_certificate(data: DataDir, credentials: Credentials, node: str) -> None:

@@ -121,12 +121,10 @@ def read_state(data: DataDir) -> UpState | None:
 
 
 def kill_orphans(data: DataDir) -> list[str]:
-    """Kill the components that a killed supervisor left running, and pasta; return their names."""
+    """Kill the components that a killed supervisor left running; return their names."""
     state = read_state(data)
     if state is None or state.supervisor.is_alive:
         return []
-    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        terminate(msgspec.json.decode(data.pasta.read_bytes(), type=ProcessId), timeout=0)
     orphans = [
         (name, component.process)
         for name, component in state.components.items()

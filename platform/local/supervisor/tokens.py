@@ -17,7 +17,7 @@ USERS: Mapping[str, tuple[str, ...]] = {
     "controllers": (COMPONENTS_GROUP,),
     "scheduler": (COMPONENTS_GROUP,),
     "agent": (COMPONENTS_GROUP,),
-    "volumes": (COMPONENTS_GROUP,),
+    "node-extensions": (COMPONENTS_GROUP,),
     "api": (COMPONENTS_GROUP,),
     "workloads": (COMPONENTS_GROUP,),
     "proxy": (COMPONENTS_GROUP,),

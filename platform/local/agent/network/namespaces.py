@@ -88,8 +88,10 @@ class NamespaceNetwork:
 
     ranges = NAMESPACE_RANGES
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, dns_ip: str = "") -> None:
+        """*dns_ip* is the address of the cluster's name server, if it has one."""
         self._names = NetworkNames(data_dir)
+        self._dns_ip = dns_ip
         self._directory = data_dir / "netns" if is_entered() else _DIRECTORY
 
     def start(self) -> None:
@@ -102,8 +104,9 @@ class NamespaceNetwork:
             self._start()
 
     def _start(self) -> None:
-        self._names.marker.touch()
-        run_program("ip", "address", "replace", f"{self.ranges.node_ip}/32", "dev", "lo")
+        self._names.marker.write_text(self._dns_ip)
+        for address in filter(None, (self.ranges.node_ip, self._dns_ip)):
+            run_program("ip", "address", "replace", f"{address}/32", "dev", "lo")
         # All addresses of Services are local, so that a proxy can listen on any of them.
         run_program("ip", "route", "replace", "local", str(self.ranges.cluster_ips), "dev", "lo")
         # An earlier agent's rules apply until this one knows the policies.
@@ -186,6 +189,9 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
             self._names.delete_table(self._names.pods_table)
         with suppress(OSError):
             tables = run_program("nft", "list", "tables")
+        if dns_ip := self._names.marker.read_text():
+            with suppress(OSError):
+                run_program("ip", "address", "del", f"{dns_ip}/32", "dev", "lo")
         if f"table ip {PREFIX}" not in tables:
             with suppress(OSError):
                 run_program(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...network.resolvers import RESOLVER
 from ..images.process import command_line, image_environment, image_user
 from ..images.store import StoredImage
 from ..runtime import rights, rootfs
@@ -14,11 +15,9 @@ from ..state.core_types import Container
 from ..state.environment import expand
 from ..volumes.volumes import container_mounts
 from .launch_spec import (
-    RESOLVER,
     LaunchSpecBuilder,
     forbidden_mount,
     max_processes,
-    resolver_file,
     stop_signal,
     termination_message_mount,
 )
@@ -89,8 +88,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
             termination_message_mount(container, run, owner),
         ]
-        if os.path.exists(RESOLVER):
-            source = resolver_file(own_network=bool(self.node.namespace_of(self.pod)))
+        if os.path.exists(source := self._resolver_file()):
             own.append(Mount(source, RESOLVER, read_only=True))
         targets = {mount.target for mount in mounts}
         every = [*(mount for mount in own if mount.target not in targets), *mounts]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...network.resolvers import RESOLVER, resolver_file
 from ..runtime import images, interpreters, oom, rights, rootfs, users
 from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
@@ -33,8 +34,6 @@ HIDDEN_FILES = (
 )
 """Files that only root may read; hidden where pods run as root of the host."""
 
-RESOLVER = "/etc/resolv.conf"
-_UPSTREAM_RESOLVERS = "/run/systemd/resolve/resolv.conf"
 _TMPFS_FRACTION = 8
 """Each tmpfs of a container without memory limit has the node's memory divided by this."""
 
@@ -190,6 +189,13 @@ class LaunchSpecBuilder:
         inside.mkdir(parents=True, exist_ok=True)
         return str(inside)
 
+    def _resolver_file(self) -> str:
+        """Return the pod's own ``resolv.conf``, or else the file of the machine."""
+        own = self.volumes.pod_dir / "resolv.conf"
+        if own.exists():
+            return str(own)
+        return resolver_file(own_network=bool(self.node.namespace_of(self.pod)))
+
     def _rootfs_steps(
         self, run_mounts: Sequence[Mount], mounts: Sequence[Mount], container: Container
     ) -> list[rootfs.Step]:
@@ -199,9 +205,8 @@ class LaunchSpecBuilder:
             Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
             *run_mounts,
         ]
-        resolver = os.path.realpath(RESOLVER)
-        source = resolver_file(own_network=bool(self.node.namespace_of(self.pod)))
-        if resolver.startswith("/run/") or source != resolver:
+        resolver, source = os.path.realpath(RESOLVER), self._resolver_file()
+        if resolver.startswith("/run/") or (os.path.exists(resolver) and source != resolver):
             own.append(Mount(source, resolver, read_only=True))
         targets = {mount.target for mount in mounts}
         hidden = [os.path.realpath(self.node.settings.data_dir)]
@@ -227,22 +232,6 @@ class LaunchSpecBuilder:
                 "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
-
-
-def resolver_file(*, own_network: bool) -> str:
-    """Return the file with the machine's name servers.
-
-    With its own network namespace a pod cannot reach a server on the machine's loopback:
-    systemd-resolved has another file, with the servers that it asks.
-    """
-    file = os.path.realpath(RESOLVER)
-    if not own_network or not os.path.exists(_UPSTREAM_RESOLVERS):
-        return file
-    with open(file, encoding="utf-8", errors="replace") as lines:
-        fields = [line.split() for line in lines]
-    servers = [each[1] for each in fields if len(each) > 1 and each[0] == "nameserver"]
-    local = all(server.startswith("127.") or server == "::1" for server in servers)
-    return _UPSTREAM_RESOLVERS if local else file
 
 
 def max_processes() -> int:

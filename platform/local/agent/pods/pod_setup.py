@@ -10,6 +10,7 @@ import msgspec
 
 from ....kube.errors import UNAVAILABLE_ERRORS, ApiError
 from ....model import times
+from ...network.resolvers import read_resolver_config, resolver_file
 from ..devices.claims import ClaimError, claimed_devices
 from ..devices.manager import DeviceUnavailableError
 from ..runtime.ids import chown
@@ -18,6 +19,7 @@ from ..runtime.shim import boot_id
 from ..state.core_types import Pod
 from ..state.hosts import Peer
 from ..state.resizes import allocation_of
+from ..state.resolv_conf import resolv_conf
 from ..state.status import Accepted
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
@@ -144,6 +146,7 @@ class PodSetup:
         meta = pod.metadata
         ids = self._node.allocate_ids(pod)
         record = pod_dir.read_record()
+        is_new = record is None
         if record is not None and (record.ids, record.ip) != (ids.base or 0, ip):
             pod_dir.write_record(msgspec.structs.replace(record, ids=ids.base or 0, ip=ip))
         if record is None:
@@ -165,11 +168,23 @@ class PodSetup:
             if self._node.isolation is IsolationLevel.PLAIN:
                 self._node.record_event(pod, "NoSandbox", _NO_SANDBOX_MESSAGE)
         (pod_dir.path / "hostname").write_text(f"{pod.hostname}\n")
+        self._write_resolv_conf(pod, is_new=is_new)
         hosts_file = pod_dir.path / "hosts"
         hosts_file.touch()
         chown(hosts_file, ids.owner())
         self._node.hosts_files.set(Peer(pod, ip, ready=ready), hosts_file)
         self._node.hosts_files.mark_dirty(meta.namespace)
+
+    def _write_resolv_conf(self, pod: Pod, *, is_new: bool) -> None:
+        """Write the pod's own file, if its resolver is not that of the machine."""
+        node = self._node
+        machine = read_resolver_config(resolver_file(own_network=bool(node.namespace_of(pod))))
+        own = resolv_conf(pod, machine, node.settings.cluster_dns)
+        if own is None:
+            return
+        (self._pod_dir.path / "resolv.conf").write_text(own.text)
+        for text in own.warnings if is_new else ():
+            node.record_event(pod, "DNSConfigForming", text, warning=True)
 
     async def sync_volumes(self, ip: str) -> None:
         """Keep the volumes up to date, until cancelled."""

@@ -375,6 +375,21 @@ class ObjectName(ApiStruct, frozen=True):
     name: str = ""
 
 
+class DnsOption(ApiStruct, frozen=True):
+    """An option of the resolver."""
+
+    name: str = ""
+    value: str | None = None
+
+
+class DnsConfig(ApiStruct, frozen=True):
+    """What the configuration of a pod's resolver has in addition."""
+
+    nameservers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[DnsOption, ...] = ()
+
+
 class PodSpec(ApiStruct, frozen=True):
     """Spec of a pod."""
 
@@ -391,6 +406,8 @@ class PodSpec(ApiStruct, frozen=True):
     host_ipc: bool = msgspec.field(name="hostIPC", default=False)
     share_process_namespace: bool = False
     host_aliases: tuple[HostAlias, ...] = ()
+    dns_policy: str = "ClusterFirst"
+    dns_config: DnsConfig | None = None
     security_context: SecurityContext = SecurityContext()
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ....model import validation
+from ....model.service_network import CLUSTER_DOMAIN
 from .core_types import Pod, Service
 from .endpoint_types import EndpointSlice
 
-CLUSTER_DOMAIN = "cluster.local"
 API_SERVER_SERVICE = "default/kubernetes"
 """Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....httpserver.upgrades import UpgradedConnection, UpgradeRequest
+from ....httpserver.websocket import WebSocket, choose_protocol, handshake_response, is_websocket
 from .inbox import Inbox
 from .spdy import SpdyConnection, SpdyStream
 from .spdy_headers import SpdyError
-from .websocket import WebSocket, choose_protocol, handshake_response, is_websocket
 
 STDOUT, STDERR = 1, 2
 _STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ....httpserver.upgrades import UpgradedConnection, UpgradeRequest
-from .command_streams import StreamsRejectedError, receiving, spdy_response
-from .inbox import Inbox
-from .spdy import MAX_STREAMS, ByteStream, SpdyConnection, SpdyStream
-from .spdy_headers import SpdyError
-from .websocket import (
+from ....httpserver.websocket import (
     WebSocket,
     WebSocketBytes,
     choose_protocol,
     handshake_response,
     is_websocket,
 )
+from .command_streams import StreamsRejectedError, receiving, spdy_response
+from .inbox import Inbox
+from .spdy import MAX_STREAMS, ByteStream, SpdyConnection, SpdyStream
+from .spdy_headers import SpdyError
 
 _PROTOCOL = "portforward.k8s.io"
 _TUNNEL = f"SPDY/3.1+{_PROTOCOL}"

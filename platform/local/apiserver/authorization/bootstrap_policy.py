@@ -138,7 +138,7 @@ _OWN_RULES = {
         PolicyRule(("delete", "get", "list", "watch"), ("",), ("pods",)),
         PolicyRule(("create", "patch"), (_LEASES,), ("leases",)),
     ),
-    "volumes": (
+    "node-extensions": (
         PolicyRule(("get", "list", "watch"), ("",), ("persistentvolumeclaims",)),
         PolicyRule(_GET, ("",), ("persistentvolumes",)),
         PolicyRule(_READ, ("",), ("namespaces",)),

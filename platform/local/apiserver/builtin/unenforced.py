@@ -58,6 +58,12 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
 """By group and kind. Kinds that are plain data on any cluster are not included."""
 
 
+_MAY_LACK_NAME_SERVER = (
+    "unless the cluster was started by root or has network namespaces, pods have no name server; "
+    "use hostAliases"
+)
+
+
 def warnings_on_write(
     resource: Resource, obj: Json, old: Json | None, network: PodNetwork
 ) -> list[str]:
@@ -92,7 +98,9 @@ def field_warnings(
     look = _FIELDS.get((resource.group, resource.kind))
     if look is None:
         return []
-    has_effect = (OPENED_BY_PROGRAM,) if network is PodNetwork.NAMESPACES else ()
+    has_effect = (
+        (OPENED_BY_PROGRAM, _MAY_LACK_NAME_SERVER) if network is PodNetwork.NAMESPACES else ()
+    )
     return [_field_warning(*found) for found in look(obj) if found[1] not in has_effect]
 
 
@@ -184,7 +192,7 @@ def _service(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     kind = spec.get("type", "ClusterIP")
     if kind == "ExternalName":
-        yield "spec.externalName", "pods have no name server; use hostAliases"
+        yield "spec.externalName", _MAY_LACK_NAME_SERVER
     elif kind == "LoadBalancer":
         yield "spec.type", "it has no load balancer; use the cluster IP or the node ports"
     if spec.get("externalIPs"):

@@ -48,7 +48,6 @@ _DRIVERS = (
 )  # fmt: skip
 
 _POD = (
-    UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
     UnenforcedField("hostIPC", _OWN_NAMESPACES),
     UnenforcedField("hostPID", _OWN_NAMESPACES),
     UnenforcedField("hostnameOverride", "use spec.hostname"),

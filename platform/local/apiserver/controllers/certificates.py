@@ -7,13 +7,13 @@ administrator.
 
 import base64
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 from ....machinery.x509 import CertKeyPair, sign_request
 from ....model import names, times
-from ....model.node_identity import CLIENT_SIGNER, CSRS, SIGNERS
+from ....model.node_identity import CLIENT_SIGNER, CSRS, SIGNERS, USER_PREFIX
 from ..authorization.authorizer import Authorizer
 from ..authorization.rules import Attributes
 from ..builtin import node_certificates
@@ -55,9 +55,14 @@ class CertificateController(Controller):
         ca: CertKeyPair,
         *,
         reserved: Collection[str],
+        is_revoked: Callable[[str], bool],
     ) -> None:
-        """Sign with *ca*. Addresses of the API server, in *reserved*, no node gets."""
+        """Sign with *ca*. Addresses of the API server, in *reserved*, no node gets.
+
+        *is_revoked* takes the name of a node's user.
+        """
         super().__init__(context)
+        self._is_revoked = is_revoked
         self._authorizer = authorizer
         self._ca = ca
         self._reserved = reserved
@@ -109,7 +114,9 @@ class CertificateController(Controller):
             if not self._is_permitted(spec, kind):
                 return
             problem = ""
-            if own and not exists:
+            if self._is_revoked(f"{USER_PREFIX}{wanted.node}"):
+                problem = f"the certificates of node {wanted.node} are revoked: choose another name"
+            elif own and not exists:
                 problem = f"node {wanted.node} does not exist: it was removed from the cluster"
             elif not own and exists:
                 problem = (

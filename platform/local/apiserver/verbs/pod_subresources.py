@@ -13,6 +13,7 @@ from ..http.requests import Json, ObjectPath, Request, Response
 from ..kinds.info import KindInfo
 from ..media_types import TEXT
 from ..storage.resource_store import ResourceStore
+from . import log_websockets
 from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_options import log_parameters
@@ -132,7 +133,10 @@ class PodSubresources:
             container=container,
             parameters=parameters,
         )
+        protocol = log_websockets.negotiate(request)
         opened = await self._log_proxy.open(source)
+        if protocol is not None:
+            return log_websockets.response(request, protocol, opened)
         stream: AsyncGenerator[bytes] = opened
         return Response(content_type=TEXT, stream=stream)
 

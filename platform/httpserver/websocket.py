@@ -9,7 +9,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError
 
-from ....httpserver.upgrades import UpgradedConnection, UpgradeRequest
+from .upgrades import UpgradedConnection, UpgradeRequest
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL_CLOSURE = 1000
@@ -28,13 +28,20 @@ def choose_protocol(request: UpgradeRequest, supported: Sequence[str]) -> str | 
 
 def handshake_response(request: UpgradeRequest, protocol: str) -> bytes:
     """Return the response that accepts a WebSocket."""
-    key = next(iter(request.values("sec-websocket-key")), "").encode("latin-1")
-    accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
-    return (
-        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: %b\r\nsec-websocket-protocol: %b\r\n\r\n"
-        % (accept, protocol.encode())
-    )
+    key = next(iter(request.values("sec-websocket-key")), "")
+    lines = (b"%b: %b\r\n" % each for each in handshake_headers(key, protocol))
+    return b"HTTP/1.1 101 Switching Protocols\r\n%b\r\n" % b"".join(lines)
+
+
+def handshake_headers(key: str, protocol: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the response to a handshake with this key; *protocol* may be empty."""
+    digest = hashlib.sha1(key.encode("latin-1") + _GUID, usedforsecurity=False).digest()
+    headers = [
+        (b"upgrade", b"websocket"),
+        (b"connection", b"Upgrade"),
+        (b"sec-websocket-accept", base64.b64encode(digest)),
+    ]
+    return [*headers, (b"sec-websocket-protocol", protocol.encode())] if protocol else headers
 
 
 class WebSocket:
@@ -89,8 +96,15 @@ class WebSocket:
         Raises:
             ConnectionResetError: the WebSocket is closed.
         """
+        self._write(BytesMessage(data=data))
+
+    def write_text(self, text: str) -> None:
+        """Send a message of text; otherwise as `write`."""
+        self._write(TextMessage(data=text))
+
+    def _write(self, message: BytesMessage | TextMessage) -> None:
         try:
-            self._connection.write(self._protocol.send(BytesMessage(data=data)))
+            self._connection.write(self._protocol.send(message))
         except LocalProtocolError:
             raise ConnectionResetError("the WebSocket is closed") from None
 

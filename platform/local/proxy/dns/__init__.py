@@ -1,0 +1,1 @@
+"""Name server of a node: names of Services and their pods; all others are asked elsewhere."""
