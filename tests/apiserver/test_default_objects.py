@@ -31,7 +31,7 @@ async def test_a_new_cluster_has_the_kubernetes_service(
         async def has_port() -> bool:
             """A real server that other tests restarted with another port writes it within 10 s."""
             (port,) = (await server.get(SERVICE))["spec"]["ports"]
-            return port["targetPort"] == int(server.url.rpartition(":")[2])
+            return bool(port["targetPort"] == int(server.url.rpartition(":")[2]))
 
         await wait_until_true(has_port)
         service = await server.get(SERVICE)

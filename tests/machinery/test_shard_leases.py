@@ -35,7 +35,7 @@ NAME = "vc-controller-manager"
 
 
 def election(identity: str, *, lease_duration: float = 12.0) -> LeaderElectionConfig:
-    """By default with Leases that outlast a pause of this process on a busy machine."""
+    """By default with Leases that do not expire while a busy machine delays this process."""
     return LeaderElectionConfig(
         name=NAME,
         namespace=NAMESPACE,

@@ -22,7 +22,7 @@ from .app import create_app
 from .server import ApiSettings, InProcess, new_state
 
 _STORE_TIMEOUT = 30.0
-"""Seconds; nobody else waits for the database, and the disk of a busy machine may be slow."""
+"""Seconds; the database has one user, and the disk of a busy machine may be slow."""
 
 
 class _NewSchema:
