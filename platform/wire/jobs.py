@@ -268,6 +268,10 @@ class Limit(Record, frozen=True):
     limit: str = ""
     used: str = ""
     overcommit_factor: float | None = None
+    queue: str = ""
+    """The queue above that of the job that has the limit; empty if it is not such a one."""
+    resource_quota: str = ""
+    """The ResourceQuota in the namespace of the job that has the limit; empty if it is none."""
 
 
 class Lack(Record, frozen=True):
