@@ -21,12 +21,10 @@ MAX_RESERVED_NODES = 5_000
 
 
 class WaitRequest(ApiStruct, frozen=True):
-    """The gang of a PodGroup."""
+    """The gang of a PodGroup: of Volcano's, or else of that name of Kubernetes itself."""
 
     namespace: str
     podgroup: str
-    native: bool = False
-    """Whether the PodGroup is one of Kubernetes itself."""
 
 
 class JobRef(ApiStruct, frozen=True):

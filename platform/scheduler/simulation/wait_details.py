@@ -41,9 +41,8 @@ def explain_wait(scheduler: SchedulerCopy, request: WaitRequest) -> WaitDetails 
     cache = scheduler.cache
     cache.cycle_time = scheduler.time
     session = scheduler.runner.open_session()
-    name = request.podgroup
-    key = key_of(request.namespace, name) if request.native else f"{request.namespace}/{name}"
-    gang = cache.pending_gangs.get(key)
+    keys = (f"{request.namespace}/{request.podgroup}", key_of(request.namespace, request.podgroup))
+    gang = next((cache.pending_gangs[key] for key in keys if key in cache.pending_gangs), None)
     return None if gang is None else _Competition(session, gang).details()
 
 
