@@ -13,14 +13,15 @@ import pytest
 from batholith.cli.command_table import TABLE, Kind, command_function
 from batholith.cli.jobs import listing
 from batholith.cli.jobs.commands import jobs
-from batholith.cli.jobs.connection import CONNECTION, on_cluster, parse_since
+from batholith.cli.jobs.connection import CONNECTION, RetryNotice, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
 from batholith.cli.jobs.record_fields import record_columns
 from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, iso, job_columns
 from batholith.cli.jobs.waits import competition_lines
-from batholith.client import Client, JobSummary
+from batholith.client import Client, JobSummary, UnavailableError
 from batholith.wire.history import RecordedJob
 from batholith.wire.jobs import PodSummary
+from batholith.wire.problem import Problem
 from batholith.wire.queues import Queue
 from batholith.wire.waits import Competition, FreeAmount, JobAhead, JobHolder, OtherJob
 
@@ -46,6 +47,27 @@ def test_a_table_is_cut_to_the_width_of_the_terminal() -> None:
     plain = [each.replace("\x1b[0m", "") for each in plain]
     assert max(map(len, plain)) == 30
     assert plain[1].startswith("train-with-a-long-na…  Running")
+
+
+def test_retries_are_announced_once_if_they_take_long(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 100.0
+    notice = RetryNotice(lambda: now)
+    failure = UnavailableError(Problem(status=503, title="t", detail="no\x1b database"))
+    text = "batholith: the REST API is not available: no database; trying again\n"
+    notice(failure, 0.2)
+    now += 0.2
+    notice(failure, 0.4)
+    assert capsys.readouterr().err == ""
+    now += 0.4
+    notice(failure, 0.8)
+    assert capsys.readouterr().err == text
+    notice(failure, 5.0)
+    assert capsys.readouterr().err == ""
+    now += 100
+    notice(failure, 0.2)
+    assert capsys.readouterr().err == ""
+    notice(failure, 5.0)
+    assert capsys.readouterr().err == text
 
 
 def test_a_wait_is_shown_with_what_the_job_competes_with() -> None:
