@@ -27,7 +27,7 @@ from .problems import ProblemError
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Collection:
     """Jobs of one kind in one namespace: whether they may be seen is one question."""
 
     resource: Resource
@@ -38,11 +38,11 @@ class _Place:
 class VisibleJobs:
     """Names the jobs that a user may see."""
 
-    _visible: Mapping[_Place, bool]
+    _visible: Mapping[_Collection, bool]
 
     def name(self, job: known.JobRef) -> OtherJob | None:
         """Return *job*; ``None`` if the user may not see it."""
-        if not self._visible[_place_of(job)]:
+        if not self._visible[_collection_of(job)]:
             return None
         kind = KIND_NAMES.get((job.api_version, job.kind))
         return OtherJob(namespace=job.namespace, kind=kind or job.kind, name=job.name)
@@ -55,26 +55,28 @@ async def visible_jobs(
 
     What cannot be reviewed now counts as not permitted.
     """
-    places = list(dict.fromkeys(map(_place_of, jobs)))
+    collections = list(dict.fromkeys(map(_collection_of, jobs)))
 
-    async def is_visible(place: _Place) -> bool:
-        access = AccessAttributes(verb="list", resource=place.resource, namespace=place.namespace)
+    async def is_visible(collection: _Collection) -> bool:
+        access = AccessAttributes(
+            verb="list", resource=collection.resource, namespace=collection.namespace
+        )
         try:
             await reviewer.authorize(user, access)
         except ProblemError:
             return False
         return True
 
-    found = await asyncio.gather(*map(is_visible, places))
-    return VisibleJobs(dict(zip(places, found, strict=True)))
+    found = await asyncio.gather(*map(is_visible, collections))
+    return VisibleJobs(dict(zip(collections, found, strict=True)))
 
 
-def _place_of(job: known.JobRef) -> _Place:
+def _collection_of(job: known.JobRef) -> _Collection:
     kind = KIND_NAMES.get((job.api_version, job.kind))
     if kind is not None:
-        return _Place(KINDS[kind].resource, job.namespace)
+        return _Collection(KINDS[kind].resource, job.namespace)
     is_pod = (job.api_version, job.kind) == (PODS.api_version, PODS.kind)
-    return _Place(PODS if is_pod else PODGROUPS, job.namespace)
+    return _Collection(PODS if is_pod else PODGROUPS, job.namespace)
 
 
 def jobs_of(details: known.WaitDetails) -> list[known.JobRef]:

@@ -47,14 +47,17 @@ from .problems import ProblemError
 TIMEOUT = 10.0
 """Seconds for the scheduler to respond."""
 
+_CONNECT_TIMEOUT = 1.0
+"""Seconds to connect: from outside a cluster its addresses lead nowhere."""
+
 _QUESTION_TIMEOUT = 3.0
-"""Seconds for the scheduler to say what it knows: others than simulations are part of responses
+"""Seconds for the scheduler to respond to questions: what it knows is part of responses
 that are useful without."""
 
-_ANSWER_TTL = 5.0
-"""Seconds for which such an answer counts."""
+_RESPONSE_TTL = 5.0
+"""Seconds for which such a response is kept."""
 
-_ANSWERS = 256
+_RESPONSES = 256
 """Number of them that are cached."""
 
 _RETRY_AFTER = 5.0
@@ -74,7 +77,7 @@ class SchedulerSimulations:
         """Ask the scheduler of *namespace*; *client* acts with the account of the REST API."""
         self._client = client
         self._namespace = namespace
-        self._answers: ExpiringCache[tuple[str, bytes], bytes] = ExpiringCache(_ANSWERS, clock)
+        self._responses: ExpiringCache[tuple[str, bytes], bytes] = ExpiringCache(_RESPONSES, clock)
         self._questions: SingleFlight[tuple[str, bytes], bytes] = SingleFlight()
 
     async def simulate(self, job: bytes) -> SimulationResult:
@@ -92,8 +95,8 @@ class SchedulerSimulations:
         Raises:
             ProblemError: 503 if no scheduler responds.
         """
-        answer = await self._ask(WAIT_PATH, msgspec.json.encode(request))
-        return _decoded(answer, WaitDetails | None)
+        response = await self._ask(WAIT_PATH, msgspec.json.encode(request))
+        return _decoded(response, WaitDetails | None)
 
     async def list_reservations(self) -> Reservations:
         """Return what is reserved on nodes, and for whom.
@@ -104,21 +107,21 @@ class SchedulerSimulations:
         return _decoded(await self._ask(RESERVATIONS_PATH, b"{}"), Reservations)
 
     async def _ask(self, path: str, body: bytes) -> bytes:
-        """Return the answer to a question; several who ask it within a few seconds get the same."""
+        """Return the response to a question; several who ask it within a few seconds get the same."""
         question = (path, body)
-        answer = self._answers.get(question)
-        if answer is None:
-            answer = await self._questions.run(
+        response = self._responses.get(question)
+        if response is None:
+            response = await self._questions.run(
                 question, lambda: self._post(path, body, _QUESTION_TIMEOUT)
             )
-            self._answers.put(question, answer, seconds=_ANSWER_TTL)
-        return answer
+            self._responses.put(question, response, seconds=_RESPONSE_TTL)
+        return response
 
     async def _post(self, path: str, body: bytes, seconds: float) -> bytes:
         import aiohttp  # slow to import, and seldom needed
 
         url, tls, token = await self._endpoint()
-        timeout = aiohttp.ClientTimeout(total=seconds)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
@@ -160,9 +163,9 @@ class SchedulerSimulations:
         return url, tls, token
 
 
-def _decoded(answer: bytes, type_: type[T]) -> T:
+def _decoded(response: bytes, type_: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer, type=type_)
+        return msgspec.json.decode(response, type=type_)
     except msgspec.MsgspecError as error:  # a scheduler of another version
         raise _unavailable(f"cannot decode what the scheduler responded: {error}") from None
 

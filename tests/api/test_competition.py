@@ -144,7 +144,7 @@ async def test_jobs_that_the_caller_may_not_see_have_no_name(rest: RestClient) -
         names = [each["job"]["name"] for each in body["competition"]["holders"]]
         kinds = [each["job"]["kind"] for each in body["competition"]["holders"]]
         assert (names, kinds) == (["train", "hidden-too"], ["batchjobs", "jobs"])
-        # Both got the same answer of the scheduler, unless that had taken long.
+        # Both got the same response of the scheduler, unless that had taken long.
         assert set(asked) == {WaitRequest("default", group)}
 
         assert (await rest.call("GET", "/v1/reservations", token=token))[0] == 403

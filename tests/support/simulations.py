@@ -36,7 +36,7 @@ async def nothing_waits(_: WaitRequest) -> WaitDetails | None:
 
 
 @dataclass
-class Answers:
+class Responses:
     """What a scheduler responds."""
 
     simulate: Simulate
@@ -67,8 +67,8 @@ async def leading(
     """Serve simulations, and what a scheduler knows; yield what is published."""
     before = await published(client)
     address = SimulationAddress(host="127.0.0.1", port=0, namespace=NAMESPACE)
-    answers = Answers(simulate, explain_wait, reservations)
-    server = SimulationServer(answers, client, SystemClock(), address)
+    handler = Responses(simulate, explain_wait, reservations)
+    server = SimulationServer(handler, client, SystemClock(), address)
     running = asyncio.create_task(server.run())
 
     async def is_published() -> bool:

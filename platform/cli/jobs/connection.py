@@ -99,7 +99,7 @@ def _client(given: dict[str, Any], **options: Any) -> "Client":
 class RetryNotice:
     """Prints that a call is tried again, once it has taken noticeably long."""
 
-    PATIENCE = 1.0
+    THRESHOLD = 1.0
     """Seconds from the first failure to the next attempt after which that is printed."""
     REPEAT = 30.0
     """Seconds after which a failure counts as another one."""
@@ -115,7 +115,7 @@ class RetryNotice:
         if now - self._last > self.REPEAT:
             self._first, self._is_printed = now, False
         self._last = now + delay
-        if self._is_printed or self._last - self._first < self.PATIENCE:
+        if self._is_printed or self._last - self._first < self.THRESHOLD:
             return
         self._is_printed = True
         text = printable(describe_error(failure)[0].partition(";")[0])

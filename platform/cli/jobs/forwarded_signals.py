@@ -40,7 +40,7 @@ class SignalForwarder:
                 name = signal.Signals(self._received.get()).name.removeprefix("SIG")
                 try:
                     _forward(job, connection, name)
-                except Exception as error:  # the job goes on
+                except Exception as error:  # the job still runs
                     typer.echo(f"batholith: SIG{name}: {printable(str(error))}", err=True)
 
         threading.Thread(target=run, name="signals", daemon=True).start()

@@ -83,7 +83,7 @@ class SimulationAddress:
     """Address for clients, where it is not *host*."""
 
 
-class Answers(Protocol):
+class RequestHandler(Protocol):
     """What computes the responses; each may raise CopyFailedError."""
 
     async def simulate(self, job: Job) -> SimulationResult:
@@ -107,7 +107,7 @@ class Answers(Protocol):
 class SimulationServer:
     """Serves what is asked of this scheduler while it leads."""
 
-    scheduler: Answers
+    scheduler: RequestHandler
     client: Client
     clock: Clock
     address: SimulationAddress
@@ -180,7 +180,7 @@ class SimulationServer:
         self._waiting += 1
         try:
             async with self._computing:
-                result = await self._answer(scope["path"], body)
+                result = await self._handle(scope["path"], body)
         except (CannotSimulateError, msgspec.MsgspecError, RecursionError) as error:
             return Response.text(str(error), status=422)
         except CopyFailedError as error:
@@ -190,7 +190,7 @@ class SimulationServer:
             self._waiting -= 1
         return Response(body=msgspec.json.encode(result), content_type="application/json")
 
-    async def _answer(self, path: str, body: bytes) -> object:
+    async def _handle(self, path: str, body: bytes) -> object:
         if path == WAIT_PATH:
             return await self.scheduler.explain_wait(msgspec.json.decode(body, type=WaitRequest))
         if path == RESERVATIONS_PATH:
