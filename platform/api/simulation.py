@@ -107,7 +107,7 @@ class SchedulerSimulations:
         return _decoded(await self._ask(RESERVATIONS_PATH, b"{}"), Reservations)
 
     async def _ask(self, path: str, body: bytes) -> bytes:
-        """Return the response to a question; several who ask it within a few seconds get the same."""
+        """Return the response to a question, which is kept for those who ask it soon after."""
         question = (path, body)
         response = self._responses.get(question)
         if response is None:
