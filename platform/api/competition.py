@@ -81,7 +81,7 @@ def _collection_of(job: known.JobRef) -> _Collection:
 
 def jobs_of(details: known.WaitDetails) -> list[known.JobRef]:
     """Return all jobs in *details*."""
-    return [each.job for each in (*details.ahead, *details.holders)]
+    return [*(each.job for each in details.ahead), *(each.job for each in details.holders)]
 
 
 def competition_of(details: known.WaitDetails, visible: VisibleJobs) -> Competition:

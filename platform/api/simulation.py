@@ -7,7 +7,7 @@ import ssl
 from base64 import b64decode
 from binascii import Error as Base64Error
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -63,9 +63,6 @@ _RESPONSES = 256
 _RETRY_AFTER = 5.0
 
 
-T = TypeVar("T")
-
-
 class _Secret(ApiStruct, frozen=True):
     data: dict[str, str] = {}
 
@@ -96,7 +93,8 @@ class SchedulerSimulations:
             ProblemError: 503 if no scheduler responds.
         """
         response = await self._ask(WAIT_PATH, msgspec.json.encode(request))
-        return _decoded(response, WaitDetails | None)
+        found: WaitDetails | None = _decoded(response, WaitDetails | None)
+        return found
 
     async def list_reservations(self) -> Reservations:
         """Return what is reserved on nodes, and for whom.
@@ -104,7 +102,8 @@ class SchedulerSimulations:
         Raises:
             ProblemError: 503 if no scheduler responds.
         """
-        return _decoded(await self._ask(RESERVATIONS_PATH, b"{}"), Reservations)
+        found: Reservations = _decoded(await self._ask(RESERVATIONS_PATH, b"{}"), Reservations)
+        return found
 
     async def _ask(self, path: str, body: bytes) -> bytes:
         """Return the response to a question, which is kept for those who ask it soon after."""
@@ -163,7 +162,7 @@ class SchedulerSimulations:
         return url, tls, token
 
 
-def _decoded(response: bytes, type_: type[T]) -> T:
+def _decoded(response: bytes, type_: Any) -> Any:
     try:
         return msgspec.json.decode(response, type=type_)
     except msgspec.MsgspecError as error:  # a scheduler of another version

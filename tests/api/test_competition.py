@@ -1,6 +1,7 @@
 """What a job competes with, and what is reserved, by what the caller may see."""
 
 import json
+from typing import Any
 
 from support.polling import wait_until_true
 from support.rest import CLUSTER_ROLE_BINDINGS, PATH, RestClient
@@ -77,8 +78,8 @@ async def bob(rest: RestClient) -> str:
     return token
 
 
-async def let_list_nodes(rest: RestClient, token: str) -> None:
-    """Give the user that right, and wait until the REST API knows."""
+async def let_list_nodes(rest: RestClient) -> None:
+    """Give the user that right; the REST API knows it a moment later."""
     rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
     await rest.client.create(CLUSTER_ROLES, {"metadata": {"name": "nodes"}, "rules": rules})
     binding = {
@@ -87,11 +88,6 @@ async def let_list_nodes(rest: RestClient, token: str) -> None:
         "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "nodes"},
     }
     await rest.client.create(CLUSTER_ROLE_BINDINGS, binding)
-
-    async def is_permitted() -> bool:
-        return (await rest.call("GET", "/v1/reservations", token=token))[0] == 200
-
-    await wait_until_true(is_permitted)
 
 
 async def let_wait(rest: RestClient) -> str:
@@ -116,6 +112,33 @@ async def let_wait(rest: RestClient) -> str:
     return name
 
 
+async def why(rest: RestClient, token: str | None = None) -> Any:
+    """Why the job waits, as soon as the scheduler has responded in time."""
+    found: list[Any] = []
+
+    async def has_competition() -> bool:
+        status, body = await rest.call("GET", f"{PATH}/why", token=token)
+        assert status == 200, body
+        found.append(body)
+        return body["competition"] is not None
+
+    await wait_until_true(has_competition)
+    return found[-1]
+
+
+async def reservations(rest: RestClient, token: str | None = None) -> Any:
+    """What is reserved, as soon as the user may read it and the scheduler has responded in time."""
+    found: list[Any] = []
+
+    async def is_read() -> bool:
+        status, body = await rest.call("GET", "/v1/reservations", token=token)
+        found.append(body)
+        return status == 200
+
+    await wait_until_true(is_read)
+    return found[-1]
+
+
 async def test_jobs_that_the_caller_may_not_see_have_no_name(rest: RestClient) -> None:
     group, token = await let_wait(rest), await bob(rest)
     asked: list[WaitRequest] = []
@@ -125,8 +148,7 @@ async def test_jobs_that_the_caller_may_not_see_have_no_name(rest: RestClient) -
         return DETAILS
 
     async with leading(rest.client, explain_wait=explain_wait, reservations=RESERVED):
-        status, body = await rest.call("GET", f"{PATH}/why", token=token)
-        assert status == 200, body
+        body = await why(rest, token)
         found = body["competition"]
         assert (found["position"], found["waiting"], found["more_holders"]) == (3, 4, 5)
         visible = {"namespace": "default", "kind": "jobs", "name": "visible"}
@@ -140,19 +162,18 @@ async def test_jobs_that_the_caller_may_not_see_have_no_name(rest: RestClient) -
         assert found["free"][0]["usable"] == 1
         assert "hidden" not in json.dumps(body)
         assert "secret" not in json.dumps(body)
-        _, body = await rest.call("GET", f"{PATH}/why")
+        body = await why(rest)
         names = [each["job"]["name"] for each in body["competition"]["holders"]]
         kinds = [each["job"]["kind"] for each in body["competition"]["holders"]]
         assert (names, kinds) == (["train", "hidden-too"], ["batchjobs", "jobs"])
-        # Both got the same response of the scheduler, unless that had taken long.
         assert set(asked) == {WaitRequest("default", group)}
 
         assert (await rest.call("GET", "/v1/reservations", token=token))[0] == 403
-        await let_list_nodes(rest, token)
-        status, body = await rest.call("GET", "/v1/reservations", token=token)
-        assert (status, body["items"][0]["job"], body["items"][0]["queue"]) == (200, None, "")
+        await let_list_nodes(rest)
+        body = await reservations(rest, token)
+        assert (body["items"][0]["job"], body["items"][0]["queue"]) == (None, "")
         assert "hidden" not in json.dumps(body)
-        _, body = await rest.call("GET", "/v1/reservations")
+        body = await reservations(rest)
         (item,) = body["items"]
         assert (item["job"]["name"], item["start"]) == ("hidden", "1970-01-01T00:01:00Z")
         assert item["nodes"] == [{"node": "n1", "amounts": {"cpu": "2"}}]

@@ -4,6 +4,7 @@ import html
 
 import pytest
 from support.pages import PagesClient
+from support.polling import wait_until_true
 from support.simulations import leading
 
 from batholith.api.pages.cluster import BAR, pack
@@ -90,8 +91,15 @@ async def test_nodes_and_their_pods_are_read_and_shown(pages: PagesClient) -> No
     nodes = (ReservedNode("gpu-1", {"cpu": "2"}),)
     planned = NodeReservation(job, "default", "start", nodes, start=60.0)
     held = NodeReservation(job, "default", "preemption", nodes, until=120.0)
+    found_pages: list[str] = []
+
+    async def are_shown() -> bool:
+        found_pages.append((await pages.get("/cluster"))[1])
+        return 'id="reservations"' in found_pages[-1]
+
     async with leading(pages.client, reservations=Reservations((planned, held))):
-        _, text = await pages.get("/cluster")
+        await wait_until_true(are_shown)
+    text = found_pages[-1]
     assert "its start is planned for 1970-01-01 00:01:00 UTC" in text
     assert "pods are evicted for it; until 1970-01-01 00:02:00 UTC" in text
     link = '<a href="/jobs/default/jobs/large">default/large</a>'

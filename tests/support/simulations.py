@@ -39,12 +39,18 @@ async def nothing_waits(_: WaitRequest) -> WaitDetails | None:
 class Responses:
     """What a scheduler responds."""
 
-    simulate: Simulate
-    explain_wait: ExplainWait
-    reservations: Reservations
+    simulated: Simulate
+    explained: ExplainWait
+    reserved: Reservations
+
+    async def simulate(self, job: Job) -> SimulationResult:
+        return await self.simulated(job)
+
+    async def explain_wait(self, request: WaitRequest) -> WaitDetails | None:
+        return await self.explained(request)
 
     async def list_reservations(self) -> Reservations:
-        return self.reservations
+        return self.reserved
 
 
 async def published(client: Client) -> dict[str, str]:
