@@ -214,15 +214,15 @@ async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> No
     async def explain_wait(_: WaitRequest) -> WaitDetails | None:
         return COMPETITION
 
-    found: list[str] = []
+    shown: list[str] = []
 
     async def has_competition() -> bool:
-        found.append((await pages.get("/jobs/default/jobs/soon"))[1])
-        return 'id="holders"' in found[-1]
+        shown.append((await pages.get("/jobs/default/jobs/soon"))[1])
+        return 'id="holders"' in shown[-1]
 
     async with leading(pages.client, explain_wait=explain_wait):
         await wait_until_true(has_competition)
-    text = found[-1]
+    text = shown[-1]
     assert "queue default</td>" in text
     assert "nodes a100: 3 of 4 usable, at most 2 on one" in text
     assert '<a href="/jobs/default/jobs/first">default/first</a>, 8 cpu' in text

@@ -95,8 +95,8 @@ def test_gangs_before_it_in_its_queue_are_named_in_order_up_to_a_number() -> Non
     assert (last.position, last.waiting) == (MAX_JOBS + 3, MAX_JOBS + 3)
     assert [each.job for each in last.ahead] == [job(f"w{n:02d}") for n in range(MAX_JOBS)]
     assert last.ahead[0].requests == {"cpu": "4"}
-    second = waits(world, "w01")
-    assert (second.position, [each.job.name for each in second.ahead]) == (2, ["w00"])
+    next_one = waits(world, "w01")
+    assert (next_one.position, [each.job.name for each in next_one.ahead]) == (2, ["w00"])
     assert waits(world, "elsewhere").ahead == ()
 
 

@@ -232,7 +232,7 @@ class _Competition:
         requests = table.requests(slots)[[cache.node_matrix.resource_index.row(n) for n in names]]
         gang_ids, positions = np.unique(table.gang[slots], return_inverse=True)
         held = np.zeros((len(names), len(gang_ids)), np.int64)
-        np.add.at(held, (slice(None), positions), requests)
+        np.add.at(held.T, positions, requests.T)
         found = []
         for at in np.flatnonzero(held.any(axis=0)).tolist():
             gang = table.gang_of(int(gang_ids[at]))
