@@ -41,17 +41,25 @@ class SignalForwarder:
                 try:
                     _forward(job, connection, name)
                 except Exception as error:  # the job still runs
-                    typer.echo(f"batholith: SIG{name}: {printable(str(error))}", err=True)
+                    _report(name, str(error))
 
         threading.Thread(target=run, name="signals", daemon=True).start()
 
 
 def _forward(job: "JobHandle", connection: Mapping[str, Any], name: str) -> None:
     from .interactive import find_credentials, send_signal
+    from .shared import CommandFailedError
 
     credentials = find_credentials(connection)
     pods = [pod.name for pod in job.pods() if pod.phase == "Running"]
     if not pods:
-        typer.echo(f"batholith: SIG{name}: no pod of the job runs", err=True)
+        _report(name, "no pod of the job runs")
     for pod in pods:
-        send_signal(credentials, (job.namespace, pod), name)
+        try:
+            send_signal(credentials, (job.namespace, pod), name)
+        except CommandFailedError as error:  # the others get it nevertheless
+            _report(name, str(error))
+
+
+def _report(name: str, problem: str) -> None:
+    typer.echo(f"batholith: SIG{name}: {printable(problem)}", err=True)
