@@ -8,7 +8,7 @@ from support.preemption import conf as evicting_conf
 from support.preemption import node as preemption_node
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
-from batholith.model.meta import OwnerReference
+from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.names import INSTANCE_TYPE, JOBS, TIME_LIMIT
 from batholith.model.podgroup import PodGroup
 from batholith.model.scheduler_questions import (
@@ -24,6 +24,8 @@ from batholith.scheduler.simulation import reserved_nodes
 from batholith.scheduler.simulation.reserved_nodes import list_reservations
 from batholith.scheduler.simulation.trial import SchedulerCopy
 from batholith.scheduler.simulation.wait_details import explain_wait
+from batholith.scheduler.state.cache.events import ResourceQuotaEvent
+from batholith.scheduler.state.cache.resource_quotas import ResourceQuota, ResourceQuotaStatus
 from batholith.scheduler.state.core_types import Taint
 
 CAPACITY = conf.DEFAULT.replace("proportion", "capacity")
@@ -144,6 +146,34 @@ def test_a_full_queue_is_held_by_its_own_jobs() -> None:
     found = waits(world, "wide")
     assert found.free[0] == FreeAmount("cpu", "4", "2", "6", queue="small")
     assert [(each.job.name, each.queue) for each in found.holders] == [("inside", "small")]
+
+
+@pytest.mark.parametrize(("name", "holders"), [("cpu", ["inside"]), ("limits.cpu", [])])
+def test_a_quota_is_used_up_by_jobs_of_its_namespace(name: str, holders: list[str]) -> None:
+    text = conf.DEFAULT.replace("- name: gang", "- name: gang\n  - name: resourcequota")
+    world = SchedulerWorld(text)
+    world.upsert(node("a", cpu=64))
+    run(world, "inside", 4, "a")
+    quota = ResourceQuota(
+        metadata=ObjectMeta(name="alice", namespace="ns"),
+        status=ResourceQuotaStatus(hard={name: "5"}, used={name: "4"}),
+    )
+    world.cluster.apply(ResourceQuotaEvent(None, quota))
+    world.upsert(owned(podgroup("new", 1, phase="", resources={"cpu": 3, name: 3})))
+    world.schedule()
+    found = waits(world, "new")
+    assert [each.job.name for each in found.holders] == holders
+    assert [each.group or each.queue for each in found.free] == [""]
+
+
+def test_a_gang_may_ask_for_what_no_node_has() -> None:
+    world = SchedulerWorld(CAPACITY)
+    world.upsert(node("a"))
+    minimum: dict[str, str | int | float] = {"example.com/fpga": 2}
+    world.upsert(owned(podgroup("new", 1, phase="Pending", resources=minimum)))
+    world.schedule()
+    (free,) = waits(world, "new").free
+    assert (free.resource, free.asked, free.free, free.total) == ("example.com/fpga", "2", "0", "0")
 
 
 def test_a_gang_that_no_resource_is_missing_for_has_no_holders() -> None:

@@ -73,6 +73,10 @@ class _Competition:
             for name, units in eq_class.request.items():
                 self._asked[name] += units * count
         self._asked.pop("pods", None)
+        matrix = self._cache.node_matrix
+        for name in self._asked:
+            matrix.resource_index.row(name)
+        matrix.add_missing_rows()  # nodes may have none of it
         self._usable = self._find_usable()
 
     def details(self) -> WaitDetails:
@@ -226,10 +230,11 @@ class _Competition:
             return [], 0
         cache, table = self._cache, self._cache.task_table
         names = sorted(lack.resources)
+        rows = [cache.node_matrix.resource_index.row(name) for name in names]
         slots = np.flatnonzero(table.node >= 0)
         if lack.nodes is not None:
             slots = slots[lack.nodes[table.node[slots]]]
-        requests = table.requests(slots)[[cache.node_matrix.resource_index.row(n) for n in names]]
+        requests = table.requests(slots)[rows]  # which has rows for new names, too
         gang_ids, positions = np.unique(table.gang[slots], return_inverse=True)
         held = np.zeros((len(names), len(gang_ids)), np.int64)
         np.add.at(held.T, positions, requests.T)
