@@ -1,21 +1,32 @@
-"""Simulations by the leading scheduler, which publishes in a Secret where it serves them."""
+"""Simulations by the leading scheduler, and what it knows about gangs that wait.
+
+It publishes in a Secret where it serves that.
+"""
 
 import ssl
 from base64 import b64decode
 from binascii import Error as Base64Error
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import ForbiddenError, NotFoundError
+from ..machinery.clock import Clock
 from ..model import times
 from ..model.base import ApiStruct
 from ..model.dependencies import begin_of, dependencies_of
 from ..model.job import Job
 from ..model.names import SECRETS
 from ..model.run_times import Basis
+from ..model.scheduler_questions import (
+    RESERVATIONS_PATH,
+    WAIT_PATH,
+    Reservations,
+    WaitDetails,
+    WaitRequest,
+)
 from ..model.simulation import (
     CA_KEY,
     ENDPOINT,
@@ -29,11 +40,25 @@ from ..model.simulation import (
     TriedChange,
 )
 from ..wire.simulation import NodePods, SimulatedChange, Simulation
+from .identity.review_cache import ExpiringCache, SingleFlight
 from .jobs.explanations import decode_explanation
 from .problems import ProblemError
 
 TIMEOUT = 10.0
 """Seconds for the scheduler to respond."""
+
+_CONNECT_TIMEOUT = 1.0
+"""Seconds to connect: from outside a cluster its addresses lead nowhere."""
+
+_QUESTION_TIMEOUT = 3.0
+"""Seconds for the scheduler to respond to questions: what it knows is part of responses
+that are useful without."""
+
+_RESPONSE_TTL = 5.0
+"""Seconds for which such a response is kept."""
+
+_RESPONSES = 256
+"""Number of them that are cached."""
 
 _RETRY_AFTER = 5.0
 
@@ -42,15 +67,15 @@ class _Secret(ApiStruct, frozen=True):
     data: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
 class SchedulerSimulations:
     """Asks the leading scheduler."""
 
-    client: Client
-    """Acts with the account of the REST API."""
-
-    namespace: str
-    """Namespace of the scheduler."""
+    def __init__(self, client: Client, namespace: str, *, clock: Clock) -> None:
+        """Ask the scheduler of *namespace*; *client* acts with the account of the REST API."""
+        self._client = client
+        self._namespace = namespace
+        self._responses: ExpiringCache[tuple[str, bytes], bytes] = ExpiringCache(_RESPONSES, clock)
+        self._questions: SingleFlight[tuple[str, bytes], bytes] = SingleFlight()
 
     async def simulate(self, job: bytes) -> SimulationResult:
         """Return what would become of *job*, a Volcano job in JSON with its defaults.
@@ -58,16 +83,49 @@ class SchedulerSimulations:
         Raises:
             ProblemError: 422 if the job is malformed, 503 if no scheduler responds.
         """
+        body = msgspec.json.encode(SimulationRequest(msgspec.Raw(job)))
+        return msgspec.json.decode(await self._post(PATH, body, TIMEOUT), type=SimulationResult)
+
+    async def explain_wait(self, request: WaitRequest) -> WaitDetails | None:
+        """Return what a gang competes with that waits; ``None`` if there is no such gang.
+
+        Raises:
+            ProblemError: 503 if no scheduler responds.
+        """
+        response = await self._ask(WAIT_PATH, msgspec.json.encode(request))
+        found: WaitDetails | None = _decoded(response, WaitDetails | None)
+        return found
+
+    async def list_reservations(self) -> Reservations:
+        """Return what is reserved on nodes, and for whom.
+
+        Raises:
+            ProblemError: 503 if no scheduler responds.
+        """
+        found: Reservations = _decoded(await self._ask(RESERVATIONS_PATH, b"{}"), Reservations)
+        return found
+
+    async def _ask(self, path: str, body: bytes) -> bytes:
+        """Return the response to a question, which is kept for those who ask it soon after."""
+        question = (path, body)
+        response = self._responses.get(question)
+        if response is None:
+            response = await self._questions.run(
+                question, lambda: self._post(path, body, _QUESTION_TIMEOUT)
+            )
+            self._responses.put(question, response, seconds=_RESPONSE_TTL)
+        return response
+
+    async def _post(self, path: str, body: bytes, seconds: float) -> bytes:
         import aiohttp  # slow to import, and seldom needed
 
         url, tls, token = await self._endpoint()
-        body = msgspec.json.encode(SimulationRequest(msgspec.Raw(job)))
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
                 session.post(
-                    url + PATH,
+                    url + path,
                     data=body,
                     headers={"Authorization": f"Bearer {token}"},
                     ssl=tls,
@@ -82,13 +140,13 @@ class SchedulerSimulations:
             raise ProblemError(422, content.decode(errors="replace"))
         if status != 200:
             raise _unavailable(f"the scheduler responded with {status}")
-        return msgspec.json.decode(content, type=SimulationResult)
+        return content
 
     async def _endpoint(self) -> tuple[str, ssl.SSLContext, str]:
-        name = f"{self.namespace}/{ENDPOINT}"
+        name = f"{self._namespace}/{ENDPOINT}"
         try:
-            secret = await self.client.get(
-                SECRETS, ENDPOINT, namespace=self.namespace, view=_Secret
+            secret = await self._client.get(
+                SECRETS, ENDPOINT, namespace=self._namespace, view=_Secret
             )
         except NotFoundError:
             raise _unavailable(f"no scheduler serves simulations: no Secret {name}") from None
@@ -102,6 +160,13 @@ class SchedulerSimulations:
         except (KeyError, Base64Error, UnicodeDecodeError, ssl.SSLError):
             raise _unavailable(f"no scheduler has published its address in Secret {name}") from None
         return url, tls, token
+
+
+def _decoded(response: bytes, type_: Any) -> Any:
+    try:
+        return msgspec.json.decode(response, type=type_)
+    except msgspec.MsgspecError as error:  # a scheduler of another version
+        raise _unavailable(f"cannot decode what the scheduler responded: {error}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -271,7 +271,7 @@ def _scheduler(
                     components.append(ElectedRunnable(kept, elector))
                 if address is not None:
                     server = SimulationServer(
-                        gang_scheduler.simulations.simulate,
+                        gang_scheduler.simulations,
                         client,
                         SystemClock(),
                         address,

@@ -114,6 +114,8 @@ class Attempts:
             if isinstance(failure, ApiError):
                 raise failure
             raise DeadlineError(f"the timeout passed: {failure}") from None
+        if self.session.retries.on_retry is not None:
+            self.session.retries.on_retry(failure, delay)
         return delay
 
     def reauthorize(self, rejected: Secret) -> bool:

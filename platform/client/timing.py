@@ -31,6 +31,8 @@ class Retries:
     """Upper bound of the first delay, in seconds; it doubles with each attempt."""
     maximum: float = 10.0
     """Upper bound of each delay."""
+    on_retry: Callable[[Exception, float], None] | None = None
+    """Called before each delay with the failure and the seconds until the next attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.base < 0 or self.maximum < 0:

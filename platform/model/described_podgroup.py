@@ -80,5 +80,6 @@ def podgroup_of(pod: ObjectMeta, status: PodGroupStatus) -> PodGroup | None:
         labels=found.labels,
         annotations=found.annotations,
         creation_timestamp=pod.creation_timestamp,
+        owner_references=pod.owner_references,
     )
     return PodGroup(metadata=meta, spec=found.spec, status=status)

@@ -310,6 +310,9 @@ DIR_PROVISIONER = "folders.batholith.io"
 DIR_STORAGE_CLASS = "folder"
 """Storage class that the embedded cluster creates at start-up."""
 
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+"""Label of nodes."""
+
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation and label of a pod of an Indexed Job of batch/v1."""
 

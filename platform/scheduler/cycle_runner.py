@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from .actions.registry import ENQUEUE, EVICTING, SHUFFLE, NamedAction
+from .framework.backfilling.start_plan import StartPlan
 from .framework.decision import (
     Decision,
     GangStats,
@@ -98,6 +99,11 @@ class CycleRunner:
     def volume_bind_timeout(self) -> float:
         """Seconds within which volumes have to be bound once their pod has a node."""
         return self._framework.volume_bind_timeout
+
+    @property
+    def start_plan(self) -> StartPlan:
+        """The start reservations after the last cycle."""
+        return self._caches.start_plan
 
     def next_due(self) -> float | None:
         """Return when pods may have to be evicted for no gang, in Unix time."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from ..model import job
 from .base import CountedPage, Items, Page, Record, Sends, SentTime
+from .waits import Competition
 
 
 class Phase(StrEnum):
@@ -268,6 +269,10 @@ class Limit(Record, frozen=True):
     limit: str = ""
     used: str = ""
     overcommit_factor: float | None = None
+    queue: str = ""
+    """The queue above that of the job that has the limit; empty if it is not such a one."""
+    resource_quota: str = ""
+    """The ResourceQuota in the namespace of the job that has the limit; empty if it is none."""
 
 
 class Lack(Record, frozen=True):
@@ -389,6 +394,8 @@ class Why(Record, frozen=True):
     """Those of the job's PodGroup, or that of its pod."""
     explanation: Explanation | None = None
     """Null unless Batholith's scheduler has written one."""
+    competition: Competition | None = None
+    """Null unless it waits for that scheduler, which responds."""
 
     def __str__(self) -> str:
         return self.summary

@@ -393,6 +393,7 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
             "start": None,
             "budget": None,
         },
+        "competition": None,
     }
     await rest.set_job_phase("Completed")
     _, body = await rest.get(path)

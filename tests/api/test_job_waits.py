@@ -253,7 +253,8 @@ def test_the_status_of_the_job_explains_if_its_pods_cannot_be_read() -> None:
 def test_explanations_of_the_scheduler_are_decoded() -> None:
     """What the scheduler writes is read without loss."""
     fit = NodeFit("m", 3, {"a": 1}, NearestNode("n1", {"cpu": (5000, 4000)}, "why"))
-    shortages = (Shortage("memory", 10, 20, 15, factor=1.5),)
+    owners = {"queue": "research", "resource_quota": "alice"}
+    shortages = (Shortage("memory", 10, 20, 15, factor=1.5, **owners),)
     error = FitError("train-w-0", "u", "m", Stage.NODES, fit, shortages)
     budget = BudgetUse("default", "cpu", used=2000, limit=1000, until=1_800_000_000.0)
     diagnosis = Diagnosis(
@@ -266,6 +267,7 @@ def test_explanations_of_the_scheduler_are_decoded() -> None:
     found = decode_explanation(written)
     assert found is not None
     sent = msgspec.json.encode(found).replace(b"overcommit_factor", b"overcommitFactor")
+    sent = sent.replace(b"resource_quota", b"resourceQuota")
     assert msgspec.json.decode(sent) == msgspec.json.decode(written)
 
 

@@ -8,11 +8,22 @@ import pytest
 
 from batholith.api.schemas.responses import schema_of
 from batholith.api.serving.app import document
-from batholith.wire import base, commands, flows, history, jobs, nodes, problem, queues, simulation
+from batholith.wire import (
+    base,
+    commands,
+    flows,
+    history,
+    jobs,
+    nodes,
+    problem,
+    queues,
+    simulation,
+    waits,
+)
 
 
 def wire_types() -> Iterator[type[base.Record]]:
-    for module in (commands, flows, history, jobs, nodes, problem, queues, simulation):
+    for module in (commands, flows, history, jobs, nodes, problem, queues, simulation, waits):
         for found in vars(module).values():
             is_own = isinstance(found, type) and found.__module__ == module.__name__
             if is_own and issubclass(found, base.Record):

@@ -110,6 +110,26 @@ def test_cluster_full() -> None:
     assert found == ("the cluster is full: 8 cpu requested, 60 of 64 used", WAIT)
 
 
+def test_limit_of_a_queue_above() -> None:
+    found = explained("quota", limits=limits("8", "64", "60", queue="research"))
+    assert found == ("queue 'research' is full: 8 cpu requested, 60 of 64 used", WAIT)
+
+
+def test_limit_of_a_user() -> None:
+    """A ResourceQuota of the user's namespace."""
+    found = explained("quota", limits=limits("8", "16", "12", resourceQuota="alice"))
+    assert found == (
+        "the ResourceQuota 'alice' of its namespace is used up: 8 cpu requested, 12 of 16 used",
+        WAIT,
+    )
+    found = explained("quota", limits=limits("32", "16", "0", resourceQuota="alice"))
+    assert found == (
+        "it requests more cpu than the ResourceQuota 'alice' of its namespace permits: "
+        "32 cpu requested, 0 of 16 used",
+        "ask for less, or for a larger ResourceQuota",
+    )
+
+
 def test_budget_used_up() -> None:
     budget = {"queue": "gpu", "resource": "cpu", "used": "9", "limit": "8", "until": "T"}
     assert explained("quota", "m", budget=budget) == (

@@ -15,13 +15,16 @@ from batholith.cli.command_table import TABLE, Kind
 from batholith.cli.submit.option_table import SUPPORTED
 from batholith.client import Client, Job
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1500)]
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, SUBMIT_PAGE = ((DOCS / name).read_text() for name in ("command-line.md", "submit.md"))
+PAGE, SUBMIT_PAGE, NOTIFY_PAGE = (
+    (DOCS / f"{name}.md").read_text() for name in ("command-line", "submit", "notifications")
+)
 README = (DOCS.parent / "README.md").read_text().partition("## Your own script")[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-BLOCKS = BLOCK.findall(f"{PAGE}\n{SUBMIT_PAGE}")
+BLOCKS = BLOCK.findall(f"{NOTIFY_PAGE}\n{PAGE}\n{SUBMIT_PAGE}")
+PTY = re.findall(r"^batholith run --pty .*", SUBMIT_PAGE, re.MULTILINE)
 OWN_SCRIPT = [
     line
     for line in BLOCK.findall(README)[0].splitlines()
@@ -51,9 +54,10 @@ async def test_the_commands_of_the_pages_run(
     (tmp_path / "data").mkdir()
     root = tmp_path / "data" / "batholith"
     assert (await batholith("jobs")).code == 3
-    work = tmp_path / "work"
-    work.mkdir(mode=0o755)
-    async with embedded_cluster(root, "--mount", f"{work}:ro") as cluster:
+    work = _working_directory(tmp_path)
+    monkeypatch.setenv("PATH", f"{work}:{os.environ['PATH']}")
+    options = ("--mount", f"{work}:ro", "--notify-allow", "localhost")
+    async with embedded_cluster(root, *options) as cluster:
         await asyncio.to_thread(_submit)
         script = "\n".join(["set -ex", f"cd {work}", *OWN_SCRIPT, *BLOCKS])
         result = await run("bash", "-c", script)
@@ -73,9 +77,29 @@ async def test_the_commands_of_the_pages_run(
         assert re.search(r"jobs/wrap-\d+: Completed", result.out)
         assert re.search(r"jobs/later-\d+: Terminated", result.out)
         assert all(f"member {index} of 5" in result.out for index in (1, 3, 5, 7, 9))
+        assert "notified of end: train is ready\n" in result.out + result.err
+        assert "notify-send: job ended\n" in result.out + result.err
+        (shown,) = PTY
+        refused = await run("bash", "-c", f"cd {work}; {shown}")
+        assert "--pty: input and output are no terminal here" in refused.err
         described = await batholith("status", "--json")
         assert json.loads(described.out)["rest_url"] == cluster.rest
     assert (await batholith("jobs")).code == 3
+
+
+def _working_directory(tmp_path: Path) -> Path:
+    """A directory with the files that the pages name."""
+    work = tmp_path / "work"
+    work.mkdir(mode=0o755)
+    (work / "train.sh").write_text("#!/bin/sh\necho trained\n")
+    (work / "train.py").write_text("print(42)\n")
+    for name, text in (
+        ("notify.sh", "echo notified of $BATHOLITH_EVENT: train is ready"),
+        ("notify-send", 'echo "notify-send: $1"'),
+    ):
+        (work / name).write_text(f"#!/bin/sh\n{text}\n")
+        (work / name).chmod(0o755)
+    return work
 
 
 def _submit() -> None:
@@ -85,6 +109,7 @@ def _submit() -> None:
         client.jobs.submit(
             train.task("worker", image="busybox", replicas=2, command=worker, cpu=0.1)
         ).wait("Running", timeout=120)
+        client.jobs.submit(Job("train-1").task("main", image="busybox", command=["true"]))
         client.jobs.submit(Job("hello").task("main", image="busybox", command=["echo", "done"]))
 
 

@@ -211,6 +211,14 @@ async def test_names_of_jobs_are_completed(
 
     await until(known)
     assert await asyncio.to_thread(complete, "x") == []
+    await shell.submit({**BATCH_JOB, "metadata": {"name": "try"}})
+
+    async def has_both() -> bool:
+        return await asyncio.to_thread(complete, "tr") == ["train", "try"]
+
+    await until(has_both)
+    assert await asyncio.to_thread(complete, "batchjobs/t") == ["batchjobs/try"]
+    assert await asyncio.to_thread(complete, "nokind/t") == []
     Context.params["url"] = "no url"
     assert await asyncio.to_thread(complete, "tr") == []
 

@@ -13,14 +13,17 @@ import pytest
 from batholith.cli.command_table import TABLE, Kind, command_function
 from batholith.cli.jobs import listing
 from batholith.cli.jobs.commands import jobs
-from batholith.cli.jobs.connection import CONNECTION, on_cluster, parse_since
+from batholith.cli.jobs.connection import CONNECTION, RetryNotice, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
 from batholith.cli.jobs.record_fields import record_columns
-from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, job_columns
-from batholith.client import Client, JobSummary
+from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, iso, job_columns
+from batholith.cli.jobs.waits import competition_lines
+from batholith.client import Client, JobSummary, UnavailableError
 from batholith.wire.history import RecordedJob
 from batholith.wire.jobs import PodSummary
+from batholith.wire.problem import Problem
 from batholith.wire.queues import Queue
+from batholith.wire.waits import Competition, FreeAmount, JobAhead, JobHolder, OtherJob
 
 ROWS = [("train-with-a-long-name-of-forty-characters", "Running"), ("b", "Failed")]
 COLUMNS = [
@@ -44,6 +47,80 @@ def test_a_table_is_cut_to_the_width_of_the_terminal() -> None:
     plain = [each.replace("\x1b[0m", "") for each in plain]
     assert max(map(len, plain)) == 30
     assert plain[1].startswith("train-with-a-long-na…  Running")
+
+
+def test_retries_are_announced_once_if_they_take_long(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 100.0
+    notice = RetryNotice(lambda: now)
+    failure = UnavailableError(Problem(status=503, title="t", detail="no\x1b database"))
+    text = "batholith: the REST API is not available: no database; trying again\n"
+    notice(failure, 0.2)
+    now += 0.2
+    notice(failure, 0.4)
+    assert capsys.readouterr().err == ""
+    now += 0.4
+    notice(failure, 0.8)
+    assert capsys.readouterr().err == text
+    notice(failure, 5.0)
+    assert capsys.readouterr().err == ""
+    now += 100
+    notice(failure, 0.2)
+    assert capsys.readouterr().err == ""
+    notice(failure, 5.0)
+    assert capsys.readouterr().err == text
+
+
+def test_a_wait_is_shown_with_what_the_job_competes_with() -> None:
+    competition = Competition(
+        position=14,
+        waiting=20,
+        ahead=[
+            JobAhead(
+                job=OtherJob(namespace="ml", kind="jobs", name="a"),
+                requests={"nvidia.com/gpu": "8"},
+            ),
+            JobAhead(requests={"cpu": "4", "memory": "8Gi"}),
+        ],
+        free=[
+            FreeAmount(resource="cpu", asked="16", free="4", total="64", queue="gpu"),
+            FreeAmount(
+                resource="cpu", asked="16", free="10", total="96",
+                group="a100", nodes=4, usable=3, largest="6",
+            ),
+            FreeAmount(resource="cpu", asked="16", free="0", total="0", nodes=1, largest="0"),
+        ],
+        holders=[
+            JobHolder(
+                job=OtherJob(namespace="ml", kind="pytorchjobs", name="b"),
+                held={"cpu": "32"},
+                nodes=2,
+                until=NOW,
+                basis="limit",
+            ),
+            JobHolder(held={"cpu": "8"}, nodes=1),
+        ],
+        more_holders=3,
+    )  # fmt: skip
+    until = iso(NOW)
+    assert list(competition_lines(competition)) == [
+        "",
+        "RESOURCE  ASKED  FREE  OF  WHERE",
+        "cpu       16     4     64  queue gpu",
+        "cpu       16     10    96  nodes a100: 3 of 4 usable, at most 6 on one",
+        "cpu       16     0     0   nodes: 0 of 1 usable, at most 0 on one",
+        "",
+        "Before it in its queue:",
+        "JOB                         ASKED",
+        "ml/a                        8 nvidia.com/gpu",
+        "a job of another namespace  4 cpu, 8Gi memory",
+        "and 11 more",
+        "",
+        "Who holds what it lacks:",
+        "JOB                         HOLDS   NODES  UNTIL",
+        f"ml/pytorchjobs/b            32 cpu  2      {until} (by limit)",
+        "a job of another namespace  8 cpu   1      not known",
+        "and 3 more",
+    ]
 
 
 LONG = "x" * 60

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -72,6 +73,19 @@ async def test_output_is_that_of_the_rest_api(shell: Shell, kubernetes: Kubernet
     ):
         assert await kubernetes.out(*command) == await shell.out(*command), command
     assert shell.namespace in await kubernetes.out("jobs", "-A")
+
+
+async def test_the_commands_of_the_page_run(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    commands = re.findall(r"^batholith (.*--kubernetes.*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    monkeypatch.setenv("KUBECONFIG", str(shell.rest.cluster.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        result = await asyncio.to_thread(CliRunner().invoke, app, shlex.split(command))
+        assert result.exit_code == 0, result.output
 
 
 async def test_a_job_is_submitted_and_commanded(shell: Shell, kubernetes: KubernetesShell) -> None:

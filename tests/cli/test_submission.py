@@ -408,10 +408,10 @@ async def plain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embed
 
 
 async def interruptible(*command: str) -> asyncio.subprocess.Process:
-    """Start a command that can be sent SIGINT."""
+    """Start a command that can be sent signals."""
     return await asyncio.create_subprocess_exec(
-        # A shell starts programs in the background with this signal ignored, the tests too.
-        "env", "--default-signal=INT", *command,
+        # A shell starts programs in the background with these ignored, the tests too.
+        "env", "--default-signal=INT,QUIT", *command,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
 
@@ -444,6 +444,22 @@ async def test_a_command_that_is_interrupted_is_cancelled(
     _, errors = await process.communicate()
     assert process.returncode == 128 + number, errors
     assert errors.decode().splitlines()[-1].endswith(": Terminated")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_signals_for_programs_are_forwarded_to_the_pods(plain: EmbeddedCluster) -> None:
+    script = "trap 'echo one' USR1; trap 'echo two' USR2; trap 'echo three; exit 4' QUIT"
+    script += "; echo started; while :; do sleep 0.1; done"
+    command = [sys.executable, "-m", "batholith", "run", "--data-dir", plain.data_dir.root]
+    process = await interruptible(*map(str, command), "--no-workdir", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"started\n"
+    for number, text in (("USR1", b"one\n"), ("USR2", b"two\n"), ("QUIT", b"three\n")):
+        process.send_signal(signal.Signals[f"SIG{number}"])
+        assert await process.stdout.readline() == text
+    _, errors = await process.communicate()
+    assert process.returncode == 4, errors
 
 
 @pytest.mark.process

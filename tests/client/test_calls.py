@@ -82,6 +82,18 @@ def test_the_last_failure_is_raised_after_all_attempts() -> None:
         run(script, retries=Retries(attempts=2))
 
 
+def test_each_further_attempt_is_announced_with_the_failure_before_it() -> None:
+    seen: list[tuple[type[Exception], float]] = []
+    retries = Retries(
+        attempts=3, on_retry=lambda failure, delay: seen.append((type(failure), delay))
+    )
+    script = Script([reply(503), LOST, reply(503)])
+    with pytest.raises(UnavailableError):
+        run(script, retries=retries)
+    assert [each for each, _ in seen] == [UnavailableError, UnreachableError]
+    assert [delay for _, delay in seen] == script.sleeps
+
+
 def test_no_retry_begins_after_the_deadline() -> None:
     script = Script([LOST] * 100)
     with pytest.raises(DeadlineError) as caught:

@@ -4,9 +4,17 @@ import html
 
 import pytest
 from support.pages import PagesClient
+from support.polling import wait_until_true
+from support.simulations import leading
 
 from batholith.api.pages.cluster import BAR, pack
-from batholith.model.names import NODES, PODS
+from batholith.model.names import JOBS, NODES, PODS
+from batholith.model.scheduler_questions import (
+    JobRef,
+    NodeReservation,
+    Reservations,
+    ReservedNode,
+)
 from batholith.wire.nodes import Node, NodePod
 
 NODE = Node(name="n", allocatable={"memory": "4Gi", "cpu": "4", "pods": "110", "x.io/gpu": "0"})
@@ -78,5 +86,23 @@ async def test_nodes_and_their_pods_are_read_and_shown(pages: PagesClient) -> No
     assert "cpu of gpu-1: pods request 25% of 4" in text
     assert html.escape("default/runs: cpu 1") in text
     assert "gpu=yes:NoSchedule" in text
+    assert "What is reserved for jobs that wait is not known: no scheduler" in text
+    job = JobRef("default", JOBS.api_version, "Job", "large")
+    nodes = (ReservedNode("gpu-1", {"cpu": "2"}),)
+    planned = NodeReservation(job, "default", "start", nodes, start=60.0)
+    held = NodeReservation(job, "default", "preemption", nodes, until=120.0)
+    found_pages: list[str] = []
+
+    async def are_shown() -> bool:
+        found_pages.append((await pages.get("/cluster"))[1])
+        return 'id="reservations"' in found_pages[-1]
+
+    async with leading(pages.client, reservations=Reservations((planned, held))):
+        await wait_until_true(are_shown)
+    text = found_pages[-1]
+    assert "its start is planned for 1970-01-01 00:01:00 UTC" in text
+    assert "pods are evicted for it; until 1970-01-01 00:02:00 UTC" in text
+    link = '<a href="/jobs/default/jobs/large">default/large</a>'
+    assert f"reserved for {link}, 2 cpu: its start is planned" in text
     assert (await pages.get("/cluster", fragment=True))[1].startswith('<div id="nodes"')
     assert 'role="alert"' in (await pages.get("/cluster?cursor=x"))[1]

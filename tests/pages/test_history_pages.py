@@ -15,6 +15,7 @@ from support.polling import wait_until_true
 from support.rest import JOB
 
 from batholith.api.history.tasks import HistorySettings
+from batholith.api.pages.rendering import amount
 from batholith.api.pages.usage_chart import HEIGHT, LEFT, OTHERS, WIDTH, draw
 from batholith.model import times
 from batholith.model.names import JOBS, PODS
@@ -164,7 +165,7 @@ async def test_exit_codes_and_what_pods_have_used_are_columns(pages: PagesClient
     fields = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", text, re.DOTALL)
     shown = {re.sub("<.*?>", "", name): value.strip() for name, value in fields}
     assert (shown["Exit code 0"], shown["Exit code 137"]) == ("1 pod", "2 pods")
-    assert (shown["cpu"], shown["memory"]) == ("180 seconds", "96.6 G seconds")
+    assert (shown["cpu"], shown["memory"]) == ("180 seconds", "90 GiB seconds")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -210,6 +211,22 @@ def test_columns_are_the_average_of_each_interval() -> None:
     assert [each.x for each in chart.columns] == [LEFT, LEFT + 420, LEFT + 420]
     assert chart.columns[2].y == 10
     assert all(each.x + each.width <= WIDTH for each in chart.columns)
+
+
+@pytest.mark.parametrize(
+    ("value", "resource", "text"),
+    [
+        (96.6e9, "cpu", "96.6 G"),
+        (0, "memory", "0"),
+        (90 * 2**30, "memory", "90 GiB"),
+        (1010 * 2**30, "memory", "1010 GiB"),
+        (3.5 * 2**40, "hugepages-2Mi", "3.5 TiB"),
+        (12 * 2**20, "ephemeral-storage", "12 MiB"),
+        (100, "memory", "100 B"),
+    ],
+)
+def test_amounts_in_bytes_have_units(value: float, resource: str, text: str) -> None:
+    assert amount(value, resource) == text
 
 
 def test_series_that_have_used_least_are_added_up() -> None:

@@ -8,14 +8,44 @@ import pytest
 from support.pages import PagesClient
 from support.polling import wait_until_true
 from support.rest import JOB
+from support.simulations import leading
 
 from batholith.model.command import Command
 from batholith.model.names import COMMANDS, JOB_NAME, JOB_NAMESPACE, JOBS, PODGROUPS, PODS, WHY
+from batholith.model.scheduler_questions import (
+    FreeAmount,
+    GangAhead,
+    Holder,
+    JobRef,
+    WaitDetails,
+    WaitRequest,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = "/jobs/default/jobs/train"
 SCRIPT = "<script>alert(1)</script>"
+
+COMPETITION = WaitDetails(
+    position=3,
+    waiting=12,
+    ahead=(GangAhead(JobRef("default", JOBS.api_version, "Job", "first"), {"cpu": "8"}),),
+    free=(
+        FreeAmount("cpu", "8", "4", "64", queue="default"),
+        FreeAmount("cpu", "8", "5", "32", group="a100", nodes=4, usable=3, largest="2"),
+    ),
+    holders=(
+        Holder(
+            JobRef("default", JOBS.api_version, "Job", "second"),
+            "default",
+            {"cpu": "4", "memory": "1Gi"},
+            2,
+            60.0,
+            "limit",
+        ),
+        Holder(JobRef("default", "v1", "Pod", "single"), "", {"cpu": "4"}, 1),
+    ),
+)
 
 
 async def test_a_job_is_shown_with_the_reason_why_it_waits(pages: PagesClient) -> None:
@@ -180,6 +210,26 @@ async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> No
     _, text = await pages.get("/jobs/default/jobs/soon")
     expected = "2026-01-01 10:00:00, at the latest 2026-01-01 11:00:00 UTC (by limits)"
     assert f'<dd id="start">{expected}</dd>' in text
+
+    async def explain_wait(_: WaitRequest) -> WaitDetails | None:
+        return COMPETITION
+
+    shown: list[str] = []
+
+    async def has_competition() -> bool:
+        shown.append((await pages.get("/jobs/default/jobs/soon"))[1])
+        return 'id="holders"' in shown[-1]
+
+    async with leading(pages.client, explain_wait=explain_wait):
+        await wait_until_true(has_competition)
+    text = shown[-1]
+    assert "queue default</td>" in text
+    assert "nodes a100: 3 of 4 usable, at most 2 on one" in text
+    assert '<a href="/jobs/default/jobs/first">default/first</a>, 8 cpu' in text
+    assert "<p>and 1 more</p>" in text
+    assert "4 cpu, 1Gi memory" in text
+    assert "1970-01-01 00:01:00 (by limit)" in text
+    assert "not known" in text
     _, text = await pages.get("/jobs?search=soon")
     assert "<small>3 of 12; starts from 2026-01-01 10:00:00 UTC</small>" in text
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from ...model.job_reasons import Reason
 from ...model.names import SUBMISSION
 from ...model.quantity import QuantityError, parse
-from ...wire.jobs import Explanation, JobKindName, JobSummary, Phase, WaitReason
+from ...wire.jobs import Explanation, JobKindName, JobSummary, Limit, Phase, WaitReason
 from .pod_views import JobPod
 
 UNRESPONSIVE_AFTER = 60.0
@@ -133,16 +133,27 @@ def _of_quota(found: Explanation, summary: str) -> Advice:
     if impossible := _impossible(summary):
         of_queue = "of queue" in impossible
         return Advice(impossible, f"ask for less, or {_OTHER_QUEUE}" if of_queue else _SMALLER)
-    name = found.queue.name
     for resource, limit in found.limits.items():
         amounts = f"{limit.requested} {resource} requested, {limit.used} of {limit.limit} used"
         if limit.overcommit_factor is not None:
             return Advice(f"the cluster is full: {amounts}", _wait_for_others(found))
+        if limit.resource_quota:
+            return _of_resource_quota(found, limit, resource, amounts)
+        name = limit.queue or found.queue.name
         if _exceeds(limit.requested, limit.limit):
             text = f"it requests more {resource} than queue {name!r} may have: {amounts}"
             return Advice(text, f"ask for less, or {_OTHER_QUEUE}")
         return Advice(f"queue {name!r} is full: {amounts}", _wait_for_others(found))
     return Advice(summary, _wait_for_others(found))
+
+
+def _of_resource_quota(found: Explanation, limit: Limit, resource: str, amounts: str) -> Advice:
+    """Return the advice for a limit of the namespace, such as that of one user."""
+    quota = f"ResourceQuota {limit.resource_quota!r} of its namespace"
+    if _exceeds(limit.requested, limit.limit):
+        text = f"it requests more {resource} than the {quota} permits: {amounts}"
+        return Advice(text, "ask for less, or for a larger ResourceQuota")
+    return Advice(f"the {quota} is used up: {amounts}", _wait_for_others(found))
 
 
 def _of_gang(found: Explanation, summary: str) -> Advice:

@@ -15,6 +15,7 @@ class _Limit(Limit, frozen=True):
     """A limit as annotations spell it."""
 
     overcommit_factor: float | None = msgspec.field(default=None, name="overcommitFactor")
+    resource_quota: str = msgspec.field(default="", name="resourceQuota")
 
 
 class _Annotation(Explanation, frozen=True, kw_only=True):

@@ -1,13 +1,16 @@
-"""The page of the cluster: what the pods on each node request, as a packing plot."""
+"""The page of the cluster: what the pods on each node request, as a packing plot, and what is
+reserved there for jobs that wait."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
 from ...model.quantity import QuantityError, parse
 from ...wire.nodes import Node, NodePage, NodePod, NodePodList
+from ...wire.waits import OtherJob, Reservation, ReservationList
+from .rendering import timestamp
 from .rest import RestError, encode_query, rest_path
 from .web import Page
 
@@ -44,12 +47,23 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """What is reserved on one node."""
+
+    job: OtherJob | None
+    amounts: Mapping[str, str]
+    text: str
+    """Why, and until when."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
     """A node with its pods."""
 
     node: Node
     pods: Sequence[NodePod]
     packings: Sequence[Packing]
+    reserved: Sequence[Reserved] = ()
 
 
 async def show_cluster(page: Page) -> Response:
@@ -67,8 +81,15 @@ async def show_cluster(page: Page) -> Response:
         if error.status == _UNAUTHORIZED:
             raise
         problem = error.detail
+    reservations, unknown_reservations = await _read_reservations(page)
+    reserved = reserved_by_node(reservations)
     rows = [
-        NodeRow(node=node, pods=each, packings=pack(node, each))
+        NodeRow(
+            node=node,
+            pods=each,
+            packings=pack(node, each),
+            reserved=reserved.get(node.name, ()),
+        )
         for node, each in zip(found.items, pods, strict=True)
     ]
     url = "/cluster?" + encode_query({"cursor": page.query.get("cursor")})
@@ -81,7 +102,51 @@ async def show_cluster(page: Page) -> Response:
         url=url,
         next_url=next_url,
         problem=problem,
+        reservations=[(each, purpose_text(each)) for each in reservations],
+        unknown_reservations=unknown_reservations,
         bar=BAR,
+    )
+
+
+async def _read_reservations(page: Page) -> tuple[Sequence[Reservation], str]:
+    """Return what is reserved, and why that is not all of it."""
+    try:
+        found = await page.rest.get(rest_path("reservations"), ReservationList)
+    except RestError as error:
+        if error.status == _UNAUTHORIZED:
+            raise
+        return (), f"What is reserved for jobs that wait is not known: {error.detail}."
+    return found.items, "" if found.is_complete else "More is reserved than is shown."
+
+
+def reserved_by_node(reservations: Sequence[Reservation]) -> Mapping[str, Sequence[Reserved]]:
+    """Return what is reserved on each node."""
+    found: dict[str, list[Reserved]] = {}
+    for each in reservations:
+        for node in each.nodes:
+            entry = Reserved(job=each.job, amounts=node.amounts, text=purpose_text(each))
+            found.setdefault(node.node, []).append(entry)
+    return found
+
+
+_PURPOSES = {
+    "preemption": "pods are evicted for it",
+    "stranded": "pods of it run that need the others",
+    "nominated": "another scheduler has evicted pods for it",
+    "planned": "its pods were created without their nodes",
+    "kept": "pods of it that ran here are created again",
+}
+
+
+def purpose_text(reservation: Reservation) -> str:
+    """Return why something is reserved, and until when."""
+    if reservation.purpose == "start":
+        if reservation.start is None:
+            return "its start is planned, for a time that is not known"
+        return f"its start is planned for {timestamp(reservation.start)} UTC"
+    text = _PURPOSES.get(reservation.purpose, reservation.purpose)
+    return (
+        text if reservation.until is None else f"{text}; until {timestamp(reservation.until)} UTC"
     )
 
 

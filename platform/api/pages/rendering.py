@@ -73,12 +73,19 @@ def timestamp(time: datetime | None) -> str:
     return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def amount(value: float) -> str:
-    """Return a number with three significant digits and a prefix for thousands."""
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_UNITS_OF_BYTES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def amount(value: float, resource: str) -> str:
+    """Return an amount of a resource with three or four digits, and a prefix for thousands or, if
+    it is in bytes, a unit."""
+    is_bytes = resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
+    for factor, unit in _UNITS_OF_BYTES if is_bytes else _PREFIXES:
         if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}"
-    return f"{value:.3g}"
+            found = value / factor
+            return f"{found:.0f} {unit}" if abs(found) >= 1000 else f"{found:.3g} {unit}"
+    return f"{value:.3g} B" if is_bytes and value else f"{value:.3g}"
 
 
 def planned_start(start: PlannedStart) -> str:

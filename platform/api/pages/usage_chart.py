@@ -71,6 +71,7 @@ def draw(usage: Usage, resource: str) -> UsageChart:
             height = (HEIGHT - BOTTOM - TOP) * value / top
             bases[at] += height
             start = usage.start + at * step
+            average = amount(value, resource)
             columns.append(
                 Column(
                     x=round(LEFT + at * width, 1),
@@ -78,7 +79,7 @@ def draw(usage: Usage, resource: str) -> UsageChart:
                     width=round(max(width - 1, 1.0), 1),
                     height=round(height, 1),
                     series=rank,
-                    title=f"{name}: {amount(value)} on average, {start:%Y-%m-%d %H:%M} UTC",
+                    title=f"{name}: {average} on average, {start:%Y-%m-%d %H:%M} UTC",
                 )
             )
     form = "%H:%M" if usage.step_seconds < 86400 else "%m-%d"
@@ -86,4 +87,4 @@ def draw(usage: Usage, resource: str) -> UsageChart:
         (round(LEFT + at * width, 1), format(usage.start + at * step, form))
         for at in range(0, count, -(-count // 8))
     ]
-    return UsageChart(columns=columns, names=names, maximum=amount(top), labels=labels)
+    return UsageChart(columns=columns, names=names, maximum=amount(top, resource), labels=labels)

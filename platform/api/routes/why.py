@@ -1,5 +1,6 @@
 """Route of the reason why a job waits."""
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,17 +16,22 @@ from ...kube.errors import (
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
+from ...model.scheduler_questions import WaitRequest
 from ...wire.jobs import JobSummary, Phase, WaitReason, Why
+from ...wire.waits import Competition
+from ..competition import competition_of, jobs_of, visible_jobs
 from ..jobs.advice import first_failed
 from ..jobs.pod_views import JobPod
 from ..jobs.pods import JobPods, read_job
 from ..jobs.summaries import is_final
 from ..jobs.waits import WaitView, described_podgroup, explain_wait
 from ..logs.containers import LogOptions, open_log
-from ..problems import problem_responses
+from ..problems import ProblemError, problem_responses
 from ..schemas.responses import WireRoute
 from ..schemas.why import why_of
-from .dependencies import Caller, Kind, Name, Namespace, State
+from .dependencies import AppState, Caller, Kind, Name, Namespace, State
+
+log = logging.getLogger(__name__)
 
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
@@ -50,6 +56,9 @@ async def get_job_why(
 
     Job and PodGroup, or the pod of a job without one, are read with the caller's rights, and so are
     the pods, and the log of the one that failed first.
+
+    What a job competes with that waits for the scheduler is what that knows now. Only other jobs
+    are named whose kind the caller may list in their namespace.
     """
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
@@ -70,8 +79,13 @@ async def get_job_why(
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         now=datetime.now(UTC),
     )
-    if not _depends_on_pods(summary, explain_wait(view).reason):
-        return why_of(explain_wait(view))
+    wait = explain_wait(view)
+    if not _depends_on_pods(summary, wait.reason):
+        competition = None
+        if wait.explanation is not None and wait.podgroup is not None:
+            request = WaitRequest(namespace, wait.podgroup.metadata.name)
+            competition = await _competition(state, caller, request)
+        return why_of(wait, competition=competition)
     pods = await _pods(JobPods(caller.client, kind, job))
     failed = first_failed(pods) if summary.phase is Phase.FAILED else None
     failure = "" if failed is None or kind.is_volcano else _last_failure(pods)
@@ -80,6 +94,19 @@ async def get_job_why(
         return why_of(wait)
     lines = await _last_lines(caller, state, failed)
     return why_of(wait, failed_pod=failed.metadata.name, last_lines=lines)
+
+
+async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:
+    """Return what the job competes with; nothing if no scheduler responds."""
+    try:
+        details = await state.simulations.explain_wait(request)
+    except (ProblemError, ApiError, ConnectionLostError, NotSentError) as error:
+        log.debug("no details of a wait", extra={"reason": str(error)})
+        return None
+    if details is None:
+        return None
+    visible = await visible_jobs(state.reviewer, caller.user, jobs_of(details))
+    return competition_of(details, visible)
 
 
 def _depends_on_pods(job: JobSummary, reason: WaitReason) -> bool:

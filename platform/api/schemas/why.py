@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ...model import times
 from ...model.podgroup import PodGroupCondition
 from ...wire import jobs
+from ...wire.waits import Competition
 from ..jobs.waits import Wait
 
 
@@ -19,8 +20,15 @@ def condition_of(condition: PodGroupCondition) -> jobs.PodGroupCondition:
     )
 
 
-def why_of(wait: Wait, *, failed_pod: str = "", last_lines: Sequence[str] = ()) -> jobs.Why:
-    """Convert the result, with the log of the pod that failed first."""
+def why_of(
+    wait: Wait,
+    *,
+    failed_pod: str = "",
+    last_lines: Sequence[str] = (),
+    competition: Competition | None = None,
+) -> jobs.Why:
+    """Convert the result, with the log of the pod that failed first, or what the job competes
+    with."""
     conditions = wait.podgroup.status.conditions if wait.podgroup is not None else ()
     return jobs.Why(
         waiting=wait.waiting,
@@ -32,4 +40,5 @@ def why_of(wait: Wait, *, failed_pod: str = "", last_lines: Sequence[str] = ()) 
         last_lines=list(last_lines),
         conditions=[condition_of(each) for each in conditions],
         explanation=wait.explanation,
+        competition=competition,
     )

@@ -28,6 +28,7 @@ from ..routes import (
     podgroups,
     pods,
     queues,
+    reservations,
     simulate,
     timeline,
     usage,
@@ -54,6 +55,7 @@ ROUTERS = (
     queues.router,
     podgroups.router,
     nodes.router,
+    reservations.router,
     history.router,
     usage.router,
 )

@@ -211,7 +211,7 @@ def new_state(
         metrics=ApiMetrics(settings.registry),
         history=HistoryStore(database),
         usage=UsageStore(database),
-        simulations=SchedulerSimulations(client, settings.scheduler_namespace),
+        simulations=SchedulerSimulations(client, settings.scheduler_namespace, clock=clock),
         past_usages=PastUsages(client, settings.scheduler_namespace, clock=clock),
         notifications=rules,
         clock=clock,

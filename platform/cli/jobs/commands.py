@@ -22,6 +22,7 @@ from .views import (
     show_queue,
     show_why,
 )
+from .waits import competition_lines
 
 if TYPE_CHECKING:
     import msgspec
@@ -169,6 +170,8 @@ def why(client: "Client", name: JobName, output: DataOutput = "table") -> None:
     reason = found.why()
     if output == "table":
         show_why(key(found), reason)
+        if reason.competition is not None:
+            emit(competition_lines(reason.competition))
     else:
         show_data(reason, Output(output))
 

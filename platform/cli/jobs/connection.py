@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+import math
 import re
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...wire.jobs import JobKindName
 from .shared import (
     FAILED,
     NO_CLUSTER,
@@ -86,10 +89,37 @@ def on_cluster(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _client(given: dict[str, Any], **options: Any) -> "Client":
-    from ...client import Client
+    from ...client import Client, Retries
 
     arguments = {name: value for name, value in given.items() if value is not None}
+    options = {"retries": Retries(on_retry=RetryNotice()), **options}
     return Client(arguments.pop("url", None), **arguments, **options)
+
+
+class RetryNotice:
+    """Prints that a call is tried again, once it has taken noticeably long."""
+
+    THRESHOLD = 1.0
+    """Seconds from the first failure to the next attempt after which that is printed."""
+    REPEAT = 30.0
+    """Seconds after which a failure counts as another one."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._first = self._last = -math.inf
+        self._is_printed = False
+
+    def __call__(self, failure: Exception, delay: float) -> None:
+        """Note that *failure* is followed by another attempt after *delay* seconds."""
+        now = self._monotonic()
+        if now - self._last > self.REPEAT:
+            self._first, self._is_printed = now, False
+        self._last = now + delay
+        if self._is_printed or self._last - self._first < self.THRESHOLD:
+            return
+        self._is_printed = True
+        text = printable(describe_error(failure)[0].partition(";")[0])
+        typer.echo(f"batholith: {text}; trying again", err=True)
 
 
 NEED_REST = ("history", "usage", "mcp", "simulate")
@@ -138,9 +168,13 @@ def report(error: Exception) -> int:
         Exception: *error*, if it is a defect of the program.
     """
     message, code = describe_error(error)
-    text = " ".join("".join(each if each.isprintable() else " " for each in message).split())
-    typer.echo(f"batholith: {text}", err=True)
+    typer.echo(f"batholith: {printable(message)}", err=True)
     return code
+
+
+def printable(message: str) -> str:
+    """Return a message, which may be of a server, as one line without control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in message).split())
 
 
 def describe_error(error: Exception) -> tuple[str, int]:
@@ -190,7 +224,6 @@ def find_job(client: "Client", text: str) -> "JobHandle":
         ValueError: there is no such kind, or the name is malformed.
     """
     from ...client.errors import ForbiddenError, NotFoundError
-    from ...wire.jobs import JobKindName
 
     kind, slash, name = text.rpartition("/")
     if slash:
@@ -253,17 +286,37 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of jobs for the completion of the shell."""
-    return _complete(context, incomplete, lambda client: client.jobs.list(fields=["name"]))
+    """Return names of jobs of all kinds for the completion of the shell; after ``KIND/`` those of
+    this kind."""
+    kind, slash, _ = incomplete.rpartition("/")
+
+    def names(client: "Client") -> Iterable[str]:
+        if slash:
+            return (f"{kind}/{name}" for name in _names_of_kind(client, kind))
+        return dict.fromkeys(name for each in JobKindName for name in _names_of_kind(client, each))
+
+    return _complete(context, incomplete, names)
 
 
 def complete_queues(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of queues for the completion of the shell."""
-    return _complete(context, incomplete, lambda client: client.queues.list())
+    return _complete(
+        context, incomplete, lambda client: (each.name for each in client.queues.list())
+    )
+
+
+def _names_of_kind(client: "Client", kind: str) -> list[str]:
+    """Return the names of jobs; none if the kind is not installed, or may not be read."""
+    from ...client.errors import ForbiddenError, NotFoundError
+
+    try:
+        return [each.name for each in client.jobs.of_kind(kind).list(fields=["name"])]
+    except (ForbiddenError, NotFoundError):
+        return []
 
 
 def _complete(
-    context: typer.Context, incomplete: str, objects: Callable[["Client"], Iterable[Any]]
+    context: typer.Context, incomplete: str, names: Callable[["Client"], Iterable[str]]
 ) -> list[str]:
     from ...client import ClientError, Retries
 
@@ -272,6 +325,6 @@ def _complete(
         return []  # It would take too long.
     try:
         with _client(given, timeout=2.0, retries=Retries(attempts=1)) as client:
-            return [each.name for each in objects(client) if each.name.startswith(incomplete)]
+            return [each for each in names(client) if each.startswith(incomplete)]
     except (ClientError, OSError, ValueError):
         return []  # A completion must print nothing else.

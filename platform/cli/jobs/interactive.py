@@ -10,7 +10,7 @@ import sys
 import termios
 import threading
 import tty as terminals
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,14 @@ _EXIT_TIMEOUT = 10
 """Seconds in which a job must have finished that has no container to attach to any more."""
 
 _USER_AGENT = "batholith-cli"
+
+_SIGNAL_SCRIPT = """
+if [ -n "$BATHOLITH_ROOT" ]; then
+    echo "process 1 is not that of the container without a sandbox" >&2
+    exit 1
+fi
+kill -s "$1" 1
+"""
 
 
 def find_credentials(connection: Mapping[str, Any]) -> Credentials:
@@ -122,8 +130,47 @@ def stream(
                 await _copy(opened, tty=tty)
             return opened.exit_code()
 
+    return _exit_code(run())
+
+
+def send_signal(credentials: Credentials, pod: tuple[str, str], name: str) -> None:
+    """Send the signal *name* to the program of the only container of a pod, its process 1.
+
+    *pod* is namespace and name.
+
+    Raises:
+        CommandFailedError: that is not possible.
+    """
+    output: list[bytes] = []
+
+    async def run() -> int:
+        async with open_pod_stream(
+            credentials,
+            subresource="exec",
+            namespace=pod[0],
+            pod=pod[1],
+            command=["/bin/sh", "-c", _SIGNAL_SCRIPT, "batholith", name],
+            stdin=False,
+            tty=False,
+            user_agent=_USER_AGENT,
+        ) as opened:
+            async for _, data in opened.output():
+                output.append(data)
+            return opened.exit_code()
+
+    if _exit_code(run()):
+        text = b"".join(output).decode(errors="replace").strip()
+        raise CommandFailedError(f"pod {pod[1]}: {text or 'it cannot send the signal'}")
+
+
+def _exit_code(stream: Coroutine[Any, Any, int]) -> int:
+    """Return the exit code of *stream*.
+
+    Raises:
+        CommandFailedError: it is not possible, or the connection was lost.
+    """
     try:
-        return asyncio.run(run())
+        return asyncio.run(stream)
     except (ConnectionLostError, ConfigError) as error:
         raise CommandFailedError(str(error), NO_CLUSTER) from None
     except ApiError as error:

@@ -24,6 +24,7 @@ from ..submit.errors import SubmitError
 from ..submit.manifest import Claim, Program, build_manifest
 from ..submit.option_table import Argument
 from ..submit.options import parse_options
+from .forwarded_signals import SignalForwarder
 from .hooks import CommandHook
 from .output import Output, emit, show_data
 from .shared import FAILED, IN_PROCESS, WRONG_ARGUMENTS, key
@@ -192,14 +193,19 @@ def run(
     *,
     flags: Flags,
 ) -> None:
-    """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C."""
+    """Run a command as a job: print its output, exit as it does, and cancel it with Ctrl-C.
+
+    Its pods get SIGQUIT, SIGUSR1 and SIGUSR2, too.
+    """
     _end_by_signals()
+    forwarder = SignalForwarder()
     with each_problem_on_its_line():
         found = Program(arguments=program, name=Path(program[0]).name)
         prepared = prepare(client, invocation, Script(""), found, flags)
         session = _terminal_session(invocation, prepared) if pty else None
     job = _submitted(client, prepared)
     typer.echo(f"batholith: {key(job)}", err=True)
+    forwarder.start(job, invocation.params)
     try:
         if session is not None:
             session(job)

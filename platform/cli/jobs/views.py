@@ -9,6 +9,7 @@ from .output import Column, Table, cell_text, duration_text, emit, show_fields
 if TYPE_CHECKING:
     from ...wire.jobs import Explanation, JobSummary, PlannedStart, PodSummary, Why
     from ...wire.queues import BudgetAmounts, PodGroup, Queue, QueueUsage, ResourceUsage
+    from ...wire.waits import Competition
 
 UID_LENGTH = 36
 
@@ -113,14 +114,17 @@ def show_why(name: str, why: "Why") -> None:
         shown = (cell_text(line) for line in why.last_lines)
         emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
     if why.explanation is not None:
-        show_fields(explanation_fields(why.explanation))
+        show_fields(explanation_fields(why.explanation, why.competition))
 
 
-def explanation_fields(found: "Explanation") -> list[tuple[str, object]]:
-    """Return the numbers of an attempt of the scheduler."""
-    rank = found.queue
-    text = f"{rank.name}, position {rank.position} of {rank.waiting}" if rank.position else ""
-    fields: list[tuple[str, object]] = [("Queue", text or rank.name)]
+def explanation_fields(
+    found: "Explanation", competition: "Competition | None" = None
+) -> list[tuple[str, object]]:
+    """Return the numbers of an attempt of the scheduler; the position is that of *competition*,
+    which is newer."""
+    rank, name = competition or found.queue, found.queue.name
+    text = f"{name}, position {rank.position} of {rank.waiting}" if rank.position else name
+    fields: list[tuple[str, object]] = [("Queue", text)]
     if found.start is not None:
         fields.append(("Start", start_text(found.start)))
     fields.append(("Pods", f"{found.pods.needed} needed, {found.pods.fitting} fit"))

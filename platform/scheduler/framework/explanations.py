@@ -160,6 +160,10 @@ def _limits(shortages: Sequence[Shortage]) -> dict[str, dict[str, object]]:
         }
         if each.factor != 1:
             entry["overcommitFactor"] = each.factor
+        if each.queue:
+            entry["queue"] = each.queue
+        if each.resource_quota:
+            entry["resourceQuota"] = each.resource_quota
         limits[each.resource] = entry
     return limits
 

@@ -96,8 +96,8 @@ class CapacityPlugin:
             return True
         for level in self.levels(queue):
             used = inqueue(level)
-            limit, of = level.limits.real_capability, _name_of(level, queue)
-            if rejection := over_limit(gang.min_request, used, limit, of=of):
+            limit, above = level.limits.real_capability, _name_above(level, queue)
+            if rejection := over_limit(gang.min_request, used, limit, queue=above):
                 gained = frozenset(queue_gained(each.name) for each in self.levels(queue))
                 return replace(
                     rejection,
@@ -125,8 +125,8 @@ class CapacityPlugin:
         if rejection := queue_state_rejection(queue) or self.problem(queue):
             return rejection
         for level in self.levels(queue):
-            limit, of = level.limits.real_capability, _name_of(level, queue)
-            if rejection := over_limit(eq_class.request, level.allocated, limit, of=of):
+            limit, above = level.limits.real_capability, _name_above(level, queue)
+            if rejection := over_limit(eq_class.request, level.allocated, limit, queue=above):
                 wake_on = frozenset({queue_gained(level.name), QUEUES, TOTAL})
                 return replace(rejection, wake_on=wake_on)
         return Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
@@ -269,5 +269,6 @@ def _may_lose(limits: QueueLimits, allocated: Amounts, request: Amounts) -> bool
     return not common or any(allocated.get(name, 0) > limits.deserved[name] for name in common)
 
 
-def _name_of(level: QueueLevel, queue: QueueInfo) -> str:
-    return "" if level.name == queue.name else f'queue "{level.name}"'
+def _name_above(level: QueueLevel, queue: QueueInfo) -> str:
+    """Return the name of *level* unless it is *queue*."""
+    return "" if level.name == queue.name else level.name

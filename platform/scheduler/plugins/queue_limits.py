@@ -103,18 +103,19 @@ def count_within(request: Amounts, used: Mapping[str, int], limit: Mapping[str, 
 
 
 def over_limit(
-    request: Amounts, used: Mapping[str, int], limit: Mapping[str, int], *, of: str = ""
+    request: Amounts, used: Mapping[str, int], limit: Mapping[str, int], *, queue: str = ""
 ) -> Rejection | None:
     """Return why *request* does not fit between *used* and *limit*, or ``None`` if it does.
 
-    *of* names what has the limit, unless it is the gang's own queue.
+    *queue* has the limit, unless it is the gang's own queue.
     """
     shortages = tuple(
-        Shortage(name, units, limit.get(name, 0), used.get(name, 0))
+        Shortage(name, units, limit.get(name, 0), used.get(name, 0), queue=queue)
         for name, units in sorted(compared(request))
         if used.get(name, 0) + units > limit.get(name, 0)
     )
-    return insufficient(f"{of or 'queue'} resource quota", shortages) if shortages else None
+    of = f'queue "{queue}"' if queue else "queue"
+    return insufficient(f"{of} resource quota", shortages) if shortages else None
 
 
 def insufficient(limit: str, shortages: tuple[Shortage, ...]) -> Rejection:

@@ -37,7 +37,7 @@ class ResourceQuotaPlugin:
         expected, missing = self._expected(gang.namespace), _missing(gang)
         for quota in quotas:
             shortages = tuple(
-                Shortage(name, units, quota.hard[name], used)
+                Shortage(name, units, quota.hard[name], used, resource_quota=quota.name)
                 for name, units in sorted(missing.items())
                 if name in quota.hard
                 and units + (used := quota.used.get(name, 0) + expected.get(name, 0))

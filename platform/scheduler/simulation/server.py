@@ -1,4 +1,4 @@
-"""The HTTPS endpoint at which the REST API asks for simulations.
+"""The HTTPS endpoint at which the REST API asks for simulations, and about gangs that wait.
 
 The leader publishes its address, a certificate and a token in a Secret, all of them new: any
 reader of that Secret may ask, and no former leader is taken for the current one.
@@ -9,9 +9,9 @@ import hmac
 import logging
 import secrets
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 
 import msgspec
 
@@ -34,6 +34,13 @@ from ...machinery.serving_certificate import ServingCertificate
 from ...machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from ...model.job import Job
 from ...model.names import SECRETS
+from ...model.scheduler_questions import (
+    RESERVATIONS_PATH,
+    WAIT_PATH,
+    Reservations,
+    WaitDetails,
+    WaitRequest,
+)
 from ...model.simulation import (
     CA_KEY,
     ENDPOINT,
@@ -50,8 +57,9 @@ from .proposed_gang import CannotSimulateError
 log = logging.getLogger(__name__)
 
 MAX_BODY = 3 << 20
+_PATHS = (PATH, WAIT_PATH, RESERVATIONS_PATH)
 MAX_WAITING = 8
-"""Simulations that wait for others; they are computed one at a time."""
+"""Requests that wait for others; their responses are computed one at a time."""
 
 _PUBLISH_INTERVAL = 300.0
 """Seconds after which the Secret is written again, since it may have been changed or deleted."""
@@ -75,11 +83,31 @@ class SimulationAddress:
     """Address for clients, where it is not *host*."""
 
 
+class RequestHandler(Protocol):
+    """What computes the responses; each may raise CopyFailedError."""
+
+    async def simulate(self, job: Job) -> SimulationResult:
+        """Return what would become of *job*.
+
+        Raises:
+            CannotSimulateError: the job is malformed.
+        """
+        ...
+
+    async def explain_wait(self, request: WaitRequest) -> WaitDetails | None:
+        """Return what a gang competes with that waits; ``None`` if there is no such gang."""
+        ...
+
+    async def list_reservations(self) -> Reservations:
+        """Return what is reserved on nodes, and for whom."""
+        ...
+
+
 @dataclass(slots=True)
 class SimulationServer:
-    """Serves simulations while this scheduler leads."""
+    """Serves what is asked of this scheduler while it leads."""
 
-    simulate: Callable[[Job], Awaitable[SimulationResult]]
+    scheduler: RequestHandler
     client: Client
     clock: Clock
     address: SimulationAddress
@@ -145,17 +173,14 @@ class SimulationServer:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
             return Response.text("unauthorized\n", status=401)
-        if (scope["method"], scope["path"]) != ("POST", PATH):
+        if scope["method"] != "POST" or scope["path"] not in _PATHS:
             return Response.text("not found\n", status=404)
         if self._waiting >= MAX_WAITING:
             return Response.text("too many simulations\n", status=429)
         self._waiting += 1
         try:
-            job = msgspec.json.decode(
-                msgspec.json.decode(body, type=SimulationRequest).job, type=Job
-            )
             async with self._computing:
-                result = await self.simulate(job)
+                result = await self._handle(scope["path"], body)
         except (CannotSimulateError, msgspec.MsgspecError, RecursionError) as error:
             return Response.text(str(error), status=422)
         except CopyFailedError as error:
@@ -164,3 +189,11 @@ class SimulationServer:
         finally:
             self._waiting -= 1
         return Response(body=msgspec.json.encode(result), content_type="application/json")
+
+    async def _handle(self, path: str, body: bytes) -> object:
+        if path == WAIT_PATH:
+            return await self.scheduler.explain_wait(msgspec.json.decode(body, type=WaitRequest))
+        if path == RESERVATIONS_PATH:
+            return await self.scheduler.list_reservations()
+        job = msgspec.json.decode(body, type=SimulationRequest).job
+        return await self.scheduler.simulate(msgspec.json.decode(job, type=Job))

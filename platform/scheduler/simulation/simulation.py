@@ -5,20 +5,25 @@ import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
 from ...machinery.clock import Clock
 from ...model import times
 from ...model.job import Job
+from ...model.scheduler_questions import Reservations, WaitDetails, WaitRequest
 from ...model.simulation import Forecast, SimulationResult
 from ..cycle_runner import CycleRunner
 from ..state.cache.cache import SchedulerCache
 from .forecast import forecast
 from .forked import CopyFailedError, compute_in_copy, end_copy, result_of, start_copy
 from .proposed_gang import CannotSimulateError, ProposedGang
+from .reserved_nodes import list_reservations
 from .simulator import Simulator
 from .trial import SchedulerCopy, Trial
+from .wait_details import explain_wait
 
 MAX_SECONDS = 0.7
 """Time after which no further change of the job is tried."""
@@ -27,14 +32,18 @@ TIMEOUT = 5.0
 """Seconds after which a simulation is given up."""
 
 
+Computation = Callable[[SchedulerCopy], bytes]
+
+
 class Simulations:
-    """Simulations that wait for the end of a cycle: during one, the state is half changed."""
+    """Computations in copies of the scheduler, which wait for the end of a cycle: during one, the
+    state is half changed."""
 
     def __init__(self, clock: Clock, request_cycle: Callable[[], None]) -> None:
         """Start without any; *request_cycle* lets the scheduler run a cycle soon."""
         self._clock = clock
         self._request_cycle = request_cycle
-        self._waiting: list[tuple[Job, asyncio.Future[tuple[int, int]]]] = []
+        self._waiting: list[tuple[Computation, asyncio.Future[tuple[int, int]]]] = []
 
     async def simulate(self, job: Job) -> SimulationResult:
         """Return what would become of *job*, which does not exist, if it were created now.
@@ -43,8 +52,34 @@ class Simulations:
             CannotSimulateError: the job is malformed.
             CopyFailedError: the simulation failed, or took too long.
         """
+
+        def compute(scheduler: SchedulerCopy) -> bytes:
+            created = times.format(datetime.fromtimestamp(scheduler.time, UTC))
+            return JobSimulation(scheduler, job, created).compute()
+
+        return decode_result(await self._compute(compute))
+
+    async def explain_wait(self, request: WaitRequest) -> WaitDetails | None:
+        """Return what a gang competes with that waits; ``None`` if there is no such gang.
+
+        Raises:
+            CopyFailedError: it could not be computed.
+        """
+        found = await self._compute(lambda copy: msgspec.json.encode(explain_wait(copy, request)))
+        return msgspec.json.decode(found, type=WaitDetails | None)
+
+    async def list_reservations(self) -> Reservations:
+        """Return what is reserved on nodes, and for whom.
+
+        Raises:
+            CopyFailedError: it could not be computed.
+        """
+        found = await self._compute(lambda copy: msgspec.json.encode(list_reservations(copy)))
+        return msgspec.json.decode(found, type=Reservations)
+
+    async def _compute(self, computation: Computation) -> bytes:
         started: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, started))
+        self._waiting.append((computation, started))
         self._request_cycle()
         try:
             pid, read = await started
@@ -52,21 +87,18 @@ class Simulations:
             if not (started.cancelled() or started.exception()):  # its copy has just been started
                 end_copy(*started.result())
             raise
-        return decode_result(await result_of(pid, read, timeout=TIMEOUT))
+        return await result_of(pid, read, timeout=TIMEOUT)
 
     def start_waiting(self, cache: SchedulerCache, runner: CycleRunner) -> None:
-        """Start the simulations that wait; to be called between two cycles."""
+        """Start what waits; to be called between two cycles."""
         waiting, self._waiting = self._waiting, []
-        for job, started in waiting:
+        for computation, started in waiting:
             if started.cancelled():
                 continue
-            now = self._clock.now()
-            scheduler = SchedulerCopy(
-                cache, runner, now=self._clock.monotonic(), time=now.timestamp()
-            )
-            simulation = JobSimulation(scheduler, job, times.format(now))
+            time = self._clock.now().timestamp()
+            scheduler = SchedulerCopy(cache, runner, now=self._clock.monotonic(), time=time)
             try:
-                started.set_result(start_copy(simulation.compute))
+                started.set_result(start_copy(partial(computation, scheduler)))
             except CopyFailedError as error:
                 started.set_exception(error)
 

@@ -473,8 +473,15 @@ def _set_controlling_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+_FORWARDED = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
 def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
-    """Run as process 1: start the program, forward SIGTERM, reap, exit with its exit code."""
+    """Run as process 1: start the program, forward signals, reap, exit with its exit code.
+
+    Signals that other programs of the container send to process 1 are for the program, as if it
+    were process 1 itself.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -493,6 +500,8 @@ def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         os._exit(CANNOT_START)
     os.close(failed)
     signal.signal(signal.SIGTERM, lambda *_: _forward_signal(child, launch["stop_signal"]))
+    for number in _FORWARDED:
+        signal.signal(number, lambda received, _: _forward_signal(child, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while True:
         pid, status = os.wait()

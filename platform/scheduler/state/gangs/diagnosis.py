@@ -37,6 +37,10 @@ class Shortage:
     used: int
     factor: float = 1.0
     """The overcommit factor by which the limit exceeds what exists."""
+    queue: str = ""
+    """The queue above that of the gang that has the limit, if it is one."""
+    resource_quota: str = ""
+    """The ResourceQuota in the namespace of the gang that has the limit, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)

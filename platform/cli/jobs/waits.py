@@ -1,0 +1,71 @@
+"""Prints what a job that waits competes with, for ``why``."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .output import Column, Table
+from .views import iso
+
+if TYPE_CHECKING:
+    from ...wire.waits import Competition, FreeAmount, JobAhead, JobHolder, OtherJob
+
+HIDDEN = "a job of another namespace"
+"""A job that the user may not see."""
+
+_FREE_COLUMNS: "list[Column[FreeAmount]]" = [
+    Column("RESOURCE", lambda row: row.resource),
+    Column("ASKED", lambda row: row.asked),
+    Column("FREE", lambda row: row.free),
+    Column("OF", lambda row: row.total),
+    Column("WHERE", lambda row: _where(row)),
+]
+_AHEAD_COLUMNS: "list[Column[JobAhead]]" = [
+    Column("JOB", lambda row: _name(row.job)),
+    Column("ASKED", lambda row: _amounts(row.requests)),
+]
+_HOLDER_COLUMNS: "list[Column[JobHolder]]" = [
+    Column("JOB", lambda row: _name(row.job)),
+    Column("HOLDS", lambda row: _amounts(row.held)),
+    Column("NODES", lambda row: row.nodes),
+    Column("UNTIL", lambda row: _until(row)),
+]
+
+
+def competition_lines(found: "Competition") -> Iterator[str]:
+    """Yield what is free of what a job asks for, the jobs before it, and those that hold it."""
+    if found.free:
+        yield from ("", *Table(_FREE_COLUMNS).lines(found.free))
+    if found.ahead:
+        yield from ("", "Before it in its queue:", *Table(_AHEAD_COLUMNS).lines(found.ahead))
+        yield from _more(found.position - 1 - len(found.ahead))
+    if found.holders:
+        title = "Who holds what it lacks:"
+        yield from ("", title, *Table(_HOLDER_COLUMNS).lines(found.holders))
+        yield from _more(found.more_holders)
+
+
+def _more(count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"and {count} more"
+
+
+def _where(row: "FreeAmount") -> str:
+    if row.queue:
+        return f"queue {row.queue}"
+    group = f"nodes {row.group}" if row.group else "nodes"
+    return f"{group}: {row.usable} of {row.nodes} usable, at most {row.largest} on one"
+
+
+def _name(job: "OtherJob | None") -> str:
+    if job is None:
+        return HIDDEN
+    kind = "" if job.kind == "jobs" else f"{job.kind}/"
+    return f"{job.namespace}/{kind}{job.name}"
+
+
+def _amounts(amounts: dict[str, str]) -> str:
+    return ", ".join(f"{amount} {resource}" for resource, amount in amounts.items())
+
+
+def _until(row: "JobHolder") -> str:
+    return "not known" if row.until is None else f"{iso(row.until)} (by {row.basis})"
