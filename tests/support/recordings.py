@@ -148,7 +148,8 @@ class RecordedCluster:
     def change_count(self, namespace: str) -> int:
         """How much was seen so far of what `record` returns."""
         own, others = self._records[namespace], self._records[""]
-        return sum(map(len, (own.apply_results, own.timeline, own.events, others.timeline)))
+        count = len(own.apply_results) + len(own.timeline) + len(own.events)
+        return count + len(others.timeline)
 
     def phase(self, namespace: str, job: str) -> str:
         """The phase of a job, empty when there is none."""
