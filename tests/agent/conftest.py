@@ -1,7 +1,7 @@
 """One server and one agent for all tests of a module, each test in another namespace."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,9 @@ import pytest
 import pytest_asyncio
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory, add_namespace
+from support.sandbox import detected_isolation
+
+from batholith.local.agent import real_node
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -18,6 +21,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """
     if item.get_closest_marker("combinations") is None:
         item.add_marker(pytest.mark.combinations(1))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolation_is_detected_once() -> Iterator[None]:
+    """Let agents in the process of the tests use what the first one has detected."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real_node, "detect_isolation", detected_isolation)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,12 @@ from support.agent import container, decode_pod, manifest
 from support.agent_cluster import NODE, AgentCluster, agent_cluster, make_world_writable
 from support.api_servers import ServerFactory
 from support.polling import wait_for
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.pods.records import PodDir, PodRecord
 from batholith.local.agent.runtime import shim
 from batholith.local.agent.runtime.ids import IdMode
-from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel, LaunchSpec
 from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.model.names import PODS
 
@@ -333,7 +334,7 @@ async def test_pod_of_an_agent_without_id_ranges_gets_one_on_restart(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """It owns its files after the restart of a container, which runs as another user."""
-    if detect_isolation().id_mode is not IdMode.RANGE:
+    if detected_isolation().id_mode is not IdMode.RANGE:
         pytest.skip("pods have no ranges of user ids on this machine")
     script = "umask 077; cat /v/n 2>/dev/null; echo run >> /v/n; test -f /v/go || sleep 60"
     mounts = [{"name": "v", "mountPath": "/v"}]

@@ -10,10 +10,11 @@ from support.agent_cluster import NODE, AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.fake_devices import FakeDevices, uuid
 from support.polling import wait_until_true
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.devices.claims import ClaimedDevices, ClaimError
 from batholith.local.agent.devices.manager import DeviceManager
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.model.names import NODES, RESOURCECLAIMS, RESOURCESLICES
 
 from .test_devices import GPU, SHOW, gpus, manager, pod, run
@@ -91,7 +92,7 @@ async def add_claim(cluster: AgentCluster, name: str, pod_uid: str, *devices: st
 async def test_containers_see_the_gpus_of_the_claims_that_they_name(
     fake: FakeDevices, tmp_path: Path
 ) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("no sandbox on this machine, and so no device files are hidden")
     fake.set_nvidia(0, 1, 2)
     options: Json = {"devices": fake.discovery, "device_interval": 0.1}

@@ -9,11 +9,12 @@ from support.agent_cluster import NODE, AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.fake_devices import FakeDevices, uuid
 from support.polling import wait_until_true
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.devices.discovery import Device
 from batholith.local.agent.devices.manager import DeviceManager, DeviceUnavailableError
 from batholith.local.agent.runtime import rootfs
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.state.core_types import Pod
 from batholith.model.names import NODES
 
@@ -152,7 +153,7 @@ async def run(cluster: AgentCluster, name: str, count: int, script: str) -> None
 
 @pytest.mark.process
 async def test_pods_see_their_own_gpus_only(fake: FakeDevices, tmp_path: Path) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("no sandbox on this machine, and so no device files are hidden")
     fake.set_nvidia(0, 1)
     options: Json = {"devices": fake.discovery, "device_interval": 0.1}

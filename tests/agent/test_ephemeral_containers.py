@@ -11,6 +11,7 @@ from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.images import busybox, image, write_layout
 from support.kubectl import Kubectl, needs_kubectl
+from support.sandbox import detected_isolation
 from support.terminals import read_until, terminal
 from support.websockets import STDIN, open_channels
 
@@ -18,7 +19,7 @@ from batholith.kube.client.client import PatchType
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.store import ImageStore
 from batholith.local.agent.runtime.ids import IdMode
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.state.pod_actions import StartContainer, StopContainer
 from batholith.local.agent.state.status import Exited, PodTermination, Started
 from batholith.model.names import PODS
@@ -171,7 +172,7 @@ async def test_a_deleted_pod_takes_it_along(cluster: AgentCluster) -> None:
 
 
 def needs_shared_processes() -> None:
-    report = detect_isolation()
+    report = detected_isolation()
     if report.id_mode is IdMode.OWN or report.isolation is not IsolationLevel.UNSHARE:
         pytest.skip("containers share no process namespace unless the agent runs as root")
 

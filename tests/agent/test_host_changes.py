@@ -8,10 +8,11 @@ import pytest
 from support.agent import container, manifest
 from support.agent_cluster import agent_cluster
 from support.api_servers import ServerFactory
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.pods.records import PodDir
 from batholith.local.agent.runtime import rootfs
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 
 pytestmark = [pytest.mark.process]
 
@@ -34,7 +35,7 @@ class OutdatedPlans:
 @pytest.fixture(autouse=True)
 def sandbox() -> None:
     """Skip without a sandbox, which has no plan."""
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("no sandbox here")
 
 

@@ -14,6 +14,7 @@ from support.api_servers import ServerFactory
 from support.images import Layer, busybox, image, write_layout
 from support.polling import wait_for
 from support.registry_server import RegistryServer, registry_server
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.images import archives
 from batholith.local.agent.images.errors import ImageError
@@ -21,7 +22,7 @@ from batholith.local.agent.images.manager import RunMode
 from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.images.store import ImageStore, StoredImage
 from batholith.local.agent.pods.image_use import image_uses
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.model.names import CONFIGMAPS, NODES, PODS, SECRETS
 
 pytestmark = [pytest.mark.process, pytest.mark.cluster]
@@ -32,7 +33,7 @@ NAME = "registry.example/app:1"
 @pytest.fixture
 async def stopped(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[AgentCluster]:
     """A cluster without an agent."""
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox no images are run")
     async with agent_cluster(servers, tmp_path) as created:
         yield created

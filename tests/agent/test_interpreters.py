@@ -10,10 +10,11 @@ import pytest
 from support.agent import container, manifest
 from support.agent_cluster import agent_cluster
 from support.api_servers import EmbeddedServerFactory
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.runtime import interpreters, rootfs
 from batholith.local.agent.runtime.interpreters import find, search_path
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.state.environment import SEARCH_PATH
 
 
@@ -146,7 +147,7 @@ def test_data_directory_in_an_environment_stays_hidden(tmp_path: Path) -> None:
 async def test_pod_imports_packages_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: IsolationLevel
 ) -> None:
-    found = detect_isolation(level)
+    found = detected_isolation(level)
     if found.isolation is not level:
         pytest.skip("; ".join(found.reasons))
     home = tmp_path / "home"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from support.agent import container, decode_pod, manifest
 from support.agent_cluster import AgentCluster, bind_pvc
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.pods.records import PodDir
 from batholith.local.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
 from batholith.local.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from batholith.local.agent.runtime.rights import capabilities, check_security_context
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.runtime.users import user_of, volume_owner
 from batholith.local.agent.state.environment import SEARCH_PATH, ContainerConfigError
 from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.fixture
 def ranges() -> None:
     """Skip unless pods get ranges of user ids."""
-    found = detect_isolation()
+    found = detected_isolation()
     if found.id_mode is not IdMode.RANGE:
         pytest.skip(
             f"pods have no ranges of user ids here ({found.isolation}, {found.id_mode} ids)"
@@ -114,7 +115,7 @@ async def test_sshd_serves_root_of_a_pod(cluster: AgentCluster) -> None:
 
 @pytest.mark.process
 async def test_secret_files_belong_to_the_pod_s_user(cluster: AgentCluster) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
     await cluster.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
     volumes = [{"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}}]
@@ -163,7 +164,7 @@ async def test_files_in_a_claim_are_accessible_to_later_pods(
 
 @pytest.mark.process
 async def test_read_only_root_filesystem_is_read_only(cluster: AgentCluster) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod has no root file system")
     script = (
         "for p in / /tmp /run /root /var/tmp; do touch $p/x 2>/dev/null && echo $p; done;"

@@ -9,6 +9,7 @@ from support.agent import container, decode_pod, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.pods.records import PodDir
 from batholith.local.agent.runtime.memory_volumes import (
@@ -16,7 +17,7 @@ from batholith.local.agent.runtime.memory_volumes import (
     mount_volume,
     unmount_volumes,
 )
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.volumes.volumes import memory_volume_size
 
 MIB = 1 << 20
@@ -56,7 +57,7 @@ def test_a_directory_with_files_is_not_covered(tmp_path: Path) -> None:
 @pytest.fixture
 def can_mount(tmp_path: Path) -> None:
     """Skip the test where this process cannot mount."""
-    if os.geteuid() != 0 or detect_isolation().isolation is IsolationLevel.PLAIN:
+    if os.geteuid() != 0 or detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("only root with a sandbox has volumes in memory")
     directory = tmp_path / "probe" / "v"
     directory.mkdir(parents=True)

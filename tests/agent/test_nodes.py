@@ -9,9 +9,10 @@ from support.agent import container, manifest
 from support.agent_cluster import NODE, agent_cluster
 from support.api_servers import ServerFactory
 from support.polling import wait_until_equal, wait_until_true
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.node_status import NodeConfig, NodeStatusManager
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS, SERVICES
 
@@ -25,7 +26,7 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 async def test_a_container_sees_its_environment_volumes_and_names(
     servers: ServerFactory, tmp_path: Path, level: IsolationLevel
 ) -> None:
-    found = detect_isolation(level)
+    found = detected_isolation(level)
     if found.isolation is not level:
         pytest.skip("; ".join(found.reasons))
     script = (

@@ -12,9 +12,10 @@ import pytest
 from support.agent import container, decode_pod, manifest
 from support.agent_cluster import NODE, AgentCluster, bind_pvc
 from support.polling import DEFAULT_TIMEOUT, wait_for
+from support.sandbox import detected_isolation
 
 from batholith.local.agent.pods.records import PodDir
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.model.names import (
     CONFIGMAPS,
     EVENTS,
@@ -93,7 +94,7 @@ async def test_a_failing_container_is_restarted_until_it_succeeds(cluster: Agent
         restartPolicy="OnFailure",
         volumes=[{"name": "data", "emptyDir": {}}],
     )
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pod["spec"]["containers"][0]["command"][2] = script.replace("/data", "$BATHOLITH_ROOT/data")
     await cluster.run(pod)
     done = await cluster.phase("p", "Succeeded", "Failed")
@@ -179,7 +180,7 @@ async def test_a_missing_key_in_the_environment_is_a_configuration_error(
 
 
 async def test_pod_runs_as_the_user_of_its_security_context(cluster: AgentCluster) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     script = "id -un; id -u; id -g; pwd -P; cd; pwd; touch mine && ls; id -un 0"
     default = shell(script)
@@ -194,7 +195,7 @@ async def test_pod_runs_as_the_user_of_its_security_context(cluster: AgentCluste
 
 
 async def test_run_as_non_root_is_enforced(cluster: AgentCluster) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     never = {"runAsNonRoot": True}
     await cluster.run(
@@ -428,7 +429,7 @@ async def test_secrets_are_neither_logged_nor_readable_by_others(
 
 
 async def test_termination_message_is_reported(cluster: AgentCluster) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox the message file cannot be mounted")
     own = shell("echo gave up > /dev/termination-log; exit 2")
     log = shell(

@@ -7,8 +7,9 @@ import pytest
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, make_world_writable
 from support.api_servers import ServerFactory
+from support.sandbox import detected_isolation
 
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.volumes.host_dirs import HostDir
 from batholith.model.names import CONFIGMAPS
 
@@ -164,7 +165,7 @@ async def test_hooks_run_after_the_start_and_before_sigterm(
     await cluster.wait_log("p", "up")
     host, post = (directory / "log").read_text().split()
     assert post == "post"
-    if detect_isolation().isolation is not IsolationLevel.PLAIN:
+    if detected_isolation().isolation is not IsolationLevel.PLAIN:
         assert host == "p"
     await cluster.delete("p", grace=60)
     await cluster.wait_pod_deleted("p")
@@ -195,7 +196,7 @@ async def test_failed_or_hanging_hook_does_not_block_the_pod(
 async def test_hook_has_the_privileges_of_its_container(
     cluster: AgentCluster,
 ) -> None:
-    if detect_isolation().isolation is IsolationLevel.PLAIN:
+    if detected_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox privileges are not dropped")
     rights = "grep -E 'CapEff|CapBnd|NoNewPrivs|Uid' /proc/self/status"
     hook = f"{rights} > /v/new; ls / >> /v/new; mv /v/new /v/theirs"

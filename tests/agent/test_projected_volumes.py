@@ -14,8 +14,9 @@ from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
 from support.examples import examples
+from support.sandbox import detected_isolation
 
-from batholith.local.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.volumes import source_manager
 from batholith.local.agent.volumes.projected import ProjectedFile, atomic_write
 from batholith.machinery.clock import SystemClock, Timer
@@ -120,7 +121,7 @@ async def test_files_follow_their_sources_while_a_pod_runs(
         await w.phase("p", "Running")
         await w.wait_log("p", "1111")
         await change(w, "2")
-        if detect_isolation().isolation is IsolationLevel.PLAIN:
+        if detected_isolation().isolation is IsolationLevel.PLAIN:
             await w.wait_log("p", "2\n")
         else:
             assert (await w.wait_log("p", "no\n")) == "1111\n2\nsingle 1\nno\n"

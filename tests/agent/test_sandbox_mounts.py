@@ -11,13 +11,12 @@ from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster, make_world_writable
 from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
-from support.sandbox import SANDBOXES, Sandbox
+from support.sandbox import SANDBOXES, Sandbox, detected_isolation
 
 from batholith.local.agent.runtime import oom, rootfs
 from batholith.local.agent.runtime.mounting import HIDDEN_SIZE
 from batholith.local.agent.runtime.runs import (
     IsolationLevel,
-    detect_isolation,
 )
 
 Json = dict[str, Any]
@@ -156,7 +155,7 @@ def agent_options() -> dict[str, Any]:
 @pytest.fixture
 def sandboxed() -> None:
     """Skip without a sandbox."""
-    found = detect_isolation()
+    found = detected_isolation()
     if found.isolation is IsolationLevel.PLAIN:
         pytest.skip("; ".join(found.reasons))
 

@@ -14,7 +14,10 @@ from support.polling import wait_until_true
 from support.running_controller import FakeRecorder, running
 from support.workload_cluster import running_workloads
 
+from batholith.kube.client.client import Client
+from batholith.kube.errors import ForbiddenError
 from batholith.machinery.clock import SystemClock
+from batholith.machinery.testing import FakeClock
 from batholith.model import crds
 from batholith.model.names import (
     DEVICECLASSES,
@@ -226,6 +229,47 @@ async def test_what_was_written_for_a_gang_is_undone_if_one_claim_is_gone(server
     assert claim["metadata"]["uid"] == first["metadata"]["uid"]
     assert not claim.get("status")
     assert not claim["metadata"].get("finalizers")
+
+
+class ForbiddenWrites(Client):
+    """A client whose writes the API server forbids as long as *forbidden*."""
+
+    forbidden = True
+    attempts = 0
+
+    async def patch(self, *arguments: Any, **fields: Any) -> Any:
+        self.attempts += 1
+        if self.forbidden:
+            raise ForbiddenError("forbidden", status=403, reason="Forbidden")
+        return await super().patch(*arguments, **fields)
+
+
+async def test_a_forbidden_removal_is_repeated_with_growing_delays(tmp_path: Path) -> None:
+    path = RESOURCECLAIMS.path("default", "c")
+    left = {"allocation": {"devices": {"results": []}}, "reservedFor": []}
+    async with EmbeddedServerFactory().start(tmp_path) as server:
+        await add_claim(server, "c")
+        await merge_patch(server, path, {"metadata": {"finalizers": [FINALIZER]}})
+        await merge_patch(server, f"{path}/status", {"status": left})
+        clock = FakeClock()
+        credentials = server.credentials_of("admin")
+        async with ForbiddenWrites(credentials, user_agent="tests") as client:
+            claim = await client.get(RESOURCECLAIMS, "c", namespace="default", view=ResourceClaim)
+            binder = ClaimBinder(client, clock=clock, claims=lambda key: claim)
+            binder.release([claim])
+            await clock.advance(600)
+            # 0.8 s at first, then twice as long each time, up to 30 s; jitter at most doubles them.
+            assert 10 <= client.attempts <= 25
+            client.forbidden = False
+            await clock.advance(60)
+
+            async def is_removed() -> bool:
+                found = await claim_of(server, "c")
+                return "finalizers" not in found["metadata"]
+
+            await wait_until_true(is_removed)
+            binder.close()
+            assert "allocation" not in (await claim_of(server, "c")).get("status", {})
 
 
 async def test_the_example_of_the_docs_gets_devices(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.manifests import (
     OVERLAYS,
     Objects,
     chart,
+    dumped,
     helm,
     kustomized,
     needs_helm,
@@ -155,7 +156,7 @@ def test_helm_lint_passes() -> None:
 
 def test_namespace_of_the_release_is_used_everywhere() -> None:
     found = chart(namespace="batch")
-    assert NAMESPACE not in yaml.safe_dump_all(
+    assert NAMESPACE not in dumped(
         each for key, each in found.items() if key[0] != "CustomResourceDefinition"
     )
     moved = {(kind, name): namespace for kind, namespace, name in found}

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.kubectl import Kubectl, needs_kubectl
-from support.manifests import kustomized
+from support.manifests import dumped, kustomized
 from support.polling import wait_until_true
 from support.rbac import (
     ComponentProcesses,
@@ -95,7 +94,7 @@ async def _components(server: RealServer, directory: Path) -> AsyncIterator[Comp
     kubectl = Kubectl(server, directory)
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"
-    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
+    await kubectl("apply", "-f", "-", stdin=dumped(redirected(found, url).values()))
     text = directory / "scheduler.yaml"
     text.write_text(PREEMPTING)
     components = ComponentProcesses(found, kubectl, directory, url=server.url)

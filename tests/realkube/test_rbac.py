@@ -22,7 +22,7 @@ from support.component_roles import WHOLE, combined
 from support.embedded_apiserver import MERGE
 from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy
 from support.kubectl import Kubectl, needs_kubectl
-from support.manifests import NAMESPACE, Json, Objects
+from support.manifests import NAMESPACE, Json, Objects, dumped
 from support.rbac import (
     ComponentProcesses,
     Permission,
@@ -185,7 +185,7 @@ async def _components(
     kubectl = Kubectl(server, directory)
     ports = dict(zip(("webhooks", "other webhooks", "rest"), free_ports(3), strict=True))
     url = f"https://127.0.0.1:{ports['webhooks']}"
-    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
+    await kubectl("apply", "-f", "-", stdin=dumped(redirected(found, url).values()))
     proxy = HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server)
     rest = aiohttp.ClientSession(f"http://127.0.0.1:{ports['rest']}")
     async with proxy, rest:

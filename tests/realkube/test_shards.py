@@ -9,11 +9,10 @@ import random
 from pathlib import Path
 
 import pytest
-import yaml
 from support.chaos_cluster import REPLICAS, ChaosCluster, chaos_cluster
 from support.job_load import eventually, expected_jobs
 from support.kubectl import Kubectl, needs_kubectl
-from support.manifests import MANIFESTS, NAMESPACE, Objects, kustomized
+from support.manifests import MANIFESTS, NAMESPACE, Objects, dumped, kustomized
 from support.rbac import (
     ComponentProcesses,
     forbidden_requests,
@@ -137,7 +136,7 @@ async def test_replicas_with_shards_use_all_rights_of_their_component(tmp_path: 
     options = RealKubeOptions(controllers=(), audit=True, flags=flags)
     async with real_server(tmp_path, options, crds=crds.load()) as server:
         kubectl = Kubectl(server, tmp_path)
-        await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_access(found).values()))
+        await kubectl("apply", "-f", "-", stdin=dumped(_access(found).values()))
         components = ComponentProcesses(found, kubectl, tmp_path, url=server.url)
         try:
             for _ in range(2):

@@ -1,9 +1,11 @@
 """What is deployed: the kustomize files and the chart, as rendered objects."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,9 @@ def helm(*arguments: str) -> str:
     return _run_command(needs_helm(), *arguments)
 
 
+@cache
 def chart(*values: str, namespace: str = NAMESPACE) -> Objects:
-    """What ``helm install`` would apply with *values* (``key=value``) set."""
+    """What ``helm install`` would apply with *values* (``key=value``) set; not to be changed."""
     flags = [f"--set={value}" for value in values]
     reported = ("template", "batholith", str(CHART), "--include-crds", f"--namespace={namespace}")
     return objects(helm(*reported, *flags))
@@ -85,6 +88,11 @@ def pod_spec(workload: Json) -> Json:
     """The pod template's spec of a Deployment."""
     spec: Json = workload["spec"]["template"]["spec"]
     return spec
+
+
+def dumped(found: Iterable[Json]) -> str:
+    """Return objects as a List in JSON, which costs less to write and to read than YAML."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(found)})
 
 
 def _run_command(*command: str) -> str:

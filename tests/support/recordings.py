@@ -145,6 +145,12 @@ class RecordedCluster:
         text = msgspec.json.encode(account).decode().replace(namespace, "<ns>")
         return msgspec.json.decode(text, type=NamespaceRecord)
 
+    def change_count(self, namespace: str) -> int:
+        """How much was seen so far of what `record` returns."""
+        own, others = self._records[namespace], self._records[""]
+        count = len(own.apply_results) + len(own.timeline) + len(own.events)
+        return count + len(others.timeline)
+
     def phase(self, namespace: str, job: str) -> str:
         """The phase of a job, empty when there is none."""
         seen = self._objects[namespace].get(("Job", job), {})

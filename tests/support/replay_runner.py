@@ -36,12 +36,16 @@ async def replay_scenario(cluster: RecordedCluster, scenario: Json) -> list[str]
 
 async def differences_when_settled(replay: Replay) -> list[str]:
     """What differs once a life has become the recorded one, or its time is over."""
-    found = unexpected_differences(replay)
-    clock = replay.cluster.time.scenario_clock
+    cluster = replay.cluster
+    clock = cluster.time.scenario_clock
     limit = clock.monotonic() + SETTLE_TIME
+    count = cluster.change_count(replay.namespace)
+    found = unexpected_differences(replay)
     while found and clock.monotonic() < limit:
         await asyncio.sleep(0.2)
-        found = unexpected_differences(replay)
+        before, count = count, cluster.change_count(replay.namespace)
+        if count != before:
+            found = unexpected_differences(replay)
     return found
 
 

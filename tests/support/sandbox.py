@@ -1,5 +1,6 @@
 """Containers in one directory, without an agent, at each isolation level of this machine."""
 
+import functools
 import os
 import uuid
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from batholith.local.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
     IsolationLevel,
+    IsolationReport,
     LaunchSpec,
     RunDir,
     detect_isolation,
@@ -27,6 +29,19 @@ SANDBOXES = (IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE)
 """The levels with a sandbox."""
 
 
+def detected_isolation(requested: IsolationLevel | None = None) -> IsolationReport:
+    """Return what `detect_isolation` has found in this process under the same conditions.
+
+    Each detection starts a container, and most tests of the agent need its result.
+    """
+    return _detect_once(requested, os.geteuid(), os.environ.get("PATH"), os.environ.get("HOME"))
+
+
+@functools.cache
+def _detect_once(requested: IsolationLevel | None, *_conditions: object) -> IsolationReport:
+    return detect_isolation(requested)
+
+
 class Sandbox:
     """Runs of containers below *base*; the test is skipped if the machine does not permit *level*.
 
@@ -34,7 +49,7 @@ class Sandbox:
     """
 
     def __init__(self, base: Path, level: IsolationLevel) -> None:
-        report = detect_isolation(level)
+        report = detected_isolation(level)
         if report.isolation is not level:
             pytest.skip("; ".join(report.reasons))
         self.base = base

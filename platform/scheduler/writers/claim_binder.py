@@ -17,6 +17,7 @@ import msgspec
 
 from ...kube.client.client import Client
 from ...kube.errors import UNAVAILABLE_ERRORS, ApiError, ConflictError, NotFoundError
+from ...kube.timing import Backoff, Timing
 from ...machinery.clock import Clock
 from ...model.names import RESOURCECLAIMS
 from ..plugins.placement import Placement
@@ -25,7 +26,6 @@ from ..state.gangs.device_claims import DeviceBinding
 
 log = logging.getLogger(__name__)
 
-_RETRY_DELAY = 1.0
 _MAX_WRITES = 16
 """Concurrent writes."""
 
@@ -143,6 +143,10 @@ class ClaimBinder:
     async def _release(self, claim: ResourceClaim) -> None:
         """Remove an allocation; if the claim has changed, the next cycle decides again."""
         uids = {each.uid for each in claim.status.reserved_for}
+        clock = self._clock
+        backoff = Backoff(
+            timing=Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
+        )
         while True:
             try:
                 await self._deallocate(claim, uids, keep_allocation=False)
@@ -152,7 +156,7 @@ class ClaimBinder:
             except (ApiError, *UNAVAILABLE_ERRORS) as error:
                 fields = {"claim": claim.metadata.key, "why": str(error)}
                 log.warning("cannot remove an allocation", extra=fields)
-                await self._clock.sleep(_RETRY_DELAY)
+                await clock.sleep(backoff.next_delay())
 
     async def _deallocate(
         self, claim: ResourceClaim, uids: set[str], *, keep_allocation: bool

@@ -9,7 +9,7 @@ from ..runtime.runs import ContainerProcess, RunDir, collect_exit
 from ..runtime.shim import HOST_CHANGED
 from ..state import status
 from ..state.core_types import Pod
-from ..state.status import Exited, PodState, Started
+from ..state.status import Exited, PodState, Started, parse_time
 from ..state.status_reader import state_from_status, with_steady_times
 from .container_worker import PodContext
 
@@ -30,8 +30,9 @@ def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
     claim = run.claim_or_cancel()
     if claim is None:
         return None
-    has_started, ready = _reported_state(context.pod(), context.container_id(run))
-    at = datetime.fromtimestamp(claim.at, UTC)
+    has_started, ready, reported_at = _reported_state(context.pod(), context.container_id(run))
+    # The earlier agent has reported when it saw the start, which is later than the claim.
+    at = reported_at or datetime.fromtimestamp(claim.at, UTC)
     started = context.started_event(run, at, has_started=has_started, ready=ready)
     process = _find_process(context, run)
     if process is not None:
@@ -56,12 +57,13 @@ def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
     return None
 
 
-def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
-    """Return whether the pod's status shows a run as started, and as ready."""
+def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool, datetime | None]:
+    """Return whether the pod's status shows a run as started, and as ready, and its start."""
     for one in pod.status.all_container_statuses:
         if one.container_id.endswith(f"//{identity}"):
-            return bool(one.started), one.ready
-    return False, False
+            state = one.state.running or one.state.terminated
+            return bool(one.started), one.ready, parse_time(state.started_at) if state else None
+    return False, False, None
 
 
 def recover_from_status(

@@ -268,10 +268,7 @@ def completed(current: Json, wanted: Json) -> Json:
     annotations = current["metadata"].get("annotations") or {}
     if annotations.get(AUTO_UPDATE) == "false" or current.get("roleRef") != wanted.get("roleRef"):
         return current
-    held, given = (
-        [PolicyRule.from_json(rule) for rule in obj.get("rules") or ()] for obj in (current, wanted)
-    )
-    rules = [] if wanted.get("aggregationRule") else missing_rules(held, given)
+    rules = [] if wanted.get("aggregationRule") else _missing_rules(current, wanted)
     subjects = [
         subject
         for subject in wanted.get("subjects") or ()
@@ -283,3 +280,11 @@ def completed(current: Json, wanted: Json) -> Json:
     if subjects:
         current = {**current, "subjects": [*(current.get("subjects") or ()), *subjects]}
     return current
+
+
+def _missing_rules(current: Json, wanted: Json) -> list[PolicyRule]:
+    """Return what the rules of *wanted* grant beyond those of *current*."""
+    held, given = current.get("rules") or (), wanted.get("rules") or ()
+    if held == given:
+        return []
+    return missing_rules(map(PolicyRule.from_json, held), map(PolicyRule.from_json, given))

@@ -180,7 +180,10 @@ class ObjectStore:
             resource_store = self._resource_stores.get((change.group, change.plural))
             if resource_store is None:
                 continue
-            entry = StoredObject.load(resource_store.kind, change.data)
+            # The last change of an object that exists has loaded it already.
+            entry = resource_store.get(change.namespace, change.name)
+            if entry is None or entry.rv != change.rv:
+                entry = StoredObject.load(resource_store.kind, change.data)
             previous = known.get(change[1:5])
             known[change[1:5]] = None if change.type == DELETED else entry
             if change.type != ADDED and previous is None:
