@@ -62,7 +62,7 @@ WITHOUT_ENQUEUE = HELM.replace("enqueue, ", "")
 
 BORROWING: Mapping[str, object] = {
     "backfilling__order": "shortest-first",
-    "backfilling__borrow_for": "1h",
+    "backfilling__borrow_for": "20m",
 }
 
 
@@ -83,8 +83,8 @@ POLICIES: Mapping[str, str] = {
         backfilling__reserve_after="90m",
         backfilling__order="shortest-first",
     ),
-    "borrow 1 h, shortest first": configured(WITHOUT_ENQUEUE, **BORROWING),
-    "borrow 1 h, shortest first, preempt": configured(
+    "borrow, shortest first": configured(WITHOUT_ENQUEUE, **BORROWING),
+    "borrow, shortest first, preempt": configured(
         WITHOUT_ENQUEUE.replace("allocate, backfill", "allocate, preempt, backfill"), **BORROWING
     ),
 }
@@ -354,7 +354,7 @@ def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
     trace = generate(jobs, NODES, seed=SEED)
     limits = limits_of(trace, 5.0)
     policies = {name: Product(NODES, text, limits) for name, text in POLICIES.items()}
-    for name in ("easy", "borrow 1 h, shortest first"):
+    for name in ("easy", "borrow, shortest first"):
         policies[f"{name}, predictions"] = Product(NODES, POLICIES[name])
     policies = {name: each for name, each in policies.items() if selected in name}
     found = measure(trace, NODES, policies)  # type: ignore[arg-type]

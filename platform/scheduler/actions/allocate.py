@@ -224,7 +224,7 @@ def _is_overused(session: Session, planning: StartPlanning, queue: QueueInfo, he
         return False
     entries, heap[:] = sorted(heap), []
     if is_lent:
-        heap[:] = [each for each in entries if planning.may_borrow(each[2].gang)]  # still sorted
+        heap[:] = [each for each in entries if planning.borrowable(each[2].gang)]  # still sorted
     left = {key for _, key, _ in heap}
     gangs = [waiting.gang for _, key, waiting in entries if key not in left]
     _reject_overused(session, queue, gangs)

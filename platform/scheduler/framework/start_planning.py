@@ -237,7 +237,7 @@ class StartPlanning:
                 for each, count in needs
             ]
             # What its queue deserves depends on the pods that it requests, and these do not exist.
-            allowed = self._allowed(gang, needs, may_borrow=True)
+            allowed = self._allowed(gang, needs, borrowable=math.inf)
             duration = self.duration_of(gang)
             found = profile.earliest(pod_needs, duration, allowed, before=math.inf)
             if found is None and allowed(math.inf):
@@ -316,15 +316,16 @@ class StartPlanning:
 
     # -- gangs ---------------------------------------------------------------------------------
 
-    def may_borrow(self, gang: Gang) -> bool:
-        """Return whether *gang* may get more than its queue deserves: it ends soon."""
-        limit = self._options.borrow_for
-        gang.may_borrow = limit > 0 and self.duration_of(gang) <= limit
-        return gang.may_borrow
+    def borrowable(self, gang: Gang) -> float:
+        """Return by how much the queue of *gang* may exceed what it deserves with it, as a fraction
+        of that: the sooner it ends, the more."""
+        gang.borrowable = self._options.borrowable(self.duration_of(gang))
+        return gang.borrowable
 
     def borrowing(self, gang: Gang) -> AbstractContextManager[None]:
-        """Let the block use what the queue of *gang* may borrow, if the gang may."""
-        return self._session.borrowing(True) if self.may_borrow(gang) else _NOTHING
+        """Let the block use what the queue of *gang* may borrow for it."""
+        fraction = self.borrowable(gang)
+        return self._session.borrowing(fraction) if fraction else _NOTHING
 
     def lends_to(self, queue: QueueInfo) -> bool:
         """Return whether gangs of *queue*, which is overused, may borrow if they end soon.
@@ -334,7 +335,7 @@ class StartPlanning:
         """
         if not self._options.borrow_for:
             return False
-        with self._session.borrowing(True):
+        with self._session.borrowing(math.inf):
             return not self._session.overused(queue)
 
     def precedes(self, gang: Gang) -> bool:
@@ -645,7 +646,7 @@ class StartPlanning:
         except PluginError as error:
             self._session.calls.record(error)
             return None
-        allowed = self._allowed(gang, needs, may_borrow=self.may_borrow(gang))
+        allowed = self._allowed(gang, needs, borrowable=self.borrowable(gang))
         return replace(self._summary(gang, pod_needs), allowed=allowed)
 
     def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
@@ -676,7 +677,7 @@ class StartPlanning:
     # -- limits of queues ----------------------------------------------------------------------
 
     def _allowed(
-        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]], *, may_borrow: bool
+        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]], *, borrowable: float
     ) -> Callable[[float], bool]:
         queue = self._cache.queues.of(gang)
 
@@ -686,7 +687,7 @@ class StartPlanning:
             add_amounts(queue.allocated, change)
             try:
                 for eq_class, count in needs:
-                    with self._session.borrowing(may_borrow):
+                    with self._session.borrowing(borrowable):
                         allowed_count = self._session.allocatable_count(queue, eq_class)
                     if allowed_count < count:
                         return eq_class.best_effort
