@@ -26,7 +26,7 @@ from ..state.queue.scheduling_queue import (
     OrderKey,
     QueueingHints,
 )
-from ..state.resources import Amounts, FloatVector, Matrix
+from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
@@ -80,6 +80,8 @@ class StartPlanning:
         self._attempts = _MAX_ATTEMPTS * options.depth
         self._slots = np.zeros(0, np.int64)
         self._ends: FloatVector = np.zeros(0)
+        self._freed: dict[str, tuple[FloatVector, Matrix]] = {}
+        """By queue, when its pods end, in order, and what they use that have ended by then."""
         self._committed: Matrix | None = None
         self._held_back: dict[Hashable, tuple[int, float, str]] = {}
         """By demand: the version of the plan for which a gang was held back, its seconds, and the
@@ -304,6 +306,7 @@ class StartPlanning:
             self._plan.version += end.time < known
         self._plan.ends = ends
         self._slots, self._ends = slots, by_id[gang_ids]
+        self._freed.clear()
         releasing = table.status[slots] == TaskStatus.RELEASING
         self._ends[releasing] = np.minimum(self._ends[releasing], now + RELEASE_SECONDS)
         return overrun
@@ -494,14 +497,19 @@ class StartPlanning:
         if not len(self._cache.scheduling_queue) or not self.can_reserve(queue.name):
             return
         while self._attempts and self.can_reserve(queue.name):
-            first = self._peek(queue.name)
-            if first is None or first[0] >= order:
+            gang = self._next_waiting(queue.name, order)
+            if gang is None:
                 return
-            self._next.pop(queue.name)
-            gang = first[1]
-            if gang.unschedulable_group is not None and self._is_waiting(gang):
-                self._attempts -= 1
-                self._reserve(gang)
+            self._attempts -= 1
+            self._reserve(gang)
+
+    def _next_waiting(self, queue_name: str, order: OrderKey) -> Gang | None:
+        """Return the next gang of a queue that precedes *order* and waits without being tried."""
+        while (first := self._peek(queue_name)) is not None and first[0] < order:
+            self._next.pop(queue_name)
+            if first[1].unschedulable_group is not None and self._is_waiting(first[1]):
+                return first[1]
+        return None
 
     def is_due(self, gang: Gang) -> bool:
         """Return whether *gang* has waited for long enough to get a reservation."""
@@ -537,20 +545,21 @@ class StartPlanning:
         name = self._cache.queues.of(gang).name
         if self.can_reserve(name):
             return True
-        same = [each for each in self._plan if each.waiting.queue == name]
         return self._options.mode is Mode.EASY and all(
-            gang.priority > each.waiting.priority for each in same
+            gang.priority > each.waiting.priority
+            for each in self._plan
+            if each.waiting.queue == name
         )
 
     def _is_waiting(self, gang: Gang) -> bool:
         return (
             not gang.single
             and not gang.is_pending
+            and gang.key not in self._plan.reservations
+            and not self._cache.scheduling_queue.is_to_be_tried(gang)
             and gang.has_requesting_tasks()
             and not MissingMembers(gang).satisfied
             and not gang.awaits_ungating()
-            and gang.key not in self._plan.reservations
-            and not self._cache.scheduling_queue.is_to_be_tried(gang)
         )
 
     def _peek(self, queue_name: str) -> tuple[OrderKey, Gang] | None:
@@ -704,10 +713,7 @@ class StartPlanning:
     def _queue_change(self, gang: Gang, queue: QueueInfo, time: float) -> Amounts:
         """Return by how much what is allocated in *queue* changes until *time*, by pods that end
         and by planned starts other than that of *gang*."""
-        table, slots = self._cache.task_table, self._slots
-        is_own = table.queue[slots] == table.queue_id(queue.name)
-        ended = slots[is_own & (self._ends <= time) & np.isin(table.status[slots], _COUNTED)]
-        total = -table.requests(ended).sum(axis=1)
+        total = -self._freed_until(queue.name, time)
         for name, started in self._started:
             if name == queue.name and started.end <= time:
                 total[: len(started.amounts)] -= started.amounts.sum(axis=1)
@@ -718,3 +724,16 @@ class StartPlanning:
             if occupation.start <= time < occupation.end:
                 total[: len(occupation.amounts)] += occupation.amounts.sum(axis=1)
         return self._cache.node_matrix.resource_index.amounts(total)
+
+    def _freed_until(self, queue_name: str, time: float) -> IntVector:
+        """Return what pods of a queue use that run now and have ended by *time*."""
+        if queue_name not in self._freed:
+            table, slots = self._cache.task_table, self._slots
+            is_own = table.queue[slots] == table.queue_id(queue_name)
+            counted = np.flatnonzero(is_own & np.isin(table.status[slots], _COUNTED))
+            counted = counted[np.argsort(self._ends[counted], kind="stable")]
+            sums = table.requests(slots[counted]).cumsum(axis=1)
+            self._freed[queue_name] = self._ends[counted], np.pad(sums, ((0, 0), (1, 0)))
+        ends, freed = self._freed[queue_name]
+        until: IntVector = freed[:, np.searchsorted(ends, time, side="right")]
+        return until
