@@ -36,7 +36,7 @@ class EvictionOptions:
     """When pods are evicted for a gang, and how much is compared before."""
 
     delay: float = 0.0
-    """Seconds for which one of its pods has waited."""
+    """Seconds for which one of its pods must have waited."""
 
     compares_domains: bool = False
     """Whether the domain of the network is used that loses least, and not the first that fits."""
