@@ -57,8 +57,11 @@ WORK_CONSERVING = HELM.replace("enqueue, ", "").replace(
 )
 """Queues are ordered by their share, and none is limited to it."""
 
-WITHOUT_ENQUEUE = HELM.replace("enqueue, ", "")
-"""Queues are limited to their share, and all gangs are admitted."""
+PACKED = HELM.replace("enqueue, ", "").replace(
+    "  - name: binpack\n", "  - name: binpack\n    arguments: {binpack.weight: 10}\n"
+)
+"""Queues are limited to their share, all gangs are admitted, and few nodes are used: with equal
+weights, nodeorder's score of what is free cancels that of binpack."""
 
 BORROWING: Mapping[str, object] = {
     "backfilling__order": "shortest-first",
@@ -83,9 +86,9 @@ POLICIES: Mapping[str, str] = {
         backfilling__reserve_after="90m",
         backfilling__order="shortest-first",
     ),
-    "borrow, shortest first": configured(WITHOUT_ENQUEUE, **BORROWING),
+    "borrow, shortest first": configured(PACKED, **BORROWING),
     "borrow, shortest first, preempt": configured(
-        WITHOUT_ENQUEUE.replace("allocate, backfill", "allocate, preempt, backfill"), **BORROWING
+        PACKED.replace("allocate, backfill", "allocate, preempt, backfill"), **BORROWING
     ),
 }
 SHORTEST_FIRST: Mapping[str, str] = {
