@@ -11,8 +11,8 @@ _RUNS = {
     _GENERATED: ("first fit", "default", "binpack"),
     f"{_GENERATED}, limits": (
         "easy",
-        "borrow 1 h, shortest first",
-        "borrow 1 h, shortest first, predictions",
+        "borrow, shortest first",
+        "borrow, shortest first, predictions",
     ),
 }
 _PANELS = (

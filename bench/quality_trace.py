@@ -168,6 +168,13 @@ class Totals:
     unfair: float = 0.0
     """CPU seconds that queues with waiting jobs lacked of their share while jobs arrive."""
 
+    idle: float = 0.0
+    """Those of them that no queue used."""
+
+    lacking: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    exceeding: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """CPU seconds below and above its share, by queue."""
+
     victims: int = 0
     lost: float = 0.0
     """Pod-seconds of work that evictions discarded."""
@@ -221,12 +228,19 @@ class VirtualCluster:
         seconds = max(min(until, self._last_arrival) - self._now, 0.0)
         if seconds:
             self.totals.used += sum(self.allocated.values()) * seconds
-            self.totals.unfair += self._lacking() * seconds
+            self._count_shares(seconds)
         self._now = max(self._now, until)
 
-    def _lacking(self) -> float:
-        shares = fair_shares(self.demand, self.capacity)
-        return sum(max(share - self.allocated[name], 0.0) for name, share in shares.items())
+    def _count_shares(self, seconds: float) -> None:
+        """Count what queues lack of their shares, and what others have above theirs: the rest of
+        what is lacking is idle."""
+        totals, shares = self.totals, fair_shares(self.demand, self.capacity)
+        for name, share in shares.items():
+            lacking = (share - self.allocated[name]) * seconds
+            totals.idle += lacking
+            totals.unfair += max(lacking, 0.0)
+            totals.lacking[name] += max(lacking, 0.0)
+            totals.exceeding[name] += max(-lacking, 0.0)
 
     # -- events --------------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ class Pods:
         self.by_uid: dict[str, tuple[str, int]] = {}
         self._created = 0
 
-    def create(self, job: TraceJob, index: int) -> Pod:
+    def create(self, job: TraceJob, index: int, now: float = 0.0) -> Pod:
         """Return a new pending pod."""
         self._created += 1
         name = f"{job.name}-worker-{index}"
@@ -185,6 +185,7 @@ class Pods:
                 name=name,
                 namespace=NAMESPACE,
                 uid=uid,
+                creation_timestamp=timestamp(now),
                 annotations={GROUP_NAME: job.name, TASK_SPEC: "worker"},
             ),
             spec=PodSpec(
@@ -231,6 +232,8 @@ class Product:
         self.pods = Pods()
         self.groups: dict[str, PodGroup] = {}
         self.cpu_seconds = 0.0
+        self._now = 0.0
+        """Time of the last cycle, which is when pods are created."""
         cluster, queues, classes = cluster_objects(nodes)
         for node in cluster:
             self.cache.update_node(None, node)
@@ -247,7 +250,7 @@ class Product:
     def create_pods(self, job: TraceJob, indexes: Iterable[int]) -> None:
         """Add pending pods."""
         for index in indexes:
-            self.cache.update_pod(None, self.pods.create(job, index))
+            self.cache.update_pod(None, self.pods.create(job, index, self._now))
 
     def end_pods(self, job: TraceJob, indexes: Iterable[int], *, finished: bool) -> None:
         """End pods: a pod that succeeded is kept until its job is complete."""
@@ -277,6 +280,7 @@ class Product:
 
     def cycle(self, now: float) -> Actions:
         """Run one cycle, and let the pods run at once."""
+        self._now = now
         began = time.process_time()
         decision = self.core.run_once(now=now, time=EPOCH + now)
         self.cpu_seconds += time.process_time() - began
@@ -440,10 +444,14 @@ def metrics_of(trace: list[TraceJob], nodes: int, totals: Totals) -> Metrics:
     found = {
         "utilisation": totals.used / capacity,
         "share error": totals.unfair / capacity,
+        "share error, idle": totals.idle / capacity,
         "makespan / trace": totals.end / span,
         "victims": float(totals.victims),
         "pod-seconds lost": totals.lost,
     }
+    for spec in QUEUES:
+        found[f"below its share, {spec.name}"] = totals.lacking[spec.name] / capacity
+        found[f"above its share, {spec.name}"] = totals.exceeding[spec.name] / capacity
     groups = {f"gangs of {low}-{high}": _of_size(low, high) for low, high in SIZES}
     groups |= {f"queue {spec.name}": _with("queue", spec.name) for spec in QUEUES}
     groups |= {f"priority {name}": _with("priority", name) for name in PRIORITIES}
@@ -498,7 +506,7 @@ def table(results: dict[str, Metrics]) -> str:
 
 def formatted(name: str, value: float) -> str:
     """Return *value* in the unit of metric *name*."""
-    if name in ("utilisation", "share error"):
+    if name == "utilisation" or "share" in name:
         return f"{100 * value:.1f} %"
     if name.startswith("wait"):
         return f"{value:.0f} s"

@@ -232,18 +232,17 @@ def _actions(
     paths = {
         name: f"configurations[{number}].arguments" for number, name in enumerate(configurations)
     }
+    built_in = dict(ACTIONS)
+    for name, given in configurations.items():
+        if name in CONFIGURED:  # also of actions that are not run, arguments are checked
+            built_in[name] = cast(Action, _create(CONFIGURED[name], given, paths[name], ()))
     for name in (each.strip() for each in raw.split(",")):
-        yield name, _action(name, configurations.get(name, {}), paths, third_party)
+        yield name, built_in.get(name) or _loaded(name, configurations.get(name, {}), third_party)
 
 
-def _action(
-    name: str, given: Mapping[str, object], paths: Mapping[str, str], third_party: EntryPoints
-) -> Action:
+def _loaded(name: str, given: Mapping[str, object], third_party: EntryPoints) -> Action:
+    """Return an action of another package."""
     path = f"configurations: arguments of {name}"
-    if name in CONFIGURED:
-        return cast(Action, _create(CONFIGURED[name], given, paths.get(name, path), ()))
-    if action := ACTIONS.get(name):
-        return action
     factory = third_party.load(name)
     if factory is None:
         raise _unknown("action", name, "actions", ACTIONS, third_party)

@@ -1,11 +1,12 @@
 """Gangs that end soon may use what queues do not, beyond what their own queue deserves."""
 
+import pytest
 from support.planned_starts import World, backfilling
 from support.scheduler import queue
 
 
 def borrowing(mode: str = "none", **more: object) -> str:
-    """The default plugins, with gangs of up to 100 s that may borrow."""
+    """The default plugins, with gangs of up to 100 s that may double what their queue has."""
     return backfilling(mode, borrow_for="100s", **more)
 
 
@@ -23,6 +24,19 @@ def test_a_gang_that_ends_soon_uses_what_another_queue_leaves_idle() -> None:
     for name, limit in (("long", 101.0), ("longer", 102.0), ("short", 100.0), ("unknown", None)):
         world.submit(name, 2, queue="a", limit=limit)
     assert world.run() == ["long", "short"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "beyond"), [(25.0, 4), (26.0, 2), (50.0, 2), (100.0, 1), (101.0, 0)]
+)
+def test_a_gang_may_exceed_the_more_the_sooner_it_ends(limit: float, beyond: int) -> None:
+    world = World(borrowing(), nodes=6)
+    world.upsert(queue("a"), queue("b", weight=5))
+    for number in range(5):
+        world.submit(f"huge{number}", 2, cpu=8, queue="b", limit=1000)
+    for number in range(6):
+        world.submit(f"short{number}", 1, queue="a", limit=limit)
+    assert len(world.run()) == 1 + beyond
 
 
 def test_gangs_that_end_soon_are_tried_although_their_queue_is_overused() -> None:

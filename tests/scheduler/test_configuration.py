@@ -117,6 +117,9 @@ INVALID = {
     HELM + "configurations: [{name: allocate, arguments: {backfilling.max-idle: 5}}]": (
         "backfilling.max-idle: must be a positive duration"
     ),
+    HELM + "configurations: [{name: preempt, arguments: {eviction-delay: 0s}}]": (
+        "eviction-delay: must be a positive duration"
+    ),
     HELM + "configurations: [{name: allocate, arguments: {backfilling.borrow-for: soon}}]": (
         "backfilling.borrow-for: must be a positive duration"
     ),

@@ -322,8 +322,7 @@ def test_of_many_ends_the_first_are_exact_and_none_is_free_too_early() -> None:
     held = Held(np.zeros(200, np.int64), np.tile(np.array([[1], [1], [1]], np.int64), (1, 200)))
     profile = Profile(0.0, np.zeros((ROWS, 1), np.int64), ends, held)
     assert len(profile.times) == MAX_TIMES + 1
-    for time, free in zip(profile.times.tolist(), profile.free[:, 0, 0].tolist(), strict=True):
-        assert free == time
+    assert [int(free[0, 0]) for free in profile.free] == profile.times.tolist()
     assert profile.times[1:17].tolist() == list(range(1, 17))
 
 

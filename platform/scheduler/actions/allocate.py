@@ -227,7 +227,7 @@ def _is_overused(session: Session, planning: StartPlanning, queue: QueueInfo, he
         each
         for each in entries
         if session.kept_nodes(each[2].gang) is not None
-        or (is_lent and planning.may_borrow(each[2].gang))
+        or (is_lent and planning.borrowable(each[2].gang))
     ]
     left = {key for _, key, _ in heap}
     gangs = [waiting.gang for _, key, waiting in entries if key not in left]

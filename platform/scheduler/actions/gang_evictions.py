@@ -13,6 +13,7 @@ from ..framework.session import Session
 from ..plugins.arguments import boolean, integer
 from .preempt import preempt
 from .reclaim import reclaim
+from .starving import eviction_delay
 
 _MAX_DOMAINS = 8
 
@@ -52,6 +53,7 @@ class GangReclaim:
 def _options_of(arguments: Mapping[str, object]) -> EvictionOptions:
     domains = integer(arguments, "maxDomains", default=_MAX_DOMAINS)
     return EvictionOptions(
+        delay=eviction_delay(arguments),
         compares_domains=True,
         max_domains=domains if domains > 0 else _MAX_DOMAINS,
         may_break=boolean(arguments, "allowWholeBundle", default=True),

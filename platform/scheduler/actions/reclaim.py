@@ -10,18 +10,35 @@
 """
 
 import heapq
+from collections.abc import Mapping
 
 from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.possible_victims import PossibleVictims
-from ..framework.preemption import FIRST_DOMAIN, EvictionOptions
+from ..framework.preemption import EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
-from .starving import try_candidate
+from .starving import eviction_delay, try_candidate
 
 
-def reclaim(session: Session, options: EvictionOptions = FIRST_DOMAIN) -> None:
+class Reclaim:
+    """The action with its arguments."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the arguments.
+
+        Raises:
+            ArgumentError: one has an impossible value.
+        """
+        self._options = EvictionOptions(delay=eviction_delay(arguments))
+
+    def __call__(self, session: Session) -> None:
+        """Evict pods of other queues for starving gangs."""
+        reclaim(session, self._options)
+
+
+def reclaim(session: Session, options: EvictionOptions) -> None:
     """Evict pods of other queues for starving gangs."""
     by_queue: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
 

@@ -8,8 +8,8 @@ from .allocate import Allocate
 from .backfill import backfill
 from .enqueue import enqueue
 from .gang_evictions import GangPreempt, GangReclaim
-from .preempt import preempt
-from .reclaim import reclaim
+from .preempt import Preempt
+from .reclaim import Reclaim
 from .shuffle import shuffle
 
 Action = Callable[[Session], None]
@@ -22,6 +22,8 @@ CONFIGURED: Mapping[str, ActionFactory] = {
     "allocate": Allocate,
     "gangpreempt": GangPreempt,
     "gangreclaim": GangReclaim,
+    "preempt": Preempt,
+    "reclaim": Reclaim,
 }
 """Actions that have arguments."""
 
@@ -31,8 +33,8 @@ ACTIONS: Mapping[str, Action] = {
     "backfill": backfill,
     "gangpreempt": GangPreempt({}),
     "gangreclaim": GangReclaim({}),
-    "preempt": preempt,
-    "reclaim": reclaim,
+    "preempt": Preempt({}),
+    "reclaim": Reclaim({}),
     SHUFFLE: shuffle,
 }
 """All actions of Volcano by name."""

@@ -29,7 +29,7 @@ class PluginDecisions:
     """The results of the plugins that a session was opened for, combined."""
 
     cache: SchedulerCache
-    _is_borrowing = False
+    _borrowable = 0.0
     """Whether the gang that is tried may get more than its queue deserves."""
 
     def __init__(self, framework: Framework, calls: PluginCalls) -> None:
@@ -135,17 +135,18 @@ class PluginDecisions:
         return any(
             self.calls.call(plugin, "overused", partial(plugin.overused, queue))
             for plugin in self._framework.overused
-            if not (self._is_borrowing and has_method(plugin, "borrowable_count"))
+            if not (self._borrowable and has_method(plugin, "borrowable_count"))
         )
 
     @contextmanager
-    def borrowing(self, is_borrowing: bool) -> Iterator[None]:
-        """Let plugins count in the block what a queue may borrow, too, if *is_borrowing*."""
-        before, self._is_borrowing = self._is_borrowing, is_borrowing
+    def borrowing(self, fraction: float) -> Iterator[None]:
+        """Let plugins count in the block what a queue may borrow, too: *fraction* of what it
+        deserves, or all that others leave idle if that is infinite."""
+        before, self._borrowable = self._borrowable, fraction
         try:
             yield
         finally:
-            self._is_borrowing = before
+            self._borrowable = before
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
         """Return how many more pods of *eq_class* the queue may allocate.
@@ -205,11 +206,12 @@ class PluginDecisions:
     def _allocatable_count(
         self, plugin: QueueLimitPlugin, queue: QueueInfo, eq_class: EquivalenceClass
     ) -> int:
-        name = "allocatable_count"
-        if self._is_borrowing and has_method(plugin, "borrowable_count"):
-            name = "borrowable_count"
-        count = getattr(plugin, name)
-        return self.calls.call(plugin, name, lambda: int(count(queue, eq_class)))
+        if self._borrowable and has_method(plugin, "borrowable_count"):
+            count = partial(plugin.borrowable_count, queue, eq_class, self._borrowable)
+            return self.calls.call(plugin, "borrowable_count", lambda: int(count()))
+        return self.calls.call(
+            plugin, "allocatable_count", lambda: int(plugin.allocatable_count(queue, eq_class))
+        )
 
     # -- listeners -----------------------------------------------------------------------------
 

@@ -33,7 +33,10 @@ _Plan = tuple[VictimCandidates, tuple[Operation, ...]]
 
 @dataclass(frozen=True, slots=True)
 class EvictionOptions:
-    """How much is compared before pods are evicted for a gang."""
+    """When pods are evicted for a gang, and how much is compared before."""
+
+    delay: float = 0.0
+    """Seconds for which one of its pods must have waited."""
 
     compares_domains: bool = False
     """Whether the domain of the network is used that loses least, and not the first that fits."""
@@ -45,12 +48,7 @@ class EvictionOptions:
     """Whether gangs may be left with less than their minimum."""
 
 
-FIRST_DOMAIN = EvictionOptions()
-
-
-def evict_for(
-    session: Session, gang: Gang, reach: Reach, options: EvictionOptions = FIRST_DOMAIN
-) -> bool:
+def evict_for(session: Session, gang: Gang, reach: Reach, options: EvictionOptions) -> bool:
     """Evict pods for *gang* if it can start then; returns whether it can.
 
     A gang that waits for evicted pods already is left alone.

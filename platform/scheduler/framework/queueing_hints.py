@@ -102,7 +102,7 @@ def demand_of(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMe
     return (
         queue_name,
         gang.single,
-        gang.may_borrow,
+        gang.borrowable,
         gang.priority,
         is_preemptable_gang(gang.podgroup),
         missing.total,

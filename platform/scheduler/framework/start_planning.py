@@ -26,7 +26,7 @@ from ..state.queue.scheduling_queue import (
     OrderKey,
     QueueingHints,
 )
-from ..state.resources import Amounts, FloatVector, Matrix
+from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
@@ -80,6 +80,8 @@ class StartPlanning:
         self._attempts = _MAX_ATTEMPTS * options.depth
         self._slots = np.zeros(0, np.int64)
         self._ends: FloatVector = np.zeros(0)
+        self._freed: dict[str, tuple[FloatVector, Matrix]] = {}
+        """By queue, when its pods end, in order, and what they use that have ended by then."""
         self._committed: Matrix | None = None
         self._held_back: dict[Hashable, tuple[int, float, str]] = {}
         """By demand: the version of the plan for which a gang was held back, its seconds, and the
@@ -237,7 +239,7 @@ class StartPlanning:
                 for each, count in needs
             ]
             # What its queue deserves depends on the pods that it requests, and these do not exist.
-            allowed = self._allowed(gang, needs, may_borrow=True)
+            allowed = self._allowed(gang, needs, borrowable=math.inf)
             duration = self.duration_of(gang)
             found = profile.earliest(pod_needs, duration, allowed, before=math.inf)
             if found is None and allowed(math.inf):
@@ -304,6 +306,7 @@ class StartPlanning:
             self._plan.version += end.time < known
         self._plan.ends = ends
         self._slots, self._ends = slots, by_id[gang_ids]
+        self._freed.clear()
         releasing = table.status[slots] == TaskStatus.RELEASING
         self._ends[releasing] = np.minimum(self._ends[releasing], now + RELEASE_SECONDS)
         return overrun
@@ -316,15 +319,16 @@ class StartPlanning:
 
     # -- gangs ---------------------------------------------------------------------------------
 
-    def may_borrow(self, gang: Gang) -> bool:
-        """Return whether *gang* may get more than its queue deserves: it ends soon."""
-        limit = self._options.borrow_for
-        gang.may_borrow = limit > 0 and self.duration_of(gang) <= limit
-        return gang.may_borrow
+    def borrowable(self, gang: Gang) -> float:
+        """Return by how much the queue of *gang* may exceed what it deserves with it, as a fraction
+        of that: the sooner it ends, the more."""
+        gang.borrowable = self._options.borrowable(self.duration_of(gang))
+        return gang.borrowable
 
     def borrowing(self, gang: Gang) -> AbstractContextManager[None]:
-        """Let the block use what the queue of *gang* may borrow, if the gang may."""
-        return self._session.borrowing(True) if self.may_borrow(gang) else _NOTHING
+        """Let the block use what the queue of *gang* may borrow for it."""
+        fraction = self.borrowable(gang)
+        return self._session.borrowing(fraction) if fraction else _NOTHING
 
     def lends_to(self, queue: QueueInfo) -> bool:
         """Return whether gangs of *queue*, which is overused, may borrow if they end soon.
@@ -334,7 +338,7 @@ class StartPlanning:
         """
         if not self._options.borrow_for:
             return False
-        with self._session.borrowing(True):
+        with self._session.borrowing(math.inf):
             return not self._session.overused(queue)
 
     def precedes(self, gang: Gang) -> bool:
@@ -493,14 +497,19 @@ class StartPlanning:
         if not len(self._cache.scheduling_queue) or not self.can_reserve(queue.name):
             return
         while self._attempts and self.can_reserve(queue.name):
-            first = self._peek(queue.name)
-            if first is None or first[0] >= order:
+            gang = self._next_waiting(queue.name, order)
+            if gang is None:
                 return
-            self._next.pop(queue.name)
-            gang = first[1]
-            if gang.unschedulable_group is not None and self._is_waiting(gang):
-                self._attempts -= 1
-                self._reserve(gang)
+            self._attempts -= 1
+            self._reserve(gang)
+
+    def _next_waiting(self, queue_name: str, order: OrderKey) -> Gang | None:
+        """Return the next gang of a queue that precedes *order* and waits without being tried."""
+        while (first := self._peek(queue_name)) is not None and first[0] < order:
+            self._next.pop(queue_name)
+            if first[1].unschedulable_group is not None and self._is_waiting(first[1]):
+                return first[1]
+        return None
 
     def is_due(self, gang: Gang) -> bool:
         """Return whether *gang* has waited for long enough to get a reservation."""
@@ -536,20 +545,21 @@ class StartPlanning:
         name = self._cache.queues.of(gang).name
         if self.can_reserve(name):
             return True
-        same = [each for each in self._plan if each.waiting.queue == name]
         return self._options.mode is Mode.EASY and all(
-            gang.priority > each.waiting.priority for each in same
+            gang.priority > each.waiting.priority
+            for each in self._plan
+            if each.waiting.queue == name
         )
 
     def _is_waiting(self, gang: Gang) -> bool:
         return (
             not gang.single
             and not gang.is_pending
+            and gang.key not in self._plan.reservations
+            and not self._cache.scheduling_queue.is_to_be_tried(gang)
             and gang.has_requesting_tasks()
             and not MissingMembers(gang).satisfied
             and not gang.awaits_ungating()
-            and gang.key not in self._plan.reservations
-            and not self._cache.scheduling_queue.is_to_be_tried(gang)
         )
 
     def _peek(self, queue_name: str) -> tuple[OrderKey, Gang] | None:
@@ -645,7 +655,7 @@ class StartPlanning:
         except PluginError as error:
             self._session.calls.record(error)
             return None
-        allowed = self._allowed(gang, needs, may_borrow=self.may_borrow(gang))
+        allowed = self._allowed(gang, needs, borrowable=self.borrowable(gang))
         return replace(self._summary(gang, pod_needs), allowed=allowed)
 
     def _needs(self, gang: Gang) -> list[tuple[EquivalenceClass, int]] | None:
@@ -676,7 +686,7 @@ class StartPlanning:
     # -- limits of queues ----------------------------------------------------------------------
 
     def _allowed(
-        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]], *, may_borrow: bool
+        self, gang: Gang, needs: Sequence[tuple[EquivalenceClass, int]], *, borrowable: float
     ) -> Callable[[float], bool]:
         queue = self._cache.queues.of(gang)
 
@@ -686,7 +696,7 @@ class StartPlanning:
             add_amounts(queue.allocated, change)
             try:
                 for eq_class, count in needs:
-                    with self._session.borrowing(may_borrow):
+                    with self._session.borrowing(borrowable):
                         allowed_count = self._session.allocatable_count(queue, eq_class)
                     if allowed_count < count:
                         return eq_class.best_effort
@@ -703,10 +713,7 @@ class StartPlanning:
     def _queue_change(self, gang: Gang, queue: QueueInfo, time: float) -> Amounts:
         """Return by how much what is allocated in *queue* changes until *time*, by pods that end
         and by planned starts other than that of *gang*."""
-        table, slots = self._cache.task_table, self._slots
-        is_own = table.queue[slots] == table.queue_id(queue.name)
-        ended = slots[is_own & (self._ends <= time) & np.isin(table.status[slots], _COUNTED)]
-        total = -table.requests(ended).sum(axis=1)
+        total = -self._freed_until(queue.name, time)
         for name, started in self._started:
             if name == queue.name and started.end <= time:
                 total[: len(started.amounts)] -= started.amounts.sum(axis=1)
@@ -717,3 +724,16 @@ class StartPlanning:
             if occupation.start <= time < occupation.end:
                 total[: len(occupation.amounts)] += occupation.amounts.sum(axis=1)
         return self._cache.node_matrix.resource_index.amounts(total)
+
+    def _freed_until(self, queue_name: str, time: float) -> IntVector:
+        """Return what pods of a queue use that run now and have ended by *time*."""
+        if queue_name not in self._freed:
+            table, slots = self._cache.task_table, self._slots
+            is_own = table.queue[slots] == table.queue_id(queue_name)
+            counted = np.flatnonzero(is_own & np.isin(table.status[slots], _COUNTED))
+            counted = counted[np.argsort(self._ends[counted], kind="stable")]
+            sums = table.requests(slots[counted]).cumsum(axis=1)
+            self._freed[queue_name] = self._ends[counted], np.pad(sums, ((0, 0), (1, 0)))
+        ends, freed = self._freed[queue_name]
+        until: IntVector = freed[:, np.searchsorted(ends, time, side="right")]
+        return until

@@ -232,8 +232,11 @@ class QueueLimitPlugin(Protocol):
         """Return how many more pods of *eq_class* the queue may allocate."""
         ...
 
-    def borrowable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """Return the same for a gang that ends soon, which may get what other queues leave idle.
+    def borrowable_count(
+        self, queue: QueueInfo, eq_class: EquivalenceClass, fraction: float
+    ) -> int:
+        """Return the same for a gang that ends soon, which may get what other queues leave idle:
+        with it the queue may have *fraction* more than it deserves, a positive number or infinity.
 
         Without it, such a gang has no higher limit. With it, it is also tried in an overused queue.
         """

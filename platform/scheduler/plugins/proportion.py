@@ -5,6 +5,7 @@ its capability and no less than its guarantee; what one queue does not request i
 the others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -88,13 +89,21 @@ class ProportionPlugin:
             return 0
         return count_within(eq_class.request, queue.allocated, deserved)
 
-    def borrowable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+    def borrowable_count(
+        self, queue: QueueInfo, eq_class: EquivalenceClass, fraction: float
+    ) -> int:
         """Return how many more pods of *eq_class* the queue may have with what others leave idle:
-        within its capability, without what others are guaranteed."""
+        within its capability, without what others are guaranteed, and *fraction* more than it
+        deserves."""
         limit = self._division.real_capability(queue.name)
-        if limit is None or queue_state_rejection(queue):
+        deserved = self._division.deserved(queue.name)
+        if limit is None or deserved is None or queue_state_rejection(queue):
             return 0
-        return count_within(eq_class.request, queue.allocated, limit)
+        count = count_within(eq_class.request, queue.allocated, limit)
+        if math.isfinite(fraction):
+            most = {name: int(units * (1 + fraction)) for name, units in deserved.items()}
+            count = min(count, count_within(eq_class.request, queue.allocated, most))
+        return count
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return what is insufficient for one more pod of *eq_class*."""

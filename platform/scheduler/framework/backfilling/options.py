@@ -1,5 +1,6 @@
 """The options of backfilling, which are arguments of the action ``allocate``."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,9 @@ MAX_IDLE, RESERVE_AFTER, ORDER, BORROW_FOR = (
 NAMES = (MODE, DEPTH, MAX_IDLE, RESERVE_AFTER, ORDER, BORROW_FOR)
 MAX_DEPTH = 100
 DEFAULT_MAX_IDLE = timedelta(minutes=5)
+_SHORTEST = 1.0
+_MAX_DOUBLINGS = 6
+"""A queue exceeds what it deserves by a 64th of it or not at all, and by 64 times of it at most."""
 
 
 class Mode(StrEnum):
@@ -58,13 +62,26 @@ class Options:
     order: Order = Order.QUEUE
 
     borrow_for: float = 0.0
-    """Seconds that a gang is expected to run at most that may get more than its queue deserves."""
+    """Seconds for which a gang may be expected to run with which its queue has twice what it
+    deserves."""
 
     @property
     def uses_run_times(self) -> bool:
         """Whether run times decide about anything."""
         is_default = self.mode is Mode.NONE and self.order is Order.QUEUE
         return not is_default or self.borrow_for > 0
+
+    def borrowable(self, duration: float) -> float:
+        """Return by how much a queue may exceed what it deserves for a gang that is expected to run
+        for *duration* seconds, as a fraction of that.
+
+        Half the time permits twice as much. Between two powers of two the smaller one counts, so
+        that few values differ: gangs are grouped by them.
+        """
+        if not self.borrow_for or math.isinf(duration):
+            return 0.0
+        doublings = math.floor(math.log2(self.borrow_for / max(duration, _SHORTEST)))
+        return 0.0 if doublings < -_MAX_DOUBLINGS else 2.0 ** min(doublings, _MAX_DOUBLINGS)
 
 
 def options_of(arguments: Mapping[str, object]) -> Options:

@@ -1,4 +1,4 @@
-"""What will be free on the nodes at future times: numpy matrices over times, resources, nodes.
+"""What will be free on the nodes at future times: for each a numpy matrix of resources and nodes.
 
 The times are a short list. What ends between two of them counts as free from the later one on, so
 what is planned is never too early. Start reservations are subtracted for as long as they last.
@@ -6,7 +6,8 @@ what is planned is never too early. Start reservations are subtracted for as lon
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -70,20 +71,24 @@ class Profile:
         """
         self.now = now
         self.times = _times(now, ends, times)
-        self.free = np.empty((len(self.times), *free.shape), np.int64)
-        """What is free from each of :attr:`times` on, until the next one."""
         known = np.isfinite(ends)
         steps = np.searchsorted(self.times, np.maximum(ends[known], now))
-        self.free[:] = held.released(steps, known, len(self.times), free.shape)
-        np.cumsum(self.free, axis=0, out=self.free)
-        self.free += free
+        released = held.released(steps, known, len(self.times), free.shape)
+        np.cumsum(released, axis=0, out=released)
+        released += free
+        self.free: list[Matrix] = list(released)
+        """What is free from each of :attr:`times` on, until the next one.
+
+        A matrix for each, so that another time is added without a copy of all.
+        """
         unknown = held.released(np.zeros((~known).sum(), np.int64), ~known, 1, free.shape)[0]
         self.some_time = self.free[-1] + unknown
         """What is free once pods have ended whose end is not known, without the reservations that
         wait for these."""
         self.waits_for_unknown = False
         """Whether a reservation is subtracted from :attr:`some_time`."""
-        self._least: Matrix | None = None
+        self._least: list[Matrix] = []
+        """The minimum of :attr:`free` up to each of the first times, as far as it was asked for."""
 
     # -- reservations --------------------------------------------------------------------------
 
@@ -107,9 +112,11 @@ class Profile:
         first, last = np.searchsorted(self.times, (occupation.start, occupation.end))
         for step in range(max(int(first), 0), int(last)):
             self.free[step][:rows, occupation.nodes] += amounts
-        if self._least is not None:
-            changed = self.free[:, :, occupation.nodes]
-            self._least[:, :, occupation.nodes] = np.minimum.accumulate(changed, axis=0)
+        for step in range(int(first), len(self._least)):
+            least = self.free[step][:rows, occupation.nodes]
+            if step:
+                least = np.minimum(least, self._least[step - 1][:rows, occupation.nodes])
+            self._least[step][:rows, occupation.nodes] = least
 
     def _require_time(self, time: float) -> None:
         """Divide the interval that contains *time*."""
@@ -117,8 +124,9 @@ class Profile:
         if time <= self.now or (step < len(self.times) and self.times[step] == time):
             return
         self.times = np.insert(self.times, step, time)
-        self.free = np.insert(self.free, step, self.free[step - 1], axis=0)
-        self._least = None
+        self.free.insert(step, self.free[step - 1].copy())
+        if step < len(self._least):
+            self._least.insert(step, self._least[step - 1].copy())
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -128,9 +136,11 @@ class Profile:
         What a gang takes of it that runs until then delays no reservation. One whose start is
         planned itself leaves nothing to those whose start is not known.
         """
-        if self._least is None:
-            self._least = np.minimum.accumulate(self.free, axis=0)
-        least: Matrix = self._least[max(int(np.searchsorted(self.times, end)), 1) - 1]
+        count = max(int(np.searchsorted(self.times, end)), 1)
+        for free in self.free[len(self._least) : count]:
+            least = np.minimum(self._least[-1], free) if self._least else free.copy()
+            self._least.append(least)
+        least = self._least[count - 1]
         if self.waits_for_unknown and not is_planned:
             least = np.minimum(least, self.some_time)
         return least
@@ -142,8 +152,10 @@ class Profile:
             found = self.some_time[: len(wanted), nodes]
             return bool((found >= wanted)[wanted > 0].all())
         first, last = self._steps(occupation.start, occupation.end)
-        found = self.free[first:last, : len(wanted)][:, :, nodes].min(axis=0)
-        return bool((found >= wanted)[wanted > 0].all())
+        rows, columns = np.nonzero(wanted > 0)
+        cells = rows * self.some_time.shape[1] + nodes[columns]
+        least = wanted[rows, columns]
+        return all(bool((free.take(cells) >= least).all()) for free in self.free[first:last])
 
     def earliest(
         self,
@@ -165,12 +177,14 @@ class Profile:
             if not self._may_fit(pod_needs, self.free[step]) or not allowed(time):
                 continue
             first, last = self._steps(time, time + duration)
-            window = self.free[step] if last - first == 1 else self.free[first:last].min(axis=0)
+            nodes = _usable(pod_needs, self.free[step])
+            window = reduce(np.minimum, (free[:, nodes] for free in self.free[first:last]))
             if self.waits_for_unknown and not is_planned:
-                window = np.minimum(window, self.some_time)
-            found = choose_nodes(pod_needs, window)
+                window = np.minimum(window, self.some_time[:, nodes])
+            needs = [replace(need, feasible=need.feasible[nodes]) for need in pod_needs]
+            found = choose_nodes(needs, window)
             if found is not None:
-                return Occupation(time, time + duration, *found)
+                return Occupation(time, time + duration, nodes[found[0]], found[1])
         return None
 
     def at_some_time(self, pod_needs: Sequence[PodNeed]) -> Occupation | None:
@@ -243,6 +257,15 @@ def choose_nodes(pod_needs: Iterable[PodNeed], free: Matrix) -> tuple[IntVector,
         return None
     nodes = np.flatnonzero(used.any(axis=0))
     return nodes, used[:, nodes]
+
+
+def _usable(pod_needs: Iterable[PodNeed], free: Matrix) -> IntVector:
+    """Return the nodes that *free* lets take a pod, so that only these need be compared."""
+    usable = np.zeros(free.shape[1], np.bool_)
+    for need in pod_needs:
+        rows = np.flatnonzero(need.request)
+        usable |= need.feasible & (free[rows] >= need.request[rows, None]).all(axis=0)
+    return np.flatnonzero(usable)
 
 
 def _times(now: float, ends: FloatVector, others: Iterable[float]) -> FloatVector:

@@ -316,7 +316,7 @@ class StartPlan:
         if waiting.version != reservation.waiting.version:
             return Cause.OWN
         nodes = reservation.occupation.nodes
-        if nodes.max(initial=-1) >= self.profile.free.shape[2]:
+        if nodes.max(initial=-1) >= self.profile.some_time.shape[1]:
             return Cause.NODES
         for before, now in zip(reservation.waiting.pod_needs, waiting.pod_needs, strict=True):
             if not np.array_equal(before.feasible[nodes], now.feasible[nodes]):

@@ -375,8 +375,9 @@ class Gang:
     estimated_seconds: float | None = None
     """For how long it is expected to run, as of :attr:`estimated_version`."""
     estimated_version = -1
-    may_borrow = False
-    """Whether it may get more than its queue deserves, as of its last attempt."""
+    borrowable = 0.0
+    """By how much its queue may exceed what it deserves with it, as a fraction of that, as of its
+    last attempt."""
     topology: TopologyConstraint | None = None
     """What it requires of the network between its pods."""
     native: NativeSpec | None = None
