@@ -24,3 +24,6 @@ CSRS = Resource(
 
 API_SERVER_CLIENT = "kube-apiserver"
 """Common name of the certificate with which the API server connects to agents."""
+
+FRONT_PROXY_CLIENT = "front-proxy-client"
+"""Common name of the certificate with which the API server connects to other API servers."""

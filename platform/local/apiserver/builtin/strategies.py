@@ -8,10 +8,11 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC, RESOURCE
+from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC, REGISTRATION, RESOURCE
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
+    api_services,
     autoscaler_conversion,
     autoscaler_validation,
     batch_jobs,
@@ -188,6 +189,13 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=crds.default_crd,
         prepare_for_create=_prepare_crd_for_create,
         validate=crds.validate_crd,
+    ),
+    (REGISTRATION, "APIService"): StrategyHooks(
+        default=api_services.default_api_service,
+        prepare_for_create=api_services.prepare_for_create,
+        validate=api_services.validate_api_service,
+        validate_status=api_services.validate_status,
+        name_rule=validation.path_segment_error,
     ),
     ("apps", "ControllerRevision"): StrategyHooks(
         validate=workload_validation.validate_controller_revision
