@@ -78,15 +78,20 @@ class Catalog:
         return list(self._by_path.values())
 
     def stored_kinds(self) -> list[KindInfo]:
-        """Return one kind per stored resource: custom kinds in their storage version."""
-        found = {}
+        """Return one kind per stored resource.
+
+        Custom kinds in their storage version, or in another one if that is not served.
+        """
+        found: dict[tuple[str, str], KindInfo] = {}
         for kind in self._by_path.values():
             resource = kind.resource
             if "list" not in kind.verbs or kind.stored_as is not None or kind.computed:
                 continue
-            if kind.custom and kind.storage_version != resource.version:
-                continue
-            found[resource.group, resource.plural] = kind
+            key = resource.group, resource.plural
+            if not kind.custom or kind.storage_version == resource.version:
+                found[key] = kind
+            else:
+                found.setdefault(key, kind)
         return list(found.values())
 
     def add_crd(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
