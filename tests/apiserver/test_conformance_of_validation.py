@@ -11,7 +11,7 @@ from support.embedded_apiserver import MERGE, RawResponse, Server, embedded_serv
 from support.polling import wait_until_true
 
 from batholith.model import crds
-from batholith.model.names import API_SERVICES
+from batholith.model.names import API_SERVICES, CRDS
 
 Json = dict[str, Any]
 
@@ -270,25 +270,36 @@ async def claim_templates(send: RecordedConversation) -> None:
 
 
 @register_conversation
-async def conversions_of_definitions(send: RecordedConversation) -> None:
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All"
+async def bundles_of_conversions(send: RecordedConversation) -> None:
+    path = CRDS.path()
     schema = {"openAPIV3Schema": {"type": "object"}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    for bundle in ("YWJj", base64.b64encode(send.server.ca).decode(), ""):
-        config = {"url": "https://a.b/c", "caBundle": bundle}
+    names = {"plural": "hats", "singular": "hat", "kind": "Hat", "listKind": "HatList"}
+    spec = {"group": "ca.io", "names": names, "scope": "Namespaced", "versions": [version]}
+
+    async def record(name: str, method: str, path: str, body: Json) -> None:
+        """Record the status alone: the bundles differ."""
+        kind = MERGE if method == "PATCH" else "application/json"
+        response = await send.server.request(method, path, body, content_type=kind)
+        send.responses.append((name, RawResponse(response.status, {})))
+
+    def conversion(bundle: bytes) -> Json:
+        config = {"url": "https://a.b/c", "caBundle": base64.b64encode(bundle).decode()}
         webhook = {"conversionReviewVersions": ["v1"], "clientConfig": config}
-        spec = {
-            "group": "ca.io",
-            "names": {"plural": "hats", "singular": "hat", "kind": "Hat", "listKind": "HatList"},
-            "scope": "Namespaced",
-            "versions": [version],
-            "conversion": {"strategy": "Webhook", "webhook": webhook},
-        }
-        response = await send.server.request(
-            "POST", path, {"metadata": {"name": "hats.ca.io"}, "spec": spec}
-        )
-        body = response.body if response.status != 201 else {}
-        send.responses.append((f"bundle {bundle[:9]}", RawResponse(response.status, body)))
+        return {"conversion": {"strategy": "Webhook", "webhook": webhook}}
+
+    body = {"metadata": {"name": "hats.ca.io"}, "spec": spec | conversion(b"invalid")}
+    await record("creation with an invalid bundle", "POST", f"{path}?dryRun=All", body)
+    await record("creation", "POST", path, {**body, "spec": spec})
+    await send.wait_status(200, "GET", "/apis/ca.io/v1/hats")
+    for name, bundle in (
+        ("an invalid bundle", b"invalid"),
+        ("an invalid certificate", b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
+        ("a bundle", send.server.ca),
+        ("an invalid bundle after a bundle", b"invalid"),
+    ):
+        await record(name, "PATCH", f"{path}/hats.ca.io", {"spec": conversion(bundle)})
+    await send.server.request("DELETE", f"{path}/hats.ca.io")
 
 
 @register_conversation
