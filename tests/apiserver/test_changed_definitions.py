@@ -102,14 +102,14 @@ async def test_objects_whose_stored_version_is_not_served_are_deleted_with_their
     stored = {**served, "name": "v2", "served": False, "storage": True}
     crd["spec"]["versions"] = [{**served, "storage": False}, stored]
     await server.install_crds(crd)
-    await add_namespace(server, "gone")
-    path = FOOS.replace("/default/", "/gone/")
+    await add_namespace(server, "deleted")
+    path = FOOS.replace("/default/", "/deleted/")
     body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"a": "b"}}
     await server.create(path, body)
-    await server.request("DELETE", NAMESPACES.path("", "gone"))
+    await server.request("DELETE", NAMESPACES.path("", "deleted"))
 
-    async def is_gone() -> bool:
-        return (await server.request("GET", NAMESPACES.path("", "gone"))).status == 404
+    async def is_deleted() -> bool:
+        return (await server.request("GET", NAMESPACES.path("", "deleted"))).status == 404
 
-    await wait_until_true(is_gone)
+    await wait_until_true(is_deleted)
     assert (await server.request("GET", f"{path}/a")).status == 404

@@ -112,7 +112,7 @@ async def role_references(send: RecordedConversation) -> None:
         body = {
             "metadata": {"name": "b"},
             "roleRef": {"apiGroup": group, "kind": kind, "name": name},
-            "subjects": [],
+            "subjects": list[Json](),
         }
         for path in _BINDINGS:
             await send("POST", f"{_RBAC}/{path}?dryRun=All", body)
@@ -136,14 +136,15 @@ async def volume_attachments(send: RecordedConversation) -> None:
     path = "/apis/storage.k8s.io/v1/volumeattachments"
     source = {"persistentVolumeName": "v"}
     valid = {"attacher": "ex.io", "nodeName": "n", "source": source}
-    for change in (
+    changes: tuple[Json, ...] = (
         {"attacher": ""},
         {"attacher": "A_b"},
         {"nodeName": ""},
         {"nodeName": "A_b"},
         {"source": {}},
         {"source": {"persistentVolumeName": ""}},
-    ):
+    )
+    for change in changes:
         body = {"metadata": {"name": "a"}, "spec": {**valid, **change}}
         await send("POST", f"{path}?dryRun=All", body)
     await send("POST", path, {"metadata": {"name": "a"}, "spec": valid})
@@ -305,7 +306,8 @@ async def bundles_of_conversions(send: RecordedConversation) -> None:
 @register_conversation
 async def revisions_without_data(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/controllerrevisions?dryRun=All"
-    for data in ("", "a", 1, [], {}, None):
+    values: tuple[Any, ...] = ("", "a", 1, [], {}, None)
+    for data in values:
         await send("POST", path, {"metadata": {"name": "r"}, "revision": 1, "data": data})
 
 

@@ -45,7 +45,7 @@ print("master", os.environ["MASTER_ADDR"])
 
 
 def manifests(program: Path) -> list[Json]:
-    """What kustomize makes of the operator's manifests, with the program of this machine."""
+    """The operator's manifests as kustomize builds them, with the program of this machine."""
     found: list[Json] = [_object("v1", "Namespace", NAMESPACE)]
     for file in sorted((program.parent / "manifests").rglob("*.yaml")):
         if file.name not in _LEFT_OUT:

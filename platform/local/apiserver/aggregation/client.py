@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 USER_HEADER, UID_HEADER, GROUP_HEADER = "X-Remote-User", "X-Remote-Uid", "X-Remote-Group"
 EXTRA_PREFIX = "X-Remote-Extra-"
 _REMOTE_PREFIX = "x-remote-"
-"""Of the names of all headers that tell another server who sends a request."""
+"""Of the names of all headers with the user of a request to another server."""
 
 _CHECK_TIMEOUT = 5.0
 _MAX_DOCUMENT = 16 * 2**20
@@ -199,7 +199,7 @@ def user_headers(user: User) -> list[tuple[str, str]]:
     for key, values in user.extra.items():
         found += [(EXTRA_PREFIX + _escaped(key), value) for value in values]
     for name, value in found:
-        # White space around a value is removed by HTTP, which would make it another user.
+        # White space around a value is removed by HTTP, and the rest would name another user.
         if value != value.strip() or any(ord(sign) < 32 or ord(sign) == 127 for sign in value):
             raise bad_request(f"the user cannot be named in the header {name}: {value!r}")
     return found

@@ -86,7 +86,7 @@ def _validate_total(total: Amounts, allowed: Json, path: str, errors: list[Field
 
 
 def _of_containers(spec: Json, kind: str) -> Amounts:
-    """Return what the containers have together, as if the pod had no resources of its own."""
+    """Return what the containers have together, without the resources of the whole pod."""
     containers = {
         key: [
             {
