@@ -2,16 +2,19 @@
 
 import asyncio
 import base64
+import json
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from aiohttp import web
-from support.aiohttp_servers import stop_server
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
 
@@ -109,32 +112,117 @@ class ExtensionServer:
     async def open_watches(self) -> int:
         return self.watches
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        if request.path in _DOCUMENTS:
-            return web.json_response(_DOCUMENTS[request.path])
-        if not request.path.startswith(API):
-            return web.Response(status=404)
-        transport = request.transport
-        assert transport is not None
-        subject = dict(each[0] for each in transport.get_extra_info("peercert")["subject"])
+
+class _Handler(BaseHTTPRequestHandler):
+    """Handles the one request of a connection, in a thread."""
+
+    server: "_Server"
+
+    def setup(self) -> None:
+        context = self.server.context
+        self.request = context.wrap_socket(
+            self.request, server_side=True, do_handshake_on_connect=False
+        )
+        try:
+            self.server.add(self.request)
+            self.request.do_handshake()
+            super().setup()
+        except BaseException:
+            self.server.remove(self.request)
+            raise
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self.server.remove(self.request)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+    def _handle(self) -> None:
+        serving, path = self.server.serving, urlsplit(self.path).path
+        if path in _DOCUMENTS:
+            self._respond(200, _DOCUMENTS[path])
+            return
+        if not path.startswith(API):
+            self._respond(404, {})
+            return
+        subject = dict(each[0] for each in self.request.getpeercert()["subject"])
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
         found = {
-            "method": request.method,
-            "path": request.raw_path,
-            "headers": sorted((key.lower(), value) for key, value in request.headers.items()),
-            "body": (await request.read()).decode(),
+            "method": self.command,
+            "path": self.path,
+            "headers": sorted([key.lower(), value] for key, value in self.headers.items()),
+            "body": body.decode(),
             "client": subject["commonName"],
         }
-        self.requests.append(found)
-        if "watch" in request.query:
-            stream = web.StreamResponse(headers={"Content-Type": "application/json"})
-            await stream.prepare(request)
-            await stream.write(b'{"type":"ADDED"}\n')
-            self.watches += 1
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.watches -= 1
-        return web.json_response(found, status=418, headers={"X-Thing": "1"})
+        serving.requests.append(found)
+        if "watch=" in self.path:
+            self._watch(serving)
+        else:
+            self._respond(418, found)
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    def do_PATCH(self) -> None:
+        self._handle()
+
+    def _respond(self, status: int, content: Json) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.send_header("X-Thing", "1")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _watch(self, serving: ExtensionServer) -> None:
+        serving.watches += 1
+        try:
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"type":"ADDED"}\n')
+            self.rfile.read(1)  # until the client disconnects
+        finally:
+            serving.watches -= 1
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection; each one ends with its connection."""
+
+    daemon_threads = False
+
+    def __init__(self, serving: ExtensionServer, context: ssl.SSLContext) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.serving, self.context = serving, context
+        self._lock, self._open, self._stopped = threading.Lock(), set[ssl.SSLSocket](), False
+
+    def add(self, connection: ssl.SSLSocket) -> None:
+        with self._lock:
+            self._open.add(connection)
+            if self._stopped:
+                raise ConnectionAbortedError
+
+    def remove(self, connection: ssl.SSLSocket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+            connection.close()
+
+    def handle_error(self, *_: object) -> None:
+        """Clients may disconnect at any time."""
+
+    def stop(self) -> None:
+        """Accept nothing more, and end all connections."""
+        self.shutdown()
+        with self._lock:
+            self._stopped = True
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
 
 
 async def condition(server: Server) -> tuple[str, str]:
@@ -161,14 +249,11 @@ async def extension_server(directory: Path, *, client_ca: Path) -> AsyncIterator
     context.load_verify_locations(client_ca)
     context.verify_mode = ssl.CERT_REQUIRED
     serving = ExtensionServer(ca=authority.certificate_pem)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", serving.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
-    await runner.setup()
+    server = _Server(serving, context)
+    serving.port = server.server_address[1]
+    running = asyncio.create_task(asyncio.to_thread(server.serve_forever))
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        serving.port = runner.addresses[0][1]
         yield serving
     finally:
-        await stop_server(runner)
+        await asyncio.to_thread(server.stop)
+        await running
