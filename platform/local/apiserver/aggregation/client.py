@@ -194,7 +194,9 @@ def user_headers(user: User) -> list[tuple[str, str]]:
     Raises:
         StatusError: 400, a value would not arrive as it is.
     """
-    found = [(USER_HEADER, user.name), *((UID_HEADER, user.uid) for _ in user.uid[:1])]
+    found = [(USER_HEADER, user.name)]
+    if user.uid:
+        found.append((UID_HEADER, user.uid))
     found += [(GROUP_HEADER, group) for group in user.groups]
     for key, values in user.extra.items():
         found += [(EXTRA_PREFIX + _escaped(key), value) for value in values]
