@@ -106,6 +106,9 @@ NATIVE_PODGROUPS_BETA = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "P
 """The same of Kubernetes 1.37."""
 WORKLOADS = Resource("scheduling.k8s.io", "v1alpha2", "workloads", "Workload")
 WORKLOADS_BETA = Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload")
+API_SERVICES = Resource(
+    "apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False
+)
 CRDS = Resource(
     "apiextensions.k8s.io",
     "v1",

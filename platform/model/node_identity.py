@@ -27,3 +27,6 @@ REVOKED_NODES, REVOKED_NAMESPACE = "batholith-revoked-nodes", "kube-system"
 
 API_SERVER_CLIENT = "kube-apiserver"
 """Common name of the certificate with which the API server connects to agents."""
+
+FRONT_PROXY_CLIENT = "front-proxy-client"
+"""Common name of the certificate with which the API server connects to other API servers."""

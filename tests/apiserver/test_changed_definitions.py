@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import ServerFactory
+from support.api_servers import ServerFactory, add_namespace
 from support.embedded_apiserver import DEFINITIONS, FOOS, MERGE, Server, definition, embedded_server
 from support.polling import wait_until_true
+
+from batholith.model.names import NAMESPACES
 
 Json = dict[str, Any]
 STRING = {"type": "string"}
@@ -90,3 +92,24 @@ async def test_what_is_stored_is_shown_by_the_present_definition_after_a_restart
         await wait_shown(server, a="A")
         await change(server, a=STRING, b=STRING)
         await wait_shown(server, b="2")
+
+
+async def test_objects_whose_stored_version_is_not_served_are_deleted_with_their_namespace(
+    server: Server,
+) -> None:
+    crd = with_fields(a=STRING)
+    (served,) = crd["spec"]["versions"]
+    stored = {**served, "name": "v2", "served": False, "storage": True}
+    crd["spec"]["versions"] = [{**served, "storage": False}, stored]
+    await server.install_crds(crd)
+    await add_namespace(server, "deleted")
+    path = FOOS.replace("/default/", "/deleted/")
+    body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"a": "b"}}
+    await server.create(path, body)
+    await server.request("DELETE", NAMESPACES.path("", "deleted"))
+
+    async def is_deleted() -> bool:
+        return (await server.request("GET", NAMESPACES.path("", "deleted"))).status == 404
+
+    await wait_until_true(is_deleted)
+    assert (await server.request("GET", f"{path}/a")).status == 404

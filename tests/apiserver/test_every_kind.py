@@ -43,6 +43,7 @@ _ALPHA_VERSIONS = ("v1alpha2",)
 """Versions of Kubernetes 1.36 that the installed Python client does not have."""
 
 CONTROLLED_KINDS = (
+    "APIService",
     "CustomResourceDefinition",
     "PersistentVolume",
     "PersistentVolumeClaim",

@@ -107,7 +107,10 @@ ROWS: Mapping[str, EnforcementRow] = {
     "autoscaling/v1/horizontalpodautoscalers": enforced(
         "local/workloads/autoscalers.py", {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
     ),
-    "apiregistration.k8s.io/v1/apiservices": data(reason="computed, and can only be read"),
+    "apiregistration.k8s.io/v1/apiservices": enforced(
+        f"{SERVER}/aggregation/client.py",
+        {"metadata": {"name": "v1.apis.ex.io"}, **MINIMAL_FIELDS["APIService"]},
+    ),
     "metrics.k8s.io/v1beta1/nodes": data(reason="computed, and can only be read"),
     "metrics.k8s.io/v1beta1/pods": data(reason="computed, and can only be read"),
     "batch/v1/cronjobs": enforced(
@@ -247,7 +250,8 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
         "scheduling.k8s.io/v1alpha2/podgroups",
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-        "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
+        "apiextensions.k8s.io/v1/customresourcedefinitions",
+        "apiregistration.k8s.io/v1/apiservices", "resource.k8s.io/v1/resourceclaims",
         "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",
         "flowcontrol.apiserver.k8s.io/v1/flowschemas",
         "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",

@@ -25,7 +25,7 @@ from support.webhooks import serve_webhooks
 from batholith.model import crds as definitions
 from batholith.model import names
 from batholith.model.admission import Webhook
-from batholith.model.names import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS
+from batholith.model.names import API_SERVICES, CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS
 
 Json = dict[str, Any]
 
@@ -120,7 +120,7 @@ class RealServerFactory(ServerFactory):
 
 
 def _key(resource: names.Resource) -> str:
-    if resource.group.endswith("volcano.sh") or resource == CRDS:
+    if resource.group.endswith("volcano.sh") or resource in (API_SERVICES, CRDS):
         return f"{resource.group}/{resource.plural}"
     return {"nodes": "minions", "services": "services/specs"}.get(resource.plural, resource.plural)
 

@@ -35,8 +35,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
 
 from batholith.local.agent.runtime.process_id import die_with_parent
+from batholith.local.apiserver.aggregation.client import (
+    EXTRA_PREFIX,
+    GROUP_HEADER,
+    UID_HEADER,
+    USER_HEADER,
+)
 from batholith.local.supervisor import kubeconfig, pki
 from batholith.model.names import CRDS, NATIVE_PODGROUPS
+from batholith.model.node_identity import FRONT_PROXY_CLIENT
 
 GANG_GATES = ",".join(
     f"{gate}=true"
@@ -354,6 +361,14 @@ class RealKube:
             f"--kubelet-client-certificate={keys.client.certificate}",
             f"--kubelet-client-key={keys.client.key}",
             "--kubelet-preferred-address-types=InternalIP,Hostname",
+            f"--requestheader-client-ca-file={keys.front_proxy_ca}",
+            f"--requestheader-allowed-names={FRONT_PROXY_CLIENT}",
+            f"--requestheader-username-headers={USER_HEADER}",
+            f"--requestheader-uid-headers={UID_HEADER}",
+            f"--requestheader-group-headers={GROUP_HEADER}",
+            f"--requestheader-extra-headers-prefix={EXTRA_PREFIX}",
+            f"--proxy-client-cert-file={keys.front_proxy_client.certificate}",
+            f"--proxy-client-key-file={keys.front_proxy_client.key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",

@@ -50,6 +50,15 @@ Rd0hRYvUA+Mi7JU=
 """
 
 MINIMAL_FIELDS: Mapping[str, Json] = {
+    "APIService": {
+        "spec": {
+            "group": "apis.ex.io",
+            "version": "v1",
+            "groupPriorityMinimum": 1,
+            "versionPriority": 1,
+            "service": {"namespace": "default", "name": "none"},
+        }
+    },
     "Endpoints": {"subsets": [{"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": 80}]}]},
     "v1/Event": {"involvedObject": _INVOLVED_OBJECT},
     "LimitRange": {"spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
@@ -199,6 +208,7 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
 """By kind, or by version and kind: fields of the smallest valid objects."""
 
 _NAMES = {
+    "APIService": "v1.apis.ex.io",
     "CustomResourceDefinition": "samples.ex.io",
     "CSIDriver": "sample.ex.io",
     "IPAddress": "192.0.2.7",

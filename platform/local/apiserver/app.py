@@ -14,6 +14,8 @@ from itertools import accumulate
 import msgspec
 
 from ...machinery.clock import Clock
+from .aggregation.client import AggregatorClient
+from .aggregation.remote_apis import RemoteApis
 from .authorization.attributes import request_attributes
 from .authorization.authorizer import Authorizer
 from .authorization.impersonation import acting_user, impersonates
@@ -115,6 +117,8 @@ class App:
     is_revoked: Callable[[str], bool]
     """Whether the certificates of a user are revoked."""
 
+    remote_apis: RemoteApis
+    aggregator: AggregatorClient
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
@@ -147,7 +151,8 @@ class App:
         path, headers = http_request.path, http_request.headers
         user = self._authenticate(http_request)
         query = parse_query(http_request.query)
-        request_info = parse_path(path)
+        api = self.remote_apis.find(path)
+        request_info = parse_path(path, remote=api is not None)
         timeout = None if _is_long_running(request_info, query) else request_timeout(query)
         impersonating = impersonates(headers)
         if impersonating or MASTERS_GROUP not in user.groups:
@@ -168,6 +173,8 @@ class App:
             user=user,
             warnings=warnings,
         )
+        if api is not None:
+            return await self.aggregator.forward(request, api)
         if request_info is None:
             return self._handle_non_resource(request)
         kind = self.catalog.get(request_info.group, request_info.version, request_info.plural)

@@ -1,12 +1,16 @@
 """Objects that exist from the start: namespaces, priority classes, roles, definitions."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from ...model import bootstrap_tokens, names, past_usage, simulation
 from ...model.bootstrap_tokens import BootstrapToken
 from ...model.names import Resource
+from ...model.node_identity import FRONT_PROXY_CLIENT
+from .aggregation.client import EXTRA_PREFIX, GROUP_HEADER, UID_HEADER, USER_HEADER
 from .authorization import bootstrap_policy
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
@@ -21,6 +25,10 @@ log = logging.getLogger(__name__)
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces of every cluster."""
+
+AUTHENTICATION_NAMESPACE = "kube-system"
+AUTHENTICATION_CONFIGMAP = "extension-apiserver-authentication"
+"""What other API servers read at their start."""
 
 PLATFORM_NAMESPACE = "volcano-system"
 NAMESPACES = (*SYSTEM_NAMESPACES, PLATFORM_NAMESPACE)
@@ -63,10 +71,12 @@ async def ensure_defaults(
     deleter: Deleter,
     optional_definitions: Iterable[Json] = (),
     joining: JoinObjects | None = None,
+    authentication: Mapping[str, str],
 ) -> None:
     """Create missing default objects, and update *definitions* to the given content.
 
-    Existing *optional_definitions* are not updated. *joining* is what other machines need.
+    Existing *optional_definitions* are not updated. *joining* is what other machines need,
+    *authentication* what other API servers need.
 
     Raises:
         StatusError: a definition is rejected.
@@ -94,6 +104,8 @@ async def ensure_defaults(
     for resource, name in SCHEDULER_OBJECTS:
         body = {"metadata": {"name": name}}
         writes.append(_create(writer, catalog, resource, body, namespace=PLATFORM_NAMESPACE))
+    path = ObjectPath(namespace=AUTHENTICATION_NAMESPACE, name=AUTHENTICATION_CONFIGMAP)
+    writes += _set_data(writer, catalog, path, authentication)
     if joining is not None:
         writes += _join_writes(writer, catalog, joining)
     for written in writes:
@@ -106,18 +118,45 @@ def _join_writes(
 ) -> Iterator[WriteResult | None]:
     for resource, obj in bootstrap_policy.join_objects():
         yield _ensure_policy(writer, catalog, resource, obj)
-    namespace, name = bootstrap_tokens.CLUSTER_INFO_NAMESPACE, bootstrap_tokens.CLUSTER_INFO
+    path = ObjectPath(
+        namespace=bootstrap_tokens.CLUSTER_INFO_NAMESPACE, name=bootstrap_tokens.CLUSTER_INFO
+    )
     data = {bootstrap_tokens.KUBECONFIG_KEY: joining.cluster_info}
-    body: Json = {"metadata": {"name": name}, "data": data}
-    created = _create(writer, catalog, names.CONFIGMAPS, body, namespace=namespace)
-    if created is None:
-        path = ObjectPath(namespace=namespace, name=name)
-        call = WriteRequest(kind=catalog.require(names.CONFIGMAPS), object_path=path)
-        created = writer.patch(call, lambda current: {**current, "data": data})
-    yield created
+    yield from _set_data(writer, catalog, path, data)
     if joining.token is not None:
         secret = joining.token.to_secret()
         yield _create(writer, catalog, names.SECRETS, secret, namespace=bootstrap_tokens.NAMESPACE)
+
+
+def _set_data(
+    writer: Writer, catalog: Catalog, path: ObjectPath, data: Mapping[str, str]
+) -> Iterator[WriteResult | None]:
+    """Create a ConfigMap with this data, or update it."""
+    body: Json = {"metadata": {"name": path.name}, "data": dict(data)}
+    created = _create(writer, catalog, names.CONFIGMAPS, body, namespace=path.namespace)
+    if created is None:
+        call = WriteRequest(kind=catalog.require(names.CONFIGMAPS), object_path=path)
+        created = writer.patch(call, lambda current: {**current, "data": dict(data)})
+    yield created
+
+
+def authentication_data(front_proxy_ca: str, *, client_ca: bytes) -> dict[str, str]:
+    """Return how other API servers authenticate requests that this one passes on.
+
+    *client_ca* is that of the certificates by which clients authenticate, empty if none can.
+    """
+    lists = {
+        "requestheader-allowed-names": [FRONT_PROXY_CLIENT],
+        "requestheader-extra-headers-prefix": [EXTRA_PREFIX],
+        "requestheader-group-headers": [GROUP_HEADER],
+        "requestheader-uid-headers": [UID_HEADER],
+        "requestheader-username-headers": [USER_HEADER],
+    }
+    data = {key: msgspec.json.encode(value).decode() for key, value in lists.items()}
+    data["requestheader-client-ca-file"] = front_proxy_ca
+    if client_ca:
+        data["client-ca-file"] = client_ca.decode()
+    return data
 
 
 def _dir_storage_class() -> Json:

@@ -28,12 +28,15 @@ from ...model.service_network import PodNetwork
 from . import bootstrap
 from .admission.dynamic import DynamicAdmission
 from .admission.quotas import Quotas
+from .aggregation.client import AggregatorClient, FrontProxyFiles
+from .aggregation.remote_apis import RemoteApis
 from .app import App
 from .authorization import node_graph
 from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
 from .authorization.node_authorizer import NodeAuthorizer
 from .authorization.node_graph import NodeGraph
+from .controllers.api_services import ApiServiceController
 from .controllers.base import Controller, ControllerContext
 from .controllers.bootstrap_tokens import BootstrapTokenController
 from .controllers.certificates import CertificateController
@@ -137,6 +140,13 @@ class Config:
     """With its key, authenticates the log proxy to agents."""
     kubelet_client_key: Path
 
+    requestheader_client_ca_file: Path
+    """CA of the next certificate, which other API servers read from a ConfigMap."""
+
+    proxy_client_cert_file: Path
+    """With its key, authenticates requests that are passed on to other API servers."""
+    proxy_client_key_file: Path
+
     users_by_token: Mapping[str, User]
 
     service_account_signing_key: bytes
@@ -191,6 +201,7 @@ class _ServerCore:
     def __init__(self, config: Config) -> None:
         self._crds, self._optional_crds = config.crds, config.optional_crds
         self._clock, self._ca = config.clock, config.ca
+        self._front_proxy_ca = config.requestheader_client_ca_file.read_text()
         self._joining = joining = config.joining
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
@@ -232,11 +243,26 @@ class _ServerCore:
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
+        apis, self._aggregator = self._aggregation(context, config)
         tokens = ServiceAccountTokens(
             config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
         )
         handlers = self._handlers(config, deleter, tokens=tokens, streams=streams)
-        self.app = App(
+        self.app = self._create_app(config, handlers, tokens=tokens, apis=apis)
+
+    def _aggregation(
+        self, context: ControllerContext, config: Config
+    ) -> tuple[RemoteApis, AggregatorClient]:
+        apis, services = RemoteApis(self._catalog), self._dynamic.services
+        files = FrontProxyFiles(config.proxy_client_cert_file, config.proxy_client_key_file)
+        client = AggregatorClient(services, files)
+        self._controllers.append(ApiServiceController(context, apis, client, services))
+        return apis, client
+
+    def _create_app(
+        self, config: Config, handlers: Handlers, *, tokens: ServiceAccountTokens, apis: RemoteApis
+    ) -> App:
+        return App(
             catalog=self._catalog,
             handlers=handlers,
             authenticator=handlers.authenticator,
@@ -247,6 +273,8 @@ class _ServerCore:
             clock=config.clock,
             issuer=IssuerDiscovery(tokens, config.address),
             is_revoked=revoked_nodes(self._latest),
+            remote_apis=apis,
+            aggregator=self._aggregator,
         )
 
     def _handlers(
@@ -351,6 +379,7 @@ class _ServerCore:
             await store.close()
             await self._log_proxy.close()
             await self._http_proxy.close()
+            await self._aggregator.close()
             await self._dynamic.close()
 
     async def _bootstrap(self) -> None:
@@ -361,6 +390,9 @@ class _ServerCore:
             deleter=self._deleter,
             optional_definitions=self._optional_crds,
             joining=self._join_objects(),
+            authentication=bootstrap.authentication_data(
+                self._front_proxy_ca, client_ca=self._ca if self._joining else b""
+            ),
         )
         await self._wait_bootstrapped()
         self.app.ready = True

@@ -181,6 +181,9 @@ def _server_config(
         tls_private_key_file=certs.server.key,
         kubelet_client_certificate=certs.client.certificate,
         kubelet_client_key=certs.client.key,
+        requestheader_client_ca_file=certs.front_proxy_ca,
+        proxy_client_cert_file=certs.front_proxy_client.certificate,
+        proxy_client_key_file=certs.front_proxy_client.key,
         users_by_token={
             token_set[name]: tokens.user_of(name, node=settings.node) for name in USERS
         },

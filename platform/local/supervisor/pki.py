@@ -1,4 +1,4 @@
-"""Certificates of the embedded cluster: a CA, serving certificates and one client certificate.
+"""Certificates of the embedded cluster: CAs, serving certificates and client certificates.
 
 All are in one directory that only its owner may read. A certificate is issued again only if it is
 missing, malformed, about to expire, or signed by another CA.
@@ -24,7 +24,7 @@ from ...machinery.x509 import (
     parse_key,
     public_key_hash,
 )
-from ...model.node_identity import API_SERVER_CLIENT
+from ...model.node_identity import API_SERVER_CLIENT, FRONT_PROXY_CLIENT
 from ...model.service_network import PodNetwork
 
 CA_VALIDITY = timedelta(days=3650)
@@ -59,6 +59,16 @@ class Pki:
     client: KeyPairFiles
     """Client certificate of the API server for requests to the agent."""
 
+    front_proxy_ca: Path
+    """CA certificate, by which other API servers know requests that this one passes on.
+
+    It is not the CA of the cluster: a node, which has a certificate of that, must not name users
+    to them.
+    """
+
+    front_proxy_client: KeyPairFiles
+    """Client certificate of the API server for requests to other API servers."""
+
     service_account_key: Path
     """Private key that signs the tokens of service accounts."""
 
@@ -83,26 +93,28 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
     ca = signing_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
-    def leaf(file: str, request: CertificateRequest) -> KeyPairFiles:
+    def leaf(file: str, request: CertificateRequest, issuer: CertKeyPair = ca) -> KeyPairFiles:
         """Return the existing certificate if it is valid, or a new one."""
         pair = KeyPairFiles(directory / f"{file}.crt", directory / f"{file}.key")
         found = _load(pair)
         if (
             found is None
-            or not found.signed_by(ca.certificate)
+            or not found.signed_by(issuer.certificate)
             or not _matches_request(found, request)
         ):
-            _write(pair, issue_certificate(ca, request, now=datetime.now(UTC)))
+            _write(pair, issue_certificate(issuer, request, now=datetime.now(UTC)))
         return pair
 
-    client = CertificateRequest(
-        subject=API_SERVER_CLIENT, validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
-    )
+    front_proxy_ca = _ensure_ca(directory, "front-proxy-ca", subject="batholith-front-proxy-ca")
     return Pki(
         ca=directory / "ca.crt",
         server=leaf("apiserver", _server_request("kube-apiserver", hosts)),
         agent=leaf("agent", _server_request("kubelet", hosts)),
-        client=leaf("apiserver-agent-client", client),
+        client=leaf("apiserver-agent-client", _client_request(API_SERVER_CLIENT)),
+        front_proxy_ca=directory / "front-proxy-ca.crt",
+        front_proxy_client=leaf(
+            "front-proxy-client", _client_request(FRONT_PROXY_CLIENT), front_proxy_ca
+        ),
         service_account_key=_ensure_signing_key(directory / "sa.key"),
     )
 
@@ -123,12 +135,21 @@ def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
     return CertificateRequest(subject=subject, validity=CERT_VALIDITY, hosts=hosts)
 
 
+def _client_request(subject: str) -> CertificateRequest:
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH
+    return CertificateRequest(subject=subject, validity=CERT_VALIDITY, usage=usage)
+
+
 def signing_ca(directory: Path) -> CertKeyPair:
-    """Return the existing CA if it is valid, or a new one."""
-    pair = KeyPairFiles(directory / "ca.crt", directory / "ca.key")
+    """Return the existing CA of the cluster if it is valid, or a new one."""
+    return _ensure_ca(directory, "ca", subject="batholith-ca")
+
+
+def _ensure_ca(directory: Path, file: str, *, subject: str) -> CertKeyPair:
+    pair = KeyPairFiles(directory / f"{file}.crt", directory / f"{file}.key")
     found = _load(pair)
     if found is None:
-        found = create_ca("batholith-ca", now=datetime.now(UTC), validity=CA_VALIDITY)
+        found = create_ca(subject, now=datetime.now(UTC), validity=CA_VALIDITY)
         _write(pair, found)
     return found
 

@@ -71,7 +71,7 @@ class WebhookClient:
         if context is None:
             if len(self._contexts) >= _MAX_CONTEXTS:
                 self._contexts.clear()
-            context = self._contexts[bundle] = _context(bundle)
+            context = self._contexts[bundle] = load_ca_bundle(bundle)
         service = config.get("service")
         if isinstance(service, dict):
             name, namespace = str(service.get("name", "")), str(service.get("namespace", ""))
@@ -150,7 +150,7 @@ def _clean(path: str) -> str:
     return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
-def _context(bundle: str) -> ssl.SSLContext:
+def load_ca_bundle(bundle: str) -> ssl.SSLContext:
     """Return a context that trusts *bundle*; the system's authorities if it is empty.
 
     Raises:

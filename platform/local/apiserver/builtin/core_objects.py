@@ -383,15 +383,6 @@ def default_binding(obj: Json) -> None:
             subject.setdefault("apiGroup", RBAC)
 
 
-def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a RoleBinding or ClusterRoleBinding, whose role is immutable."""
-    role = obj.get("roleRef", {})
-    errors = [] if role.get("name") else [required("roleRef.name")]
-    if old is not None and role != old.get("roleRef"):
-        errors.append(invalid("roleRef", role, "cannot change roleRef"))
-    return errors
-
-
 def default_storage_class(obj: Json) -> None:
     """Default a StorageClass."""
     obj.setdefault("reclaimPolicy", "Delete")

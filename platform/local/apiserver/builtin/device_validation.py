@@ -61,6 +61,11 @@ def validate_claim_template(obj: Json, old: Json | None) -> list[FieldError]:
     metadata = spec.get("metadata") or {}
     return [
         *validate_labels(metadata.get("labels"), "spec.metadata.labels"),
+        *(
+            forbidden(f"spec.metadata.{key}", "cannot be set")
+            for key in metadata.keys() - {"annotations", "labels"}
+            if metadata[key]
+        ),
         *validate_annotations(metadata.get("annotations"), "spec.metadata.annotations"),
         *claim_spec_errors(spec.get("spec") or {}, "spec.spec"),
     ]

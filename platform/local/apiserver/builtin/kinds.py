@@ -14,7 +14,6 @@ from ..kinds.groups import (
     METRICS,
     NETWORKING,
     RBAC,
-    REGISTRATION,
     STORAGE,
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
@@ -369,6 +368,12 @@ _DEFINITIONS = _kind(
     generation="spec",
     offload_threshold=0,  # compiling one pattern may take milliseconds
 )
+_API_SERVICES = _kind(
+    names.API_SERVICES,
+    categories=_EXTENSIONS,
+    subresources=("status",),
+    update_needs_rv=True,
+)
 
 _OTHERS = (
     _kind(names.PRIORITYCLASSES, short_names=("pc",), generation="all"),
@@ -419,13 +424,6 @@ NODE_METRICS = _kind(
     computed=True,
 )
 POD_METRICS = _kind(Resource(METRICS, "v1beta1", "pods", "PodMetrics"), verbs=_READ, computed=True)
-API_SERVICES = _kind(
-    _cluster(REGISTRATION, "apiservices", "APIService"),
-    categories=_EXTENSIONS,
-    verbs=_READ,
-    computed=True,
-)
-
 BUILT_IN: tuple[KindInfo, ...] = (
     *_CORE,
     *_WORKLOADS,
@@ -434,9 +432,10 @@ BUILT_IN: tuple[KindInfo, ...] = (
     *_STORAGE_KINDS,
     *_WEBHOOK_KINDS,
     _DEFINITIONS,
+    _API_SERVICES,
     *_OTHERS,
 )
 """All built-in kinds whose objects are stored; groups in the order of discovery."""
 
-COMPUTED = (API_SERVICES, NODE_METRICS, POD_METRICS)
+COMPUTED = (NODE_METRICS, POD_METRICS)
 """Kinds that can only be read."""

@@ -5,6 +5,7 @@ from typing import Any
 from ....model import quantity
 from ..current_time import now
 from .enums import PROBES
+from .pod_level_resources import default_pod_resources
 
 Json = dict[str, Any]
 
@@ -26,8 +27,7 @@ def default_pod(pod: Json) -> None:
     for name in ("initContainers", "containers"):
         for container in spec.get(name) or ():
             _default_requests(container["resources"])
-    if "resources" in spec:
-        _default_requests(spec["resources"])
+    default_pod_resources(spec)
 
 
 def default_template(template: Json) -> None:

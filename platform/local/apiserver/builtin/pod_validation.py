@@ -26,6 +26,7 @@ from .container_validation import (
     validate_run_as,
 )
 from .pod_claims import pod_claim_errors
+from .pod_level_resources import validate_pod_resources
 from .scheduling_validation import validate_scheduling
 from .volume_validation import validate_source
 
@@ -75,6 +76,7 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
                 validate_resize_policy(container, f"{field_path}.resizePolicy", policy, errors)
     if "ephemeralContainers" in spec:
         _validate_ephemeral(spec, f"{path}.ephemeralContainers", errors)
+    validate_pod_resources(spec, path, errors)
     _validate_probes_and_hooks(spec, path, errors)
     _validate_host_network(spec, path, errors)
     _validate_enums(spec, path, errors)

@@ -8,32 +8,41 @@ from ..errors.fields import FieldError, forbidden, invalid, required
 
 Json = dict[str, Any]
 
-_HUGE_PAGES = "hugepages-"
+HUGE_PAGES = "hugepages-"
 _NATIVE = ("pods", "storage", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 """Known resource names that containers may not request."""
 
 
 def validate_resources(resources: Json, path: str, errors: list[FieldError]) -> None:
     """Validate requests and limits: names, amounts, and that no request exceeds its limit."""
-    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    for kind in ("limits", "requests"):
+        for name in resources.get(kind) or ():
+            where = f"{path}.{kind}[{name}]"
+            problems = container_resource_name_errors(name)
+            errors += [invalid(where, name, problem) for problem in problems]
+    validate_amounts(resources, path, errors)
+
+
+def validate_amounts(resources: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate amounts, and that no request exceeds its limit."""
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
             _validate_amount(name, text, f"{path}.{kind}[{name}]", errors)
     for name, text in requests.items():
         _validate_request(name, text, limits.get(name), path, errors)
     asked = limits.keys() | requests.keys()
-    if not asked & {"cpu", "memory"} and any(name.startswith(_HUGE_PAGES) for name in asked):
+    if not asked & {"cpu", "memory"} and any(name.startswith(HUGE_PAGES) for name in asked):
         errors.append(forbidden(path, "HugePages require cpu or memory"))
 
 
 def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) -> None:
-    errors += [invalid(path, name, problem) for problem in container_resource_name_errors(name)]
     amount = quantity.parse(text)
     if amount < quantity.ZERO:
         errors.append(invalid(path, text, "must be greater than or equal to 0"))
     elif is_extended(name) and not amount.is_whole:
         errors.append(invalid(path, text, "must be an integer"))
-    elif name.startswith(_HUGE_PAGES) and not _is_multiple(amount, name):
+    elif name.startswith(HUGE_PAGES) and not _is_multiple(amount, name):
         detail = f"{text} is not positive integer multiple of {name}"
         errors.append(invalid(path, text, detail))
 
@@ -41,7 +50,7 @@ def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) 
 def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
     """Return whether *amount* is a multiple of the huge page size in *name*."""
     try:
-        size = quantity.parse(name.removeprefix(_HUGE_PAGES)).value()
+        size = quantity.parse(name.removeprefix(HUGE_PAGES)).value()
     except quantity.QuantityError:
         return False
     return size > 0 and amount.value() % size == 0
@@ -51,16 +60,21 @@ def container_resource_name_errors(name: str) -> list[str]:
     """Return what is wrong with the name of a resource of a container."""
     if name in COMPUTE:
         return []
-    problem = validation.qualified_name_error(name)
-    problems = [problem] if problem else []
+    problems = resource_type_errors(name)
     if "/" in name:
-        if is_extended(name) and (problem or name.startswith("requests.")):
+        if is_extended(name) and (problems or name.startswith("requests.")):
             problems.append("doesn't follow extended resource name standard")
-    elif not name.startswith(_HUGE_PAGES):
-        if not problem and name not in _NATIVE:
-            problems.append("must be a standard resource type or fully qualified")
+    elif not name.startswith(HUGE_PAGES):
         problems.append("must be a standard resource for containers")
     return problems
+
+
+def resource_type_errors(name: str) -> list[str]:
+    """Return what is wrong with the name of any resource."""
+    if problem := validation.qualified_name_error(name):
+        return [problem]
+    known = "/" in name or name.startswith(HUGE_PAGES) or name in (*COMPUTE, *_NATIVE)
+    return [] if known else ["must be a standard resource type or fully qualified"]
 
 
 def _validate_request(

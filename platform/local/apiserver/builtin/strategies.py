@@ -8,10 +8,11 @@ from ....model import validation
 from ....model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
-from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC, RESOURCE
+from ..kinds.groups import ADMISSION, CERTIFICATES, FLOW_CONTROL, RBAC, REGISTRATION, RESOURCE
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import (
+    api_services,
     autoscaler_conversion,
     autoscaler_validation,
     batch_jobs,
@@ -24,6 +25,7 @@ from . import (
     endpoint_validation,
     event_conversion,
     flow_control,
+    ingress_validation,
     job_status,
     limit_range_validation,
     network_policies,
@@ -32,9 +34,11 @@ from . import (
     pod_strategy,
     policy_validation,
     quota_validation,
+    rbac_validation,
     service_ranges,
     service_validation,
     slice_validation,
+    storage_validation,
     stored_defaults,
     volume_warnings,
     webhook_validation,
@@ -94,11 +98,16 @@ _REPLICA_SET = StrategyHooks(
     validate_status=_REPLICA_STATUS,
 )
 _ROLE = StrategyHooks(name_rule=validation.path_segment_error)
-_BINDING = StrategyHooks(
-    default=core_objects.default_binding,
-    validate=core_objects.validate_binding,
-    name_rule=validation.path_segment_error,
-)
+
+
+def _binding(*, namespaced: bool) -> StrategyHooks:
+    return StrategyHooks(
+        default=core_objects.default_binding,
+        validate=rbac_validation.binding_validator(namespaced=namespaced),
+        name_rule=validation.path_segment_error,
+    )
+
+
 _WEBHOOKS = StrategyHooks(
     default=core_objects.default_webhooks, validate=webhook_validation.validate_webhooks
 )
@@ -189,6 +198,13 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=_prepare_crd_for_create,
         validate=crds.validate_crd,
     ),
+    (REGISTRATION, "APIService"): StrategyHooks(
+        default=api_services.default_api_service,
+        prepare_for_create=api_services.prepare_for_create,
+        validate=api_services.validate_api_service,
+        validate_status=api_services.validate_status,
+        name_rule=validation.path_segment_error,
+    ),
     ("apps", "ControllerRevision"): StrategyHooks(
         validate=workload_validation.validate_controller_revision
     ),
@@ -276,8 +292,13 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate=flow_control.validate_priority_level,
         validate_status=flow_control.validate_conditions,
     ),
+    ("networking.k8s.io", "Ingress"): StrategyHooks(
+        validate=ingress_validation.validate_ingress,
+        validate_status=_no_errors,
+    ),
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
-        default=stored_defaults.default_ingress_class
+        default=stored_defaults.default_ingress_class,
+        validate=ingress_validation.validate_ingress_class,
     ),
     ("networking.k8s.io", "IPAddress"): StrategyHooks(
         validate=service_ranges.validate_ip_address,
@@ -292,9 +313,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate_status=_no_errors,
     ),
     (RBAC, "ClusterRole"): _ROLE,
-    (RBAC, "ClusterRoleBinding"): _BINDING,
+    (RBAC, "ClusterRoleBinding"): _binding(namespaced=False),
     (RBAC, "Role"): _ROLE,
-    (RBAC, "RoleBinding"): _BINDING,
+    (RBAC, "RoleBinding"): _binding(namespaced=True),
     (RESOURCE, "DeviceClass"): StrategyHooks(validate=device_validation.validate_device_class),
     (RESOURCE, "ResourceClaim"): StrategyHooks(
         default=device_defaults.default_resource_claim,
@@ -319,6 +340,13 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("scheduling.k8s.io", "Workload"): StrategyHooks(validate=pod_groups.validate_workload),
     ("storage.k8s.io", "CSIDriver"): StrategyHooks(default=stored_defaults.default_csi_driver),
+    ("storage.k8s.io", "CSIStorageCapacity"): StrategyHooks(
+        validate=storage_validation.validate_storage_capacity
+    ),
+    ("storage.k8s.io", "VolumeAttachment"): StrategyHooks(
+        validate=storage_validation.validate_volume_attachment,
+        validate_status=_no_errors,
+    ),
     ("storage.k8s.io", "StorageClass"): StrategyHooks(default=core_objects.default_storage_class),
 }
 

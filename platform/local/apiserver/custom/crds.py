@@ -12,7 +12,11 @@ from ..errors.fields import (
     not_supported,
     required,
 )
-from ..kinds.webhook_clients import validate_client_config, validate_review_versions
+from ..kinds.webhook_clients import (
+    ca_bundle_error,
+    validate_client_config,
+    validate_review_versions,
+)
 from . import jsonpath, selectable_fields
 from .rule_costs import cost_errors
 from .schema import schema_errors
@@ -64,6 +68,8 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     if name != f"{names.get('plural', '')}.{spec.get('group', '')}":
         errors.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     errors += _validate_identity(spec, names)
+    if old is not None:
+        errors += _validate_changed_bundle(crd, old)
     versions = spec.get("versions") or []
     for index, version in enumerate(versions):
         errors += _validate_version(
@@ -88,6 +94,21 @@ def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     if old is not None:
         errors += _validate_immutable(spec, old.get("spec") or {})
     return errors or _cost_errors(versions, (old or {}).get("spec") or {})
+
+
+def _validate_changed_bundle(crd: Json, old: Json) -> list[FieldError]:
+    """Reject an invalid CA bundle of a conversion, unless the one before was invalid, too."""
+    bundle, before = _bundle(crd), _bundle(old)
+    if not bundle or not (problem := ca_bundle_error(bundle)):
+        return []
+    if before and ca_bundle_error(before):
+        return []
+    return [invalid("spec.conversion.webhookClientConfig.caBundle", bundle, problem)]
+
+
+def _bundle(crd: Json) -> str:
+    webhook = ((crd.get("spec") or {}).get("conversion") or {}).get("webhook") or {}
+    return (webhook.get("clientConfig") or {}).get("caBundle") or ""
 
 
 def _validate_conversion(conversion: Json) -> list[FieldError]:

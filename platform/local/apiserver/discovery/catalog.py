@@ -1,6 +1,7 @@
 """The served kinds: built-in ones and those of custom resource definitions."""
 
 import hashlib
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -8,11 +9,16 @@ from ....model.names import Resource
 from ..builtin.kinds import BUILT_IN, COMPUTED
 from ..errors.status import qualified
 from ..kinds.info import KindInfo
-from . import documents, openapi, openapi_v2
+from . import documents, openapi, openapi_v2, remote
 from .documents import Json
+from .remote import RemoteVersion
 
 Path = tuple[str, str, str]
 """Group, version and plural."""
+
+
+def _ignore_change() -> None:
+    """Do nothing."""
 
 
 class Catalog:
@@ -27,6 +33,13 @@ class Catalog:
             self._by_stored.setdefault(kind.stored_as or kind.resource, []).append(kind)
         self._custom: dict[str, tuple[KindInfo, ...]] = {}
         self._by_path: dict[Path, KindInfo] = {}
+        self._group_versions: dict[tuple[str, str], bool] = {}
+        """Those of this server, and whether all of their kinds are custom."""
+
+        self._remote: tuple[RemoteVersion, ...] = ()
+        self.on_change: Callable[[], None] = _ignore_change
+        """Called when this server serves other groups or versions."""
+
         self._documents: dict[str, tuple[bytes, str]] = {}
         self.terminating_crds: set[str] = set()
         """Terminating definitions: their kinds accept no new objects."""
@@ -65,15 +78,20 @@ class Catalog:
         return list(self._by_path.values())
 
     def stored_kinds(self) -> list[KindInfo]:
-        """Return one kind per stored resource: custom kinds in their storage version."""
-        found = {}
+        """Return one kind per stored resource.
+
+        Custom kinds in their storage version, or in another one if that is not served.
+        """
+        found: dict[tuple[str, str], KindInfo] = {}
         for kind in self._by_path.values():
             resource = kind.resource
             if "list" not in kind.verbs or kind.stored_as is not None or kind.computed:
                 continue
-            if kind.custom and kind.storage_version != resource.version:
-                continue
-            found[resource.group, resource.plural] = kind
+            key = resource.group, resource.plural
+            if not kind.custom or kind.storage_version == resource.version:
+                found[key] = kind
+            else:
+                found.setdefault(key, kind)
         return list(found.values())
 
     def add_crd(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
@@ -91,6 +109,22 @@ class Catalog:
         """Return the served kinds of the definition *name*."""
         return self._custom.get(name, ())
 
+    def serves(self, group: str, version: str) -> bool:
+        """Return whether this server itself has kinds of a group and version."""
+        return (group, version) in self._group_versions
+
+    def group_versions(self) -> dict[tuple[str, str], bool]:
+        """Return this server's groups and versions, and whether all kinds are custom."""
+        return self._group_versions
+
+    def set_remote(self, versions: Iterable[RemoteVersion]) -> None:
+        """List the versions of other API servers, but for those that this server has itself."""
+        self._remote = tuple(versions)
+        self._documents.clear()
+
+    def _listed_remote(self) -> list[RemoteVersion]:
+        return [each for each in self._remote if not self.serves(each.group, each.version)]
+
     def _refresh(self) -> None:
         self._by_path = dict(self._built_in)
         for kinds in self._custom.values():
@@ -98,6 +132,12 @@ class Catalog:
                 # A definition cannot replace a built-in kind.
                 self._by_path.setdefault(_path(kind), kind)
         self._documents.clear()
+        before, self._group_versions = self._group_versions, {}
+        for (group, version, _), kind in self._by_path.items():
+            custom = self._group_versions.get((group, version), True) and kind.custom
+            self._group_versions[group, version] = custom
+        if self._group_versions != before:
+            self.on_change()
 
     def document(self, path: str, *, aggregated: str, address: str) -> tuple[bytes, str] | None:
         """Return a discovery document as JSON with its entity tag; ``None`` if not found.
@@ -116,28 +156,37 @@ class Catalog:
         return found
 
     def _build_document(self, path: str, aggregated: str, address: str) -> Json | None:
-        kinds = self.kinds()
+        kinds, others = self.kinds(), self._listed_remote()
         segments = path.strip("/").split("/")
         match segments:
             case ["api" | "apis" as root] if aggregated:
-                return documents.aggregated(kinds, core=root == "api", version=aggregated)
+                core = root == "api"
+                listed = documents.aggregated(kinds, core=core, version=aggregated)
+                return listed if core else remote.add_aggregated(listed, others)
             case ["api"]:
                 return documents.api_versions(address)
             case ["apis"]:
-                return documents.group_list(kinds)
+                return remote.add_groups(documents.group_list(kinds), others)
             case ["api", "v1"]:
                 return documents.resource_list(kinds, "v1")
             case ["apis", group]:
-                return documents.group(kinds, group)
+                return _group_document(kinds, others, group)
             case ["apis", group, version]:
                 return documents.resource_list(kinds, f"{group}/{version}")
             case ["openapi", "v2"]:
-                return openapi_v2.document(kinds)
+                return remote.add_openapi_v2(openapi_v2.document(kinds), others)
             case ["openapi", "v3"]:
-                return openapi.index(_with_schemas(kinds))
+                return remote.add_openapi_v3(openapi.index(_with_schemas(kinds)), others)
             case ["openapi", "v3", *group_version]:
                 return openapi.document("/".join(group_version), _with_schemas(kinds))
         return None
+
+
+def _group_document(kinds: list[KindInfo], others: list[RemoteVersion], group: str) -> Json | None:
+    found = documents.group(kinds, group)
+    if not any(each.group == group for each in others):
+        return found
+    return documents.GROUP_HEAD | remote.add_versions(found, group, others)
 
 
 def _with_schemas(kinds: list[KindInfo]) -> list[KindInfo]:

@@ -9,6 +9,8 @@ from ..kinds.info import KindInfo, Subresource
 
 Json = dict[str, Any]
 
+GROUP_HEAD: Json = {"kind": "APIGroup", "apiVersion": "v1"}
+
 
 def aggregated_type(version: str) -> str:
     """Return the content type of :func:`aggregated` in a *version* of its API."""
@@ -62,7 +64,7 @@ def group(kinds: Sequence[KindInfo], name: str) -> Json | None:
     versions = _by_group_version(kinds).get(name)
     if not versions or not name:
         return None
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+    return GROUP_HEAD | _group(name, versions)
 
 
 def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:

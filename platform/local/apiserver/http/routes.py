@@ -16,8 +16,11 @@ class RequestInfo(NamedTuple):
     """Whether it is one of the deprecated ``/watch/`` paths."""
 
 
-def parse_path(path: str) -> RequestInfo | None:
-    """Return the collection, object or subresource in *path*; ``None`` for other paths."""
+def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
+    """Return the collection, object or subresource in *path*; ``None`` for other paths.
+
+    *remote*: another server has the path, of which a subresource may be only the beginning.
+    """
     segments = path.strip("/").split("/")
     if segments[0] == "api":
         group, rest = "", segments[1:]
@@ -31,14 +34,16 @@ def parse_path(path: str) -> RequestInfo | None:
     watch = rest[0] == "watch" and len(rest) > 1
     if watch:
         rest = rest[1:]
-    found = _parse_resource(group, rest)
+    found = _parse_resource(group, rest, remote=remote)
     if found is None:
         return None
     plural, target = found
     return RequestInfo(group, version, plural, target, watch)
 
 
-def _parse_resource(group: str, segments: list[str]) -> tuple[str, ObjectPath] | None:
+def _parse_resource(
+    group: str, segments: list[str], *, remote: bool
+) -> tuple[str, ObjectPath] | None:
     namespace = ""
     # /namespaces/x and /namespaces/x/status mean the namespace, longer paths objects in it.
     if (
@@ -47,7 +52,7 @@ def _parse_resource(group: str, segments: list[str]) -> tuple[str, ObjectPath] |
         and (group or segments[2] not in ("status", "finalize") or len(segments) > 3)
     ):
         namespace, segments = segments[1], segments[2:]
-    if segments[2:3] == ["proxy"] and not group:
+    if remote or (segments[2:3] == ["proxy"] and not group):
         segments = segments[:3]  # the rest is the path of the other server
     if len(segments) > 3 or not all(segments):
         return None

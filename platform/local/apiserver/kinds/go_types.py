@@ -35,6 +35,7 @@ _PACKAGES = {
     "meta": "io.k8s.apimachinery.pkg.apis.meta.v1",
     "runtime": "io.k8s.apimachinery.pkg.runtime",
     "apiextensions.v1": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
+    "apiregistration.v1": "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1",
 }
 _COMPONENTS = {
     "Quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",

@@ -365,6 +365,7 @@ _ALL_METADATA = ("ownerReferences", "labels", "annotations", "finalizers", "dele
 _KEPT_BY_STATUS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _ALL_METADATA,
     ("apiextensions.k8s.io", "customresourcedefinitions"): _ALL_METADATA,
+    ("apiregistration.k8s.io", "apiservices"): _ALL_METADATA[:-1],
     ("apps", "deployments"): ("ownerReferences", "labels"),
     ("resource.k8s.io", "resourceclaims"): _ALL_METADATA,
     ("scheduling.k8s.io", "podgroups"): _ALL_METADATA,

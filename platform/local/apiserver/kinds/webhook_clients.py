@@ -1,8 +1,11 @@
 """Validation of the webhooks that objects name: of admission, and of conversion."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
+
+from cryptography import x509
 
 from ....model import validation
 from ..errors.fields import FieldError, invalid, required
@@ -36,6 +39,15 @@ def validate_client_config(config: Json, path: str, errors: list[FieldError]) ->
         _validate_url(url, f"{path}.url", errors)
     else:
         _validate_service(service or {}, f"{path}.service", errors)
+
+
+def ca_bundle_error(bundle: str) -> str:
+    """Return what is wrong with a CA bundle in base64."""
+    try:
+        x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
+    except ValueError as error:  # also malformed base64
+        return f"unable to load root certificates: {error}"
+    return ""
 
 
 def _validate_url(url: str, path: str, errors: list[FieldError]) -> None:

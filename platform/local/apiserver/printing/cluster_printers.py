@@ -5,7 +5,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from ..kinds.groups import ADMISSION, CERTIFICATES, NETWORKING, RESOURCE, STORAGE
+from ..kinds.groups import (
+    ADMISSION,
+    CERTIFICATES,
+    NETWORKING,
+    REGISTRATION,
+    RESOURCE,
+    STORAGE,
+)
 from .ages import duration
 from .printers import NONE, Printer, age_of, name_of, or_none, pairs, selector_text
 
@@ -51,6 +58,17 @@ def _ingress_class(obj: Json, now: datetime) -> list[Any]:
         shown = f"{kind}/{given.get('name', '')}"
     suffix = " (default)" if annotations.get(_DEFAULT_CLASS) == "true" else ""
     return [f"{name_of(obj)}{suffix}", spec.get("controller", ""), shown, age_of(obj, now)]
+
+
+def _api_service(obj: Json, now: datetime) -> list[Any]:
+    service, available = obj.get("spec", {}).get("service"), "Unknown"
+    shown = "Local" if service is None else f"{service['namespace']}/{service['name']}"
+    for each in obj.get("status", {}).get("conditions") or ():
+        if each.get("type") == "Available":
+            available = each.get("status", "")
+            if available != "True":
+                available += f" ({each.get('reason', '')})"
+    return [name_of(obj), shown, available, age_of(obj, now)]
 
 
 def _ip_address(obj: Json, _: datetime) -> list[Any]:
@@ -168,6 +186,7 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
         "Name, Age, SignerName, Requestor, RequestedDuration, Condition", _certificate_request
     ),
     (NETWORKING, "Ingress"): Printer("Name, Class, Hosts, Address, Ports, Age", _ingress),
+    (REGISTRATION, "APIService"): Printer("Name, Service, Available, Age", _api_service),
     (NETWORKING, "IngressClass"): Printer("Name, Controller, Parameters, Age", _ingress_class),
     (NETWORKING, "IPAddress"): Printer("Name, ParentRef", _ip_address),
     (NETWORKING, "ServiceCIDR"): Printer("Name, CIDRs, Age", _service_cidr),

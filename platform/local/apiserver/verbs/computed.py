@@ -1,18 +1,17 @@
-"""Resources whose objects are computed for each request: usage, and the list of API services.
+"""Resources whose objects are computed for each request: the usage of nodes and pods.
 
 metrics.k8s.io is served as by metrics-server, from what the agents measure.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
 
 from ....model import names
 from ....model.quantity import QuantityError, parse
-from ..builtin.kinds import API_SERVICES, NODE_METRICS, POD_METRICS
+from ..builtin.kinds import NODE_METRICS, POD_METRICS
 from ..current_time import now
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, method_not_allowed, not_found
@@ -37,7 +36,6 @@ class ComputedReader:
     """Handles the requests for computed resources."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, agents: LogProxy) -> None:
-        self._catalog = catalog
         self._agents = agents
         self._nodes = store.resource_store(catalog.require(names.NODES))
         self._pods = store.resource_store(catalog.require(names.PODS))
@@ -66,9 +64,7 @@ class ComputedReader:
 
     async def _objects(self, kind: KindInfo, namespace: str, name: str) -> list[Json]:
         """Return the objects of a namespace, or of all if it is empty; with *name* that one."""
-        if kind is API_SERVICES:
-            found = api_services(self._catalog.kinds())
-        elif kind is NODE_METRICS:
+        if kind is NODE_METRICS:
             found = await self._node_metrics()
         elif kind is POD_METRICS:
             found = await self._pod_metrics(namespace)
@@ -155,35 +151,6 @@ def simulated_usage(pod: Json) -> list[Json]:
         }
         return [{"name": each["name"], **measured} for each in pod["spec"]["containers"]]
     return []
-
-
-def api_services(kinds: Iterable[KindInfo]) -> list[Json]:
-    """Return an APIService for each group and version, all of which this server has itself."""
-    versions = dict.fromkeys((kind.resource.group, kind.resource.version) for kind in kinds)
-    return [
-        {
-            "kind": API_SERVICES.resource.kind,
-            "apiVersion": API_SERVICES.resource.api_version,
-            "metadata": {"name": f"{version}.{group}"},
-            "spec": {
-                **({"group": group} if group else {}),
-                "version": version,
-                "groupPriorityMinimum": 18000 if not group else 1000,
-                "versionPriority": 100,
-            },
-            "status": {
-                "conditions": [
-                    {
-                        "type": "Available",
-                        "status": "True",
-                        "reason": "Local",
-                        "message": "Local APIServices are always available",
-                    }
-                ]
-            },
-        }
-        for group, version in sorted(versions)
-    ]
 
 
 def _running(pod: Json) -> set[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 PROXY = "proxy"
-_PATH_CHARACTERS = "/:@!$&'()*+,;=~"
+PATH_CHARACTERS = "/:@!$&'()*+,;=~"
 """Characters of a path that URLs contain as they are."""
 
 _STATUSES = frozenset(each.value for each in HTTPStatus)
@@ -36,7 +36,7 @@ _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _MAX_PAGE = 8 * 1024 * 1024
 """Bytes of an HTML page from which on its links are not rewritten."""
 
-_DROPPED_REQUEST_HEADERS = frozenset(
+DROPPED_REQUEST_HEADERS = frozenset(
     ("accept-encoding", "authorization", "connection", "content-length", "expect", "host",
      "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade")
@@ -102,7 +102,7 @@ class HttpProxy:
             "nodes": self._node,
         }[plural](write_request)
         head, found, path = request.path.partition(f"/{write_request.object_path.name}/{PROXY}")
-        prefix = quote(head + found, safe=_PATH_CHARACTERS)
+        prefix = quote(head + found, safe=PATH_CHARACTERS)
         query = request.raw_query.decode("latin-1")
         if not path and request.method in ("GET", "HEAD"):
             location = f"{prefix}/?{query}" if query else f"{prefix}/"
@@ -160,14 +160,14 @@ class HttpProxy:
             self._session = aiohttp.ClientSession(
                 timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
             )
-        path = quote(path, safe=_PATH_CHARACTERS)
+        path = quote(path, safe=PATH_CHARACTERS)
         url = f"{target.scheme}://{target.origin}{path}"
         if query:
             url += f"?{query}"
         headers = {
             name: value
             for name, value in request.headers.items()
-            if name not in _DROPPED_REQUEST_HEADERS and not name.startswith("impersonate-")
+            if name not in DROPPED_REQUEST_HEADERS and not name.startswith("impersonate-")
         }
         # A page whose links are rewritten must not be compressed.
         headers |= {"x-forwarded-uri": prefix + path, "accept-encoding": "identity"}
@@ -183,12 +183,17 @@ class HttpProxy:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unavailable(f"error trying to reach service: {error}") from error
         hosts = (target.origin, request.headers.get("host", ""))
-        return await _response(response, prefix=prefix, hosts=hosts)
+        return await pass_on(response, prefix=prefix, hosts=hosts)
 
 
-async def _response(
-    response: "aiohttp.ClientResponse", *, prefix: str, hosts: tuple[str, ...]
+async def pass_on(
+    response: "aiohttp.ClientResponse", *, prefix: str = "", hosts: tuple[str, ...] = ()
 ) -> Response:
+    """Return the response of another server; links to *hosts* get *prefix*, if there is one.
+
+    Raises:
+        StatusError: 503, it has an unknown status.
+    """
     if response.status not in _STATUSES:
         response.close()
         raise _unavailable(f"error trying to reach service: its status is {response.status}")
@@ -202,7 +207,11 @@ async def _response(
         headers=headers,
         content_type=response.headers.get("content-type", "application/octet-stream"),
     )
-    is_page = response.content_type == "text/html" and "content-encoding" not in response.headers
+    is_page = (
+        prefix
+        and response.content_type == "text/html"
+        and "content-encoding" not in response.headers
+    )
     length = response.content_length
     if is_page and length is not None and length <= _MAX_PAGE:
         text = (await response.read()).decode("utf-8", errors="surrogateescape")
@@ -224,7 +233,8 @@ async def _stream(response: "aiohttp.ClientResponse") -> AsyncGenerator[bytes]:
 
 
 def _rewritten(name: str, value: str, prefix: str, hosts: tuple[str, ...]) -> str:
-    return rewrite_url(value, prefix, hosts=hosts) if name.lower() == "location" else value
+    is_link = prefix and name.lower() == "location"
+    return rewrite_url(value, prefix, hosts=hosts) if is_link else value
 
 
 def _split_name(write_request: WriteRequest) -> tuple[str, str, str]:

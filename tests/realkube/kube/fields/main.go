@@ -38,10 +38,11 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 var groups = []func(*runtime.Scheme) error{
-	admissionregistration.AddToScheme, apps.AddToScheme, authentication.AddToScheme,
+	admissionregistration.AddToScheme, apiregistration.AddToScheme, apps.AddToScheme, authentication.AddToScheme,
 	authorization.AddToScheme, autoscaling.AddToScheme, autoscalingv1.AddToScheme,
 	batch.AddToScheme, certificates.AddToScheme, coordination.AddToScheme, core.AddToScheme,
 	discovery.AddToScheme, events.AddToScheme, flowcontrol.AddToScheme, networking.AddToScheme,

@@ -1,0 +1,1 @@
+"""API aggregation: groups and versions that other API servers have, behind Services."""
