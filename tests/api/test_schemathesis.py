@@ -38,9 +38,9 @@ CHECKS = [
 
 
 def checks_of(label: str) -> list[Any]:
-    """Return the checks of responses to *label*. Simulations are described to end with 503 if no
-    scheduler runs, as here."""
-    if label == "POST /v1/simulate":
+    """Return the checks of responses to *label*. What asks the scheduler is described to end with
+    503 if none runs, as here."""
+    if label in ("POST /v1/simulate", "GET /v1/reservations"):
         return [each for each in CHECKS if each is not not_a_server_error]
     return CHECKS
 

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import ServerFactory
+from support.api_servers import ServerFactory, add_priority_class
 from support.embedded_apiserver import MERGE, RawResponse, Server, pod
 from support.polling import wait_until_true
 
 from batholith.model.names import (
     NATIVE_PODGROUPS,
     PODS,
-    PRIORITYCLASSES,
     WORKLOADS,
     Resource,
 )
@@ -123,7 +122,7 @@ def _with_two_keys() -> tuple[Resource, Json]:
 
 async def test_a_new_podgroup_is_protected_has_defaults_and_no_status(server: Server) -> None:
     """INV-NG-21."""
-    await server.create(PRIORITYCLASSES.path(), {"metadata": {"name": "high"}, "value": 100})
+    await add_priority_class(server, "high", 100)
     body = podgroup(priorityClassName="high") | {
         "status": {"conditions": [{"type": "PodGroupScheduled", "status": "True"}]}
     }
@@ -148,6 +147,13 @@ async def test_a_podgroup_may_refer_to_a_template_that_exists(server: Server) ->
         return podgroup(podGroupTemplateRef={"workload": reference})
 
     await server.create(WORKLOADS.path("default"), workload({}))
+
+    async def is_known() -> bool:
+        """Whether admission, which reads from an informer, has the Workload."""
+        path = f"{NATIVE_PODGROUPS.path('default')}?dryRun=All"
+        return (await server.request("POST", path, referring("t"))).status == 201
+
+    await wait_until_true(is_known)
     for body, text in (
         (referring("t", "none"), 'PodGroup rejected: Workload "none" not found'),
         (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import ServerFactory, merge_patch
+from support.api_servers import ServerFactory, add_priority_class, merge_patch
 from support.embedded_apiserver import pod
 from support.quotas import NAMESPACE, QuotaServer
 
@@ -14,7 +14,6 @@ from batholith.model import crds
 from batholith.model.names import (
     JOBS,
     PERSISTENTVOLUMECLAIMS,
-    PRIORITYCLASSES,
     RESOURCEQUOTAS,
     SECRETS,
     SERVICES,
@@ -269,9 +268,7 @@ SCOPES: tuple[tuple[Json, Json, Json], ...] = (
 
 async def test_a_quota_with_scopes_counts_the_pods_in_them(limited: QuotaServer) -> None:
     for name, value in (("high", 10), ("low", 1)):
-        await limited.server.create(
-            PRIORITYCLASSES.path(), {"metadata": {"name": name}, "value": value}
-        )
+        await add_priority_class(limited.server, name, value)
     for index, (scopes, inside, outside) in enumerate(SCOPES):
         quota = f"few-{index}"
         await limited.limit(quota, {"pods": "1"}, **scopes)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.api_servers import add_priority_class
 from support.kubectl import Kubectl, needs_kubectl
 from support.manifests import dumped, kustomized
 from support.polling import wait_until_true
@@ -29,7 +30,6 @@ from batholith.model.names import (
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
-    PRIORITYCLASSES,
     QUEUES,
     SERVICEACCOUNTS,
 )
@@ -52,8 +52,7 @@ async def test_victim_is_evicted_within_its_budget_and_rights(tmp_path: Path) ->
     async with real_server(tmp_path, OPTIONS) as server:
         async with _components(server, tmp_path) as components:
             for name, value in (("low", 1), ("high", 1000)):
-                body = {"metadata": {"name": name}, "value": value}
-                await server.create(PRIORITYCLASSES.path(), body)
+                await add_priority_class(server, name, value)
             cpu = await _more_than_half_a_node(server)
             await _add(server, "victim", priority="low", cpu=cpu)
             await wait_until_true(lambda: _is_ready(server, "victim"))

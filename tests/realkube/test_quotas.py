@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import RealServerFactory
+from support.api_servers import RealServerFactory, add_priority_class
 from support.embedded_apiserver import MERGE, embedded_server
 from support.examples import examples
 from support.polling import wait_until_equal, wait_until_true
@@ -19,7 +19,6 @@ from batholith.model import crds
 from batholith.model.names import (
     PERSISTENTVOLUMECLAIMS,
     PODS,
-    PRIORITYCLASSES,
     SECRETS,
     SERVICES,
     Resource,
@@ -205,9 +204,8 @@ async def test_random_writes_have_the_same_effect(
         pair = Pair(QuotaServer(embedded), QuotaServer(kube))
         await asyncio.gather(pair.embedded.prepare(), pair.real.prepare())
         for name, value in (("high", 10), ("low", 1)):
-            body = {"metadata": {"name": name}, "value": value}
             for server in (embedded, kube):
-                await server.create(PRIORITYCLASSES.path(), body)
+                await add_priority_class(server, name, value)
         for name in ("a", "b"):
             await pair.limit(name, quota(rng))
         for _ in range(15):

@@ -25,7 +25,16 @@ from support.webhooks import serve_webhooks
 from batholith.model import crds as definitions
 from batholith.model import names
 from batholith.model.admission import Webhook
-from batholith.model.names import API_SERVICES, CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS
+from batholith.model.names import (
+    API_SERVICES,
+    CONFIGMAPS,
+    CRDS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITYCLASSES,
+    SERVICEACCOUNTS,
+)
 
 Json = dict[str, Any]
 
@@ -180,6 +189,21 @@ async def add_namespace(server: Server, name: str, *, labels: dict[str, str] | N
 
 def _default_objects(name: str) -> tuple[str, ...]:
     return SERVICEACCOUNTS.path(name, "default"), CONFIGMAPS.path(name, "kube-root-ca.crt")
+
+
+async def add_priority_class(server: Server, name: str, value: int) -> None:
+    """A class that pods may name: admission reads from an informer."""
+    await server.create(PRIORITYCLASSES.path(), {"metadata": {"name": name}, "value": value})
+    spec = {"priorityClassName": name, "containers": [{"name": "c", "image": "i"}]}
+    pod = {"metadata": {"name": "prioritized"}, "spec": spec}
+
+    async def is_known() -> bool:
+        path = f"{PODS.path('default')}?dryRun=All"
+        response = await server.request("POST", path, pod)
+        assert response.status in (201, 403), response.body
+        return response.status == 201
+
+    await wait_until_true(is_known)
 
 
 async def add_node(server: Server, name: str, **offers: str) -> None:
