@@ -101,8 +101,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "predicate.DynamicResourceAllocationEnable": "resource claims are not supported",
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
-        "volumebinding.shape": "nodes are not scored by their storage",
-        "volumebinding.weight": "nodes are not scored by their storage",
     },
     "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
