@@ -274,6 +274,52 @@ def test_pods_that_came_after_the_measurement_count_by_an_estimate() -> None:
     assert (nodes.count("a"), nodes.count("b")) == (4, 2)
 
 
+def estimating(estimator: str) -> str:
+    return USAGE.replace("name: usage", f"name: usage, arguments: {{estimator: {{{estimator}}}}}")
+
+
+def test_best_effort_pods_that_came_after_the_measurement_count_by_a_fixed_amount() -> None:
+    world = SchedulerWorld(estimating("be_cpu: 1, be_mem: 0").replace("allocate", "backfill"))
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    measure(world, a=30, b=45)
+    world.upsert(podgroup("g", 5), *(pod(f"g-{i}", "g", cpu=0) for i in range(5)))
+    nodes = list(world.schedule().values())
+    # One pod is estimated to add 10 %, so the nodes alternate after the second pod.
+    assert (nodes.count("a"), nodes.count("b")) == (3, 2)
+
+
+def test_best_effort_pods_that_were_there_at_the_measurement_are_in_it() -> None:
+    world = SchedulerWorld(estimating("be_cpu: 3"))
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    early, late = (pod(name, node_name="a", scheduler="other", cpu=0) for name in ("x", "y"))
+    world.upsert(early)
+    measure(world, a=30, b=40)
+    submit(world, "g", 1)
+    assert world.schedule() == {"g-t-0": "a"}
+    world.upsert(late)
+    submit(world, "h", 1)
+    assert world.schedule() == {"h-t-0": "b"}
+    world.remove(late)
+    submit(world, "i", 1)
+    assert world.schedule() == {"i-t-0": "a"}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "problem"),
+    [
+        ("be_cpu: much", "estimator: be_cpu must be a quantity of at least 0, not 'much'"),
+        ("be_mem: -1Mi", "estimator: be_mem must be a quantity"),
+        ("be_mem: [1]", "estimator: be_mem must be a quantity"),
+        ("burst_ratio: 0.5", "estimator: burst_ratio must be 0"),
+    ],
+)
+def test_an_invalid_estimate_is_named(estimator: str, problem: str) -> None:
+    with pytest.raises(conf.ConfError, match=problem):
+        conf.load(estimating(estimator))
+
+
 # -- resourcequota -------------------------------------------------------------------------------
 
 QUOTA = configuration("{name: gang}, {name: resourcequota}")
