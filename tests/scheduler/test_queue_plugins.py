@@ -522,6 +522,12 @@ def test_a_pod_overrides_strategy_and_weights_by_annotations() -> None:
 TOPOLOGY = configuration("{name: gang}, {name: nodeorder}, {name: task-topology}")
 
 
+def strong_topology(scores: str) -> str:
+    """Beside the plugin *scores*, task-topology with the weight of Volcano's documentation."""
+    topology = "{name: task-topology, arguments: {task-topology.weight: 10}}"
+    return configuration(f"{{name: gang}}, {{name: {scores}}}, {topology}")
+
+
 def topology_gang(world: SchedulerWorld, roles: dict[str, int], **annotations: str) -> None:
     world.upsert(
         annotated_group(
@@ -550,6 +556,44 @@ def test_tasks_that_belong_apart_are_on_different_nodes() -> None:
     world.upsert(*(node(f"n{i}", cpu=4) for i in range(4)))
     topology_gang(world, {"ps": 3}, anti_affinity="ps")
     assert len(set(world.schedule().values())) == 3
+
+
+@pytest.mark.parametrize("scores", ["nodeorder", "binpack"])
+@pytest.mark.parametrize("cpu", [3, 4, 6])
+def test_a_group_is_divided_by_the_task_that_belongs_apart_from_itself(
+    cpu: int, scores: str
+) -> None:
+    """As Volcano's buckets: each ps has two workers on its node, also where more would fit."""
+    world = SchedulerWorld(strong_topology(scores))
+    world.upsert(*(node(f"n{i}", cpu=cpu) for i in range(4)))
+    topology_gang(world, {"ps": 2, "worker": 4}, affinity="ps,worker", anti_affinity="ps")
+    roles: dict[str, list[str]] = {}
+    for name, where in world.schedule().items():
+        roles.setdefault(where, []).append(name.split("-")[1])
+    assert [sorted(each) for each in roles.values()] == [["ps", "worker", "worker"]] * 2
+
+
+@pytest.mark.parametrize("scores", ["nodeorder", "binpack"])
+def test_a_group_that_fits_on_no_node_is_on_as_few_as_possible(scores: str) -> None:
+    world = SchedulerWorld(strong_topology(scores))
+    world.upsert(*(node(f"n{i}", cpu=3) for i in range(4)))
+    topology_gang(world, {"ps": 2, "worker": 4}, affinity="ps,worker")
+    assert len(set(world.schedule().values())) == 2
+
+
+def test_groups_with_a_task_in_common_are_one() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(*(node(f"n{i}", cpu=6) for i in range(3)))
+    topology_gang(world, {"a": 2, "b": 2, "c": 2}, affinity="a,b;b,c")
+    assert len(set(world.schedule().values())) == 1
+
+
+def test_tasks_without_a_term_are_not_scored() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(*(node(f"n{i}", cpu=8) for i in range(3)))
+    topology_gang(world, {"a": 1, "b": 1, "other": 1}, affinity="a,b")
+    nodes = world.schedule()
+    assert nodes["g-a-0"] == nodes["g-b-0"] != nodes["g-other-0"]
 
 
 def test_tasks_are_placed_in_the_declared_order() -> None:

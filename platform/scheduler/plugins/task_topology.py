@@ -1,10 +1,12 @@
 """``task-topology``: tasks of a gang that belong together on a node, or apart.
 
-Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. The tasks
-of the first attract each other; those of the second, which has one name only, themselves.
+Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. All tasks
+of a group belong together on a node. If one task of a group belongs apart from itself, such as
+``ps``, the group is divided into as many equal parts as there are of it, each for one node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +19,7 @@ from ..state.gangs.role_counts import RoleCounts
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import TOPOLOGY_ANNOTATIONS
-from ..state.resources import PODS, IntVector, Matrix
+from ..state.resources import PODS, FloatVector, IntVector, Matrix
 from .arguments import integer
 from .extension_points import NodeAmounts, Scores
 
@@ -30,9 +32,10 @@ _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
 class TaskTopology:
     """The annotations of a PodGroup, parsed."""
 
-    together: Mapping[str, frozenset[str]]
-    """By task: the tasks on whose nodes it is to be."""
+    groups: Mapping[str, frozenset[str]]
+    """By task: the tasks of its group, with itself."""
     apart: Mapping[str, frozenset[str]]
+    """By task: the tasks on whose nodes it is not to be."""
     ranks: Mapping[str, int]
     order: tuple[str, ...]
 
@@ -62,8 +65,13 @@ class TaskTopologyPlugin:
         return float(len(topology.order) + topology.ranks.get(task.role, _NONE))
 
     def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
-        """Score by the tasks on the node that belong together with this one, by those that would
-        still fit, and by those that belong apart."""
+        """Score by the tasks of the group on the node, by those that would still fit, and by those
+        that belong apart.
+
+        On a node with a whole part of the group, or with a task that belongs apart from this one,
+        another part would begin. The score depends on the tasks of that node only, since scores of
+        other nodes are kept.
+        """
         node_indexes, used = amounts.node_indexes, amounts.used
         key, role = eq_class.traits.topology
         gang = self._gangs.get(key)
@@ -72,16 +80,15 @@ class TaskTopologyPlugin:
             return np.zeros(len(node_indexes))
         current = self._nodes.allocatable[PODS, node_indexes] - self._nodes.idle[PODS, node_indexes]
         ahead = {role: used[PODS] - current}  # pods of this class that are assumed to be there
-        together = topology.together.get(role, frozenset())
-        apart = topology.apart.get(role, frozenset())
-        partners = [task for task in gang.tasks.values() if task.role in together]
-        opponents = sum(task.role in apart for task in gang.tasks.values())
-        present = self._present(key, together, node_indexes, ahead)
-        fitting = self._fitting(partners, node_indexes, used)
-        scores = 2 * present + np.minimum(fitting, len(partners) - present)
-        scores -= 2 * self._present(key, apart, node_indexes, ahead)
-        size = max(2 * len(partners), 2 * opponents, 1)
-        return (scores + 2 * opponents).astype(np.float64) * (100 * self._weight / size)
+        roles = topology.groups.get(role, frozenset())
+        members = [task for task in gang.tasks.values() if task.role in roles]
+        size = _part_size(topology, members)
+        opponents = self._present(key, topology.apart.get(role, frozenset()), node_indexes, ahead)
+        in_part = self._present(key, roles, node_indexes, ahead) % size
+        in_part[opponents > 0] = 0
+        fitting = np.minimum(self._fitting(members, node_indexes, used), size - in_part)
+        scores: FloatVector = (2 * in_part + fitting - opponents) * (100.0 * self._weight / size)
+        return scores
 
     def _present(
         self,
@@ -118,6 +125,15 @@ class TaskTopologyPlugin:
         return total
 
 
+def _part_size(topology: TaskTopology, members: Sequence[Task]) -> int:
+    """Return how many of *members*, all tasks of a group, are to be on one node; at least 1."""
+    counts = Counter(task.role for task in members)
+    parts = max(
+        (n for role, n in counts.items() if role in topology.apart.get(role, ())), default=1
+    )
+    return max(-(-len(members) // parts), 1)
+
+
 def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
     """Return the parsed annotations of a PodGroup, or ``None`` if it has none of them."""
     if podgroup is None:
@@ -138,7 +154,19 @@ def _parse(affinity: str, anti_affinity: str, order: str) -> TaskTopology:
         for name, partners in groups.items():
             for is_own in {partner == name for partner in partners}:
                 ranks[name] = min(ranks.get(name, _NONE), own if is_own else others)
-    return TaskTopology(together, apart, ranks, tuple(_names(order)))
+    return TaskTopology(_connected(together), apart, ranks, tuple(_names(order)))
+
+
+def _connected(partners: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Return for each task all that it belongs together with, directly or by others."""
+    found: dict[str, frozenset[str]] = {}
+    for first in partners:
+        group, new = set[str](), {first}
+        while new:
+            group |= new
+            new = set().union(*(partners[name] for name in new)) - group
+        found[first] = frozenset(group)
+    return found
 
 
 def _groups(text: str) -> dict[str, frozenset[str]]:
