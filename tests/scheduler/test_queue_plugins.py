@@ -523,7 +523,7 @@ TOPOLOGY = configuration("{name: gang}, {name: nodeorder}, {name: task-topology}
 
 
 def strong_topology(scores: str) -> str:
-    """Beside the plugin *scores*, task-topology with the weight of Volcano's documentation."""
+    """The plugin *scores*, and task-topology with the weight of Volcano's documentation."""
     topology = "{name: task-topology, arguments: {task-topology.weight: 10}}"
     return configuration(f"{{name: gang}}, {{name: {scores}}}, {topology}")
 

@@ -1,12 +1,12 @@
 """``task-topology``: tasks of a gang that belong together on a node, or apart.
 
 Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. All tasks
-of a group belong together on a node. If one task of a group belongs apart from itself, such as
-``ps``, the group is divided into as many equal parts as there are of it, each for one node.
+of a group belong together on a node. If a task of a group belongs apart from itself, as ``ps`` may,
+the group is divided into as many equal buckets as it has pods, each for one node.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ from ..state.gangs.role_counts import RoleCounts
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import TOPOLOGY_ANNOTATIONS
-from ..state.resources import PODS, FloatVector, IntVector, Matrix
+from ..state.resources import PODS, IntVector, Matrix
 from .arguments import integer
 from .extension_points import NodeAmounts, Scores
 
@@ -32,7 +32,7 @@ _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
 class TaskTopology:
     """The annotations of a PodGroup, parsed."""
 
-    groups: Mapping[str, frozenset[str]]
+    groups: Mapping[str, Set[str]]
     """By task: the tasks of its group, with itself."""
     apart: Mapping[str, frozenset[str]]
     """By task: the tasks on whose nodes it is not to be."""
@@ -68,9 +68,9 @@ class TaskTopologyPlugin:
         """Score by the tasks of the group on the node, by those that would still fit, and by those
         that belong apart.
 
-        On a node with a whole part of the group, or with a task that belongs apart from this one,
-        another part would begin. The score depends on the tasks of that node only, since scores of
-        other nodes are kept.
+        On a node with a whole bucket, or with a task that belongs apart from this one, the task
+        would begin another bucket. The score depends on the tasks of that node only, since scores
+        of other nodes are kept.
         """
         node_indexes, used = amounts.node_indexes, amounts.used
         key, role = eq_class.traits.topology
@@ -82,18 +82,19 @@ class TaskTopologyPlugin:
         ahead = {role: used[PODS] - current}  # pods of this class that are assumed to be there
         roles = topology.groups.get(role, frozenset())
         members = [task for task in gang.tasks.values() if task.role in roles]
-        size = _part_size(topology, members)
+        counts = Counter(task.role for task in members)
+        size = _bucket_size(topology, counts)
         opponents = self._present(key, topology.apart.get(role, frozenset()), node_indexes, ahead)
-        in_part = self._present(key, roles, node_indexes, ahead) % size
-        in_part[opponents > 0] = 0
-        fitting = np.minimum(self._fitting(members, node_indexes, used), size - in_part)
-        scores: FloatVector = (2 * in_part + fitting - opponents) * (100.0 * self._weight / size)
-        return scores
+        in_bucket = self._present(key, counts, node_indexes, ahead) % size
+        in_bucket[opponents > 0] = 0
+        fitting = np.minimum(self._fitting(members, node_indexes, used), size - in_bucket)
+        scores = (2 * in_bucket + fitting - opponents).astype(np.float64)
+        return scores * (100 * self._weight / size)
 
     def _present(
         self,
         gang_key: str,
-        roles: frozenset[str],
+        roles: Iterable[str],
         node_indexes: IntVector,
         ahead: Mapping[str, IntVector],
     ) -> IntVector:
@@ -125,13 +126,11 @@ class TaskTopologyPlugin:
         return total
 
 
-def _part_size(topology: TaskTopology, members: Sequence[Task]) -> int:
-    """Return how many of *members*, all tasks of a group, are to be on one node; at least 1."""
-    counts = Counter(task.role for task in members)
-    parts = max(
-        (n for role, n in counts.items() if role in topology.apart.get(role, ())), default=1
-    )
-    return max(-(-len(members) // parts), 1)
+def _bucket_size(topology: TaskTopology, counts: Mapping[str, int]) -> int:
+    """Return how many tasks of a group, of which there are *counts* by role, are to be on one node;
+    at least 1."""
+    apart = (count for role, count in counts.items() if role in topology.apart.get(role, ()))
+    return max(-(-sum(counts.values()) // max(apart, default=1)), 1)
 
 
 def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
@@ -154,19 +153,21 @@ def _parse(affinity: str, anti_affinity: str, order: str) -> TaskTopology:
         for name, partners in groups.items():
             for is_own in {partner == name for partner in partners}:
                 ranks[name] = min(ranks.get(name, _NONE), own if is_own else others)
-    return TaskTopology(_connected(together), apart, ranks, tuple(_names(order)))
+    return TaskTopology(_connected(affinity), apart, ranks, tuple(_names(order)))
 
 
-def _connected(partners: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Return for each task all that it belongs together with, directly or by others."""
-    found: dict[str, frozenset[str]] = {}
-    for first in partners:
-        group, new = set[str](), {first}
-        while new:
-            group |= new
-            new = set().union(*(partners[name] for name in new)) - group
-        found[first] = frozenset(group)
-    return found
+def _connected(text: str) -> dict[str, Set[str]]:
+    """Return the group of each task; groups with a task in common are one."""
+    groups: dict[str, set[str]] = {}
+    for names in map(_names, text.split(";")):
+        group = set[str]()
+        for name in names:
+            other = groups.setdefault(name, {name})
+            if other is not group:
+                smaller, group = sorted((group, other), key=len)
+                group |= smaller
+                groups.update(dict.fromkeys(smaller, group))
+    return dict(groups)
 
 
 def _groups(text: str) -> dict[str, frozenset[str]]:

@@ -152,10 +152,11 @@ def _quantity(arguments: Mapping[str, object], name: str, resource: str, default
         ArgumentError: it is malformed or negative.
     """
     given = arguments.get(name, default)
-    try:
-        is_number = isinstance(given, str | int | float) and not isinstance(given, bool)
-        if is_number and parse(given).nanos >= 0:
+    if isinstance(given, str | int | float) and not isinstance(given, bool):
+        try:
+            is_valid = parse(given).nanos >= 0
+        except QuantityError:
+            is_valid = False
+        if is_valid:
             return amount(resource, given)
-    except QuantityError:
-        pass
     raise ArgumentError("estimator", f"{name} must be a quantity of at least 0, not {given!r}")

@@ -15,7 +15,7 @@ def parse_shape(arguments: Mapping[str, object], name: str) -> Shape:
     """Return the points of the argument *name*, empty if it is not given.
 
     Raises:
-        ArgumentError: there is none, a number is out of range, or utilization does not increase.
+        ArgumentError: it has no points, a number is out of range, or utilization does not increase.
     """
     given = arguments.get(name)
     if given is None:

@@ -1,5 +1,5 @@
 """Measured utilization of nodes, as the ``usage`` plugin compares it, and their best-effort pods,
-whose utilization requests do not tell."""
+which use something without requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
