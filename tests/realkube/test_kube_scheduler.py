@@ -338,8 +338,8 @@ def _possible_nodes(eq_class: EquivalenceClass, matrix: NodeMatrix) -> IntVector
 async def test_ours_scores_nodes_by_storage_as_kube_scheduler_does(
     tmp_path: Path, seed: int
 ) -> None:
-    """kube-scheduler takes any of the nodes with the highest score, so it is ours that is compared:
-    no node has a higher one than that which it has chosen."""
+    """kube-scheduler takes any of the nodes with the highest score. So no node may have a higher
+    score by our rules than the one that it has chosen."""
     require_realkube()
     world = SchedulerWorld()
     arguments = {"volumebinding.shape": STORAGE_SHAPE}
