@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from support.polling import wait_until_true
 from support.random_claims import CLASSES, RandomStorage
@@ -28,9 +29,14 @@ from support.scheduler import SchedulerWorld
 
 from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
 from batholith.model.names import NODES, PODS, REPLICASETS, SERVICES, Resource
+from batholith.scheduler.plugins.predicates import PredicatesPlugin
+from batholith.scheduler.plugins.volume_scores import VolumeScores
 from batholith.scheduler.state.cache.events import NamespaceEvent, PodOwnerEvent
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
+from batholith.scheduler.state.nodes.node_matrix import NodeMatrix
 from batholith.scheduler.state.podinfo.default_spread import LabelOwner, SelectorOwner
+from batholith.scheduler.state.podinfo.equivalence import EquivalenceClass
+from batholith.scheduler.state.resources import IntVector
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,6 +47,11 @@ NODE_COUNT = 24
 PODS_WITH_CLAIMS = 25
 PODS_WITH_DEVICES = 20
 _PIN = "pin.example.com"
+STORAGE_SHAPE = [
+    {"utilization": 0, "score": 2},
+    {"utilization": 60, "score": 10},
+    {"utilization": 100, "score": 3},
+]
 
 
 def pinned(pod: Json, node: str) -> Json:
@@ -106,26 +117,37 @@ class Truth:
 
 
 @asynccontextmanager
-async def truth(directory: Path, plugins: Json | None = None) -> AsyncIterator[Truth]:
-    """A server with kube-scheduler and namespaces; *plugins* are arguments by plugin."""
+async def truth(
+    directory: Path, plugins: Json | None = None, *, scores: str = "", gates: str = ""
+) -> AsyncIterator[Truth]:
+    """A server with kube-scheduler and namespaces; *plugins* are arguments by plugin.
+
+    If *scores* is the name of a plugin, it alone scores nodes.
+    """
     async with real_server(directory) as server:
         for name, labels in NAMESPACES.items():
             body = {"metadata": {"name": name, "labels": labels}}
             await server.create(NAMESPACE_RESOURCE.path(), body)
-        flags = [] if plugins is None else [_config_flag(server, directory, plugins)]
+        flags = [] if plugins is None else [_config_flag(server, directory, plugins, scores)]
+        if gates:
+            flags.append(f"--feature-gates={gates}")
         server.kube.start_scheduler(*flags)
         yield Truth(server)
 
 
-def _config_flag(server: RealServer, directory: Path, plugins: Json) -> str:
+def _config_flag(server: RealServer, directory: Path, plugins: Json, scores: str) -> str:
     """Write a configuration of kube-scheduler; return the flag with which it is used."""
     configured = [{"name": name, "args": arguments} for name, arguments in plugins.items()]
+    profile: Json = {"schedulerName": "default-scheduler", "pluginConfig": configured}
+    if scores:
+        score = {"disabled": [{"name": "*"}], "enabled": [{"name": scores, "weight": 1}]}
+        profile["plugins"] = {"score": score}
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(server.kubeconfig_of("admin"))},
-        "profiles": [{"schedulerName": "default-scheduler", "pluginConfig": configured}],
+        "profiles": [profile],
     }
     file = directory / "scheduler.json"
     file.write_text(json.dumps(config))
@@ -294,6 +316,69 @@ async def test_ours_places_pods_with_claims_where_kube_scheduler_does(
     assert decisions.count(None) > len(decisions) // 10
     assert len(decisions) - decisions.count(None) > len(decisions) // 4
     assert storage.used_classes >= CLASSES.keys()
+
+
+def _possible_nodes(eq_class: EquivalenceClass, matrix: NodeMatrix) -> IntVector:
+    """The nodes that no filter rejects."""
+    predicates = PredicatesPlugin({})
+    possible = np.array(
+        [
+            node is not None and predicates.filter_node(eq_class, node) is None
+            for node in matrix.node_infos
+        ]
+        + [False] * (matrix.columns - len(matrix.node_infos))
+    )
+    for rejected in predicates.pod_filters(eq_class, matrix):
+        possible &= ~rejected.mask
+    return np.flatnonzero(possible)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 4))
+async def test_ours_scores_nodes_by_storage_as_kube_scheduler_does(
+    tmp_path: Path, seed: int
+) -> None:
+    """kube-scheduler takes any of the nodes with the highest score. So no node may have a higher
+    score by our rules than the one that it has chosen."""
+    require_realkube()
+    world = SchedulerWorld()
+    arguments = {"volumebinding.shape": STORAGE_SHAPE}
+    scores = VolumeScores.parse(arguments)
+    assert scores is not None
+    kube = {"VolumeBinding": {"shape": STORAGE_SHAPE, "bindTimeoutSeconds": 600}}
+    gates = "StorageCapacityScoring=true"
+    async with truth(tmp_path, kube, scores="VolumeBinding", gates=gates) as other:
+        other.server.kube.start_manager(("persistentvolume-binder-controller",))
+        storage = RandomStorage(random.Random(seed), other.server, world)
+        for stored in await other.add_nodes(storage.nodes()):
+            world.upsert(msgspec.convert(stored, Node))
+        await storage.create_objects()
+        preferring = 0
+        for index in range(2 * PODS_WITH_CLAIMS):
+            pod = await storage.new_pod(f"p{index}")
+            await storage.update()
+            candidate = msgspec.convert(await other.preview(pod), Pod)
+            world.upsert(candidate)
+            matrix = world.cluster.node_matrix
+            eq_class = world.cluster.pod_classes.get(candidate)
+            possible = _possible_nodes(eq_class, matrix)
+            claims = eq_class.volumes.delayed
+            found = scores.scores(claims, matrix, possible) if len(possible) else None
+            world.remove(candidate)
+            async with storage.provisioning():
+                decided = await other.schedule(pod)
+            name = decided["spec"].get("nodeName")
+            assert (name is not None) == (len(possible) > 0), (index, pod, decided["status"])
+            if found is not None:
+                by_name = dict(zip((matrix.names[each] for each in possible), found, strict=True))
+                assert by_name[name] == max(by_name.values()), (index, name, by_name, pod)
+                preferring += 1
+            await storage.update()
+            if name is None:
+                await other.delete(decided)
+            else:
+                world.upsert(msgspec.convert(decided, Pod))
+    assert preferring > 5
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,52 @@ def test_pods_that_came_after_the_measurement_count_by_an_estimate() -> None:
     assert (nodes.count("a"), nodes.count("b")) == (4, 2)
 
 
+def estimating(estimator: str) -> str:
+    return USAGE.replace("name: usage", f"name: usage, arguments: {{estimator: {{{estimator}}}}}")
+
+
+def test_best_effort_pods_that_came_after_the_measurement_count_by_a_fixed_amount() -> None:
+    world = SchedulerWorld(estimating("be_cpu: 1, be_mem: 0").replace("allocate", "backfill"))
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    measure(world, a=30, b=45)
+    world.upsert(podgroup("g", 5), *(pod(f"g-{i}", "g", cpu=0) for i in range(5)))
+    nodes = list(world.schedule().values())
+    # One pod is estimated to add 10 %, so the nodes alternate after the second pod.
+    assert (nodes.count("a"), nodes.count("b")) == (3, 2)
+
+
+def test_best_effort_pods_that_were_there_at_the_measurement_are_in_it() -> None:
+    world = SchedulerWorld(estimating("be_cpu: 3"))
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    early, late = (pod(name, node_name="a", scheduler="other", cpu=0) for name in ("x", "y"))
+    world.upsert(early)
+    measure(world, a=30, b=40)
+    submit(world, "g", 1)
+    assert world.schedule() == {"g-t-0": "a"}
+    world.upsert(late)
+    submit(world, "h", 1)
+    assert world.schedule() == {"h-t-0": "b"}
+    world.remove(late)
+    submit(world, "i", 1)
+    assert world.schedule() == {"i-t-0": "a"}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "problem"),
+    [
+        ("be_cpu: much", "estimator: be_cpu must be a quantity of at least 0, not 'much'"),
+        ("be_mem: -1Mi", "estimator: be_mem must be a quantity"),
+        ("be_mem: [1]", "estimator: be_mem must be a quantity"),
+        ("burst_ratio: 0.5", "estimator: burst_ratio must be 0"),
+    ],
+)
+def test_an_invalid_estimate_is_named(estimator: str, problem: str) -> None:
+    with pytest.raises(conf.ConfError, match=problem):
+        conf.load(estimating(estimator))
+
+
 # -- resourcequota -------------------------------------------------------------------------------
 
 QUOTA = configuration("{name: gang}, {name: resourcequota}")
@@ -476,6 +522,12 @@ def test_a_pod_overrides_strategy_and_weights_by_annotations() -> None:
 TOPOLOGY = configuration("{name: gang}, {name: nodeorder}, {name: task-topology}")
 
 
+def strong_topology(scores: str) -> str:
+    """The plugin *scores*, and task-topology with the weight of Volcano's documentation."""
+    topology = "{name: task-topology, arguments: {task-topology.weight: 10}}"
+    return configuration(f"{{name: gang}}, {{name: {scores}}}, {topology}")
+
+
 def topology_gang(world: SchedulerWorld, roles: dict[str, int], **annotations: str) -> None:
     world.upsert(
         annotated_group(
@@ -504,6 +556,44 @@ def test_tasks_that_belong_apart_are_on_different_nodes() -> None:
     world.upsert(*(node(f"n{i}", cpu=4) for i in range(4)))
     topology_gang(world, {"ps": 3}, anti_affinity="ps")
     assert len(set(world.schedule().values())) == 3
+
+
+@pytest.mark.parametrize("scores", ["nodeorder", "binpack"])
+@pytest.mark.parametrize("cpu", [3, 4, 6])
+def test_a_group_is_divided_by_the_task_that_belongs_apart_from_itself(
+    cpu: int, scores: str
+) -> None:
+    """As Volcano's buckets: each ps has two workers on its node, also where more would fit."""
+    world = SchedulerWorld(strong_topology(scores))
+    world.upsert(*(node(f"n{i}", cpu=cpu) for i in range(4)))
+    topology_gang(world, {"ps": 2, "worker": 4}, affinity="ps,worker", anti_affinity="ps")
+    roles: dict[str, list[str]] = {}
+    for name, where in world.schedule().items():
+        roles.setdefault(where, []).append(name.split("-")[1])
+    assert [sorted(each) for each in roles.values()] == [["ps", "worker", "worker"]] * 2
+
+
+@pytest.mark.parametrize("scores", ["nodeorder", "binpack"])
+def test_a_group_that_fits_on_no_node_is_on_as_few_as_possible(scores: str) -> None:
+    world = SchedulerWorld(strong_topology(scores))
+    world.upsert(*(node(f"n{i}", cpu=3) for i in range(4)))
+    topology_gang(world, {"ps": 2, "worker": 4}, affinity="ps,worker")
+    assert len(set(world.schedule().values())) == 2
+
+
+def test_groups_with_a_task_in_common_are_one() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(*(node(f"n{i}", cpu=6) for i in range(3)))
+    topology_gang(world, {"a": 2, "b": 2, "c": 2}, affinity="a,b;b,c")
+    assert len(set(world.schedule().values())) == 1
+
+
+def test_tasks_without_a_term_are_not_scored() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(*(node(f"n{i}", cpu=8) for i in range(3)))
+    topology_gang(world, {"a": 1, "b": 1, "other": 1}, affinity="a,b")
+    nodes = world.schedule()
+    assert nodes["g-a-0"] == nodes["g-b-0"] != nodes["g-other-0"]
 
 
 def test_tasks_are_placed_in_the_declared_order() -> None:

@@ -1,5 +1,6 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
-inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by bound volumes."""
+inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by volumes; scores by volumes
+if it is configured (see :mod:`.volume_scores`)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from . import added_affinity, default_spread
 from .arguments import ArgumentError, boolean, number
 from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
+from .volume_scores import VolumeScores
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
 NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
@@ -70,6 +72,7 @@ class PredicatesPlugin:
         self.default_spread = default_spread.parse(arguments)
         """Topology spread constraints of pods that have none."""
         self._added_affinity = added_affinity.required(arguments)
+        self._volume_scores = VolumeScores.parse(arguments)
         self._included = IncludedNodes()
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
@@ -135,6 +138,19 @@ class PredicatesPlugin:
         if claims := eq_class.devices.pending:
             for mask, reason in nodes.available_devices.unsuitable(claims):
                 yield RejectedNodes(mask, reason)
+
+    def prefers_by_pods(self, eq_class: EquivalenceClass) -> bool:
+        """Return whether nodes are scored by the volumes that the pods would be bound to."""
+        return self._volume_scores is not None and bool(eq_class.volumes.delayed)
+
+    def pod_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
+        """Score by the storage that the volumes of the next pod would use."""
+        claims = eq_class.volumes.delayed
+        if self._volume_scores is None or not claims:
+            return None
+        return self._volume_scores.scores(claims, nodes, candidates)
 
     def _volume_filters(
         self, volumes: VolumeRequirements, nodes: NodeMatrix

@@ -89,8 +89,8 @@ OF_ALL_PROFILES = frozenset({BIND_TIMEOUT, default_spread.CONSTRAINTS, default_s
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
-        "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
-        "capacity.DynamicResourceAllocationEnable": "resource claims are not supported",
+        "capacity.DRAConsumableCapacityEnable": "the capacity of devices is not limited",
+        "capacity.DynamicResourceAllocationEnable": "limits on devices always apply",
     },
     "network-topology-aware": {
         "hypernode.binpack.normal-pod.enable": "pods without a topology are scored by node only",
@@ -98,11 +98,9 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     },
     "predicates": {
         "predicate.CacheEnable": "results of filters are always kept",
-        "predicate.DynamicResourceAllocationEnable": "resource claims are not supported",
+        "predicate.DynamicResourceAllocationEnable": "devices are always allocated to claims",
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
-        "volumebinding.shape": "nodes are not scored by their storage",
-        "volumebinding.weight": "nodes are not scored by their storage",
     },
     "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},

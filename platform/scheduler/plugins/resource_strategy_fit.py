@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -18,15 +17,15 @@ from ..state.cache.cache import SchedulerCache
 from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import FloatVector, IntVector
-from .arguments import ArgumentError, Arguments, integer, mapping, require_read, text
+from .arguments import ArgumentError, integer, mapping, require_read, text
 from .extension_points import NodeAmounts, Scores
 from .scarce_resources import Proportional, ScarceResources
+from .utilization_shape import MAX_SHAPE_SCORE, Shape, parse_shape
 
 log = logging.getLogger(__name__)
 
 LEAST, MOST, RATIO = "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"
 _KINDS = (LEAST, MOST, RATIO)
-_MAX_SHAPE_SCORE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,14 @@ class Strategy:
 
     kind: str = LEAST
     weight: int = 1
-    shape: tuple[tuple[int, int], ...] = ()
-    """Of ``RequestedToCapacityRatio``: utilization in percent, and its score up to 10."""
+    shape: Shape = ()
+    """Of ``RequestedToCapacityRatio``."""
 
     def scores(self, fraction: FloatVector) -> FloatVector:
         """Return the scores of nodes with a utilization of *fraction*, 0 to 1."""
         if self.kind == RATIO:
             utilization, scores = zip(*self.shape, strict=True)
-            found: FloatVector = np.interp(fraction * 100, utilization, scores) / _MAX_SHAPE_SCORE
+            found: FloatVector = np.interp(fraction * 100, utilization, scores) / MAX_SHAPE_SCORE
             return found
         return fraction if self.kind == MOST else 1 - fraction
 
@@ -121,7 +120,7 @@ def _strategy(resources: Mapping[str, object], name: str) -> Strategy:
         given = mapping(resources, name)
         kind = text(given, "type", default=LEAST)
         weight = integer(given, "weight", default=1, minimum=0)
-        shape = _shape(given.get("shape"))
+        shape = parse_shape(given, "shape")
         require_read(given, name)
     except ArgumentError as error:
         raise ArgumentError("resources", str(error)) from error
@@ -133,35 +132,6 @@ def _strategy(resources: Mapping[str, object], name: str) -> Strategy:
         problem = "must have a shape" if kind == RATIO else "has a shape"
         raise ArgumentError("resources", f"{name}: type {kind} {problem}")
     return Strategy(kind, weight, shape)
-
-
-def _shape(given: object) -> tuple[tuple[int, int], ...]:
-    """Return the points of the line, as kube-scheduler accepts them.
-
-    Raises:
-        ArgumentError: there is none, a number is out of range, or utilization does not increase.
-    """
-    if given is None:
-        return ()
-    points = [_point(each) for each in given] if isinstance(given, list) else []
-    if not points:
-        raise ArgumentError("shape", "must be a list of points with utilization and score")
-    utilization = [each for each, _ in points]
-    if any(before >= after for before, after in pairwise(utilization)):
-        raise ArgumentError("shape", f"utilization must increase: {utilization}")
-    return tuple(points)
-
-
-def _point(given: object) -> tuple[int, int]:
-    point = Arguments(given) if isinstance(given, dict) else Arguments({})
-    utilization = integer(point, "utilization", default=-1)
-    score = integer(point, "score", default=0)
-    require_read(point, "shape")
-    if not 0 <= utilization <= 100:
-        raise ArgumentError("shape", f"utilization must be from 0 to 100: {given!r}")
-    if not 0 <= score <= _MAX_SHAPE_SCORE:
-        raise ArgumentError("shape", f"score must be from 0 to {_MAX_SHAPE_SCORE}: {given!r}")
-    return utilization, score
 
 
 @lru_cache(maxsize=1024)

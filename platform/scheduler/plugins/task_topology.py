@@ -1,10 +1,12 @@
 """``task-topology``: tasks of a gang that belong together on a node, or apart.
 
-Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. The tasks
-of the first attract each other; those of the second, which has one name only, themselves.
+Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. All tasks
+of a group belong together on a node. If a task of a group belongs apart from itself, as ``ps`` may,
+the group is divided into as many equal buckets as it has pods, each for one node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,9 +32,10 @@ _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
 class TaskTopology:
     """The annotations of a PodGroup, parsed."""
 
-    together: Mapping[str, frozenset[str]]
-    """By task: the tasks on whose nodes it is to be."""
+    groups: Mapping[str, Set[str]]
+    """By task: the tasks of its group, with itself."""
     apart: Mapping[str, frozenset[str]]
+    """By task: the tasks on whose nodes it is not to be."""
     ranks: Mapping[str, int]
     order: tuple[str, ...]
 
@@ -62,8 +65,13 @@ class TaskTopologyPlugin:
         return float(len(topology.order) + topology.ranks.get(task.role, _NONE))
 
     def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
-        """Score by the tasks on the node that belong together with this one, by those that would
-        still fit, and by those that belong apart."""
+        """Score by the tasks of the group on the node, by those that would still fit, and by those
+        that belong apart.
+
+        On a node with a whole bucket, or with a task that belongs apart from this one, the task
+        would begin another bucket. The score depends on the tasks of that node only, since scores
+        of other nodes are kept.
+        """
         node_indexes, used = amounts.node_indexes, amounts.used
         key, role = eq_class.traits.topology
         gang = self._gangs.get(key)
@@ -72,21 +80,21 @@ class TaskTopologyPlugin:
             return np.zeros(len(node_indexes))
         current = self._nodes.allocatable[PODS, node_indexes] - self._nodes.idle[PODS, node_indexes]
         ahead = {role: used[PODS] - current}  # pods of this class that are assumed to be there
-        together = topology.together.get(role, frozenset())
-        apart = topology.apart.get(role, frozenset())
-        partners = [task for task in gang.tasks.values() if task.role in together]
-        opponents = sum(task.role in apart for task in gang.tasks.values())
-        present = self._present(key, together, node_indexes, ahead)
-        fitting = self._fitting(partners, node_indexes, used)
-        scores = 2 * present + np.minimum(fitting, len(partners) - present)
-        scores -= 2 * self._present(key, apart, node_indexes, ahead)
-        size = max(2 * len(partners), 2 * opponents, 1)
-        return (scores + 2 * opponents).astype(np.float64) * (100 * self._weight / size)
+        roles = topology.groups.get(role, frozenset())
+        members = [task for task in gang.tasks.values() if task.role in roles]
+        counts = Counter(task.role for task in members)
+        size = _bucket_size(topology, counts)
+        opponents = self._present(key, topology.apart.get(role, frozenset()), node_indexes, ahead)
+        in_bucket = self._present(key, counts, node_indexes, ahead) % size
+        in_bucket[opponents > 0] = 0
+        fitting = np.minimum(self._fitting(members, node_indexes, used), size - in_bucket)
+        scores = (2 * in_bucket + fitting - opponents).astype(np.float64)
+        return scores * (100 * self._weight / size)
 
     def _present(
         self,
         gang_key: str,
-        roles: frozenset[str],
+        roles: Iterable[str],
         node_indexes: IntVector,
         ahead: Mapping[str, IntVector],
     ) -> IntVector:
@@ -118,6 +126,13 @@ class TaskTopologyPlugin:
         return total
 
 
+def _bucket_size(topology: TaskTopology, counts: Mapping[str, int]) -> int:
+    """Return how many tasks of a group, of which there are *counts* by role, are to be on one node;
+    at least 1."""
+    apart = (count for role, count in counts.items() if role in topology.apart.get(role, ()))
+    return max(-(-sum(counts.values()) // max(apart, default=1)), 1)
+
+
 def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
     """Return the parsed annotations of a PodGroup, or ``None`` if it has none of them."""
     if podgroup is None:
@@ -138,7 +153,21 @@ def _parse(affinity: str, anti_affinity: str, order: str) -> TaskTopology:
         for name, partners in groups.items():
             for is_own in {partner == name for partner in partners}:
                 ranks[name] = min(ranks.get(name, _NONE), own if is_own else others)
-    return TaskTopology(together, apart, ranks, tuple(_names(order)))
+    return TaskTopology(_connected(affinity), apart, ranks, tuple(_names(order)))
+
+
+def _connected(text: str) -> dict[str, Set[str]]:
+    """Return the group of each task; groups with a task in common are one."""
+    groups: dict[str, set[str]] = {}
+    for names in map(_names, text.split(";")):
+        group = set[str]()
+        for name in names:
+            other = groups.setdefault(name, {name})
+            if other is not group:
+                smaller, group = sorted((group, other), key=len)
+                group |= smaller
+                groups.update(dict.fromkeys(smaller, group))
+    return dict(groups)
 
 
 def _groups(text: str) -> dict[str, frozenset[str]]:

@@ -1,7 +1,8 @@
 """``usage``: prefers nodes with little measured utilization, and excludes those above a threshold.
 
 Measurements are read outside of cycles. Those older than five minutes are not used: such a node is
-neither excluded nor preferred. Pods that arrived after a measurement count by an estimate.
+neither excluded nor preferred. Pods that arrived after a measurement count by an estimate: a share
+of their requests, or a fixed amount for a best-effort pod.
 """
 
 import math
@@ -9,11 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ...model.quantity import QuantityError, parse
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
-from ..state.nodes.node_usage import NodeUsage
+from ..state.nodes.node_usage import NodeUsage, NodeUsages
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.resources import CPU, MEMORY, FloatMatrix, FloatVector, Matrix
+from ..state.resources import CPU, MEMORY, PODS, FloatMatrix, FloatVector, IntVector, Matrix, amount
 from .arguments import ArgumentError, integer, mapping, number, require_read
 from .extension_points import NodeAmounts, Scores
 
@@ -43,24 +45,30 @@ class UsagePlugin:
         self._request_ratio = number(estimator, "request_ratio", default=0.7)
         self._risk_threshold = number(estimator, "risk_threshold", default=0.6)
         self._risk_factor = number(estimator, "risk_factor", default=1.2)
-        for name in ("burst_ratio", "be_cpu", "be_mem"):
-            if name in estimator:
-                raise ArgumentError("estimator", f"{name} is not implemented")
+        best_effort = (
+            _quantity(estimator, "be_cpu", "cpu", "250m"),
+            _quantity(estimator, "be_mem", "memory", "200Mi"),
+        )
+        if number(estimator, "burst_ratio", default=0):
+            raise ArgumentError("estimator", "burst_ratio must be 0: limits of pods do not count")
         require_read(estimator, "estimator")
         self.generation = 0
         """Grows with each change of the measurements in use."""
         self._recent: dict[str, NodeUsage] = {}
         self._expires = -math.inf
         self._seen = (-1, -1)
-        self._requested_at: dict[str, tuple[int, int]] = {}
-        """What the pods on a node requested when it was measured."""
+        self._best_effort: FloatMatrix = np.array(best_effort, np.float64)[:, None]
+        """What a best-effort pod is estimated to use."""
+        self._requested_at: dict[str, tuple[int, int, int]] = {}
+        """What the pods on a node requested when it was measured, and its best-effort pods."""
         self._measured: FloatMatrix = np.zeros((2, 0))
-        self._before: Matrix = np.zeros((2, 0), np.int64)
-        self._nodes = NodeMatrix()
+        self._before: Matrix = np.zeros((3, 0), np.int64)
+        self._nodes, self._usages = NodeMatrix(), NodeUsages()
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Select the measurements that are recent."""
-        self._nodes, usages = cache.node_matrix, cache.node_usage
+        self._nodes = cache.node_matrix
+        usages = self._usages = cache.node_usage
         is_new = usages.version != self._seen[0]
         if is_new:
             self._requested_at = {
@@ -99,26 +107,56 @@ class UsagePlugin:
             return np.zeros(len(node_indexes))
         measured = self._measured[:, node_indexes]
         capacity = np.maximum(amounts.allocatable[_ROWS], 1)
-        arrived = np.maximum(amounts.used[_ROWS] - self._before[:, node_indexes], 0)
+        before = self._before[:, node_indexes]
+        arrived = np.maximum(amounts.used[_ROWS] - before[:2], 0) * self._request_ratio
+        best_effort = np.maximum(self._best_effort_pods(eq_class, amounts) - before[2], 0)
         risk = np.where(self._weights @ measured >= self._risk_threshold, self._risk_factor, 1.0)
-        expected = measured + arrived * self._request_ratio * risk / capacity
+        expected = measured + (arrived + self._best_effort * best_effort) * risk / capacity
         left = self._weights @ (1 - np.clip(expected, 0, 1))
         scores: FloatVector = np.where(np.isnan(left), 0.0, left * 100 * self._weight)
         return scores
 
     # -- private -------------------------------------------------------------------------------
 
-    def _requested(self, node_index: int) -> tuple[int, int]:
+    def _requested(self, node_index: int) -> tuple[int, int, int]:
         used = self._nodes.allocatable[_ROWS, node_index] - self._nodes.idle[_ROWS, node_index]
-        return int(used[0]), int(used[1])
+        pods = self._usages.best_effort_pods(self._nodes.columns)
+        return int(used[0]), int(used[1]), int(pods[node_index])
+
+    def _best_effort_pods(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> IntVector:
+        """Return how many best-effort pods nodes have, with pods of this class that are assumed to
+        be there."""
+        nodes, node_indexes = self._nodes, amounts.node_indexes
+        pods: IntVector = self._usages.best_effort_pods(nodes.columns)[node_indexes]
+        if eq_class.best_effort:
+            present = nodes.allocatable[PODS, node_indexes] - nodes.idle[PODS, node_indexes]
+            pods = pods + amounts.used[PODS] - present
+        return pods
 
     def _fill_columns(self) -> None:
         """Arrange the measurements by the columns of the node matrix."""
         self._measured = np.full((2, self._nodes.columns), np.nan)
-        self._before = np.zeros((2, self._nodes.columns), np.int64)
+        self._before = np.zeros((3, self._nodes.columns), np.int64)
         for name, usage in self._recent.items():
             node_index = self._nodes.index_of(name)
             if node_index is not None:
                 self._measured[:, node_index] = usage.cpu / 100, usage.memory / 100
                 before = self._requested_at.get(name) or self._requested(node_index)
                 self._before[:, node_index] = before
+
+
+def _quantity(arguments: Mapping[str, object], name: str, resource: str, default: str) -> int:
+    """Return an amount of *resource*: millicores or bytes.
+
+    Raises:
+        ArgumentError: it is malformed or negative.
+    """
+    given = arguments.get(name, default)
+    if isinstance(given, str | int | float) and not isinstance(given, bool):
+        try:
+            is_valid = parse(given).nanos >= 0
+        except QuantityError:
+            is_valid = False
+        if is_valid:
+            return amount(resource, given)
+    raise ArgumentError("estimator", f"{name} must be a quantity of at least 0, not {given!r}")

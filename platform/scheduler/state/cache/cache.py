@@ -127,13 +127,13 @@ class SchedulerCache:
             self.node_matrix, find=self._classified_pod, on_change=self._on_class_changed
         )
         self.role_counts = RoleCounts()
-        self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
         self.pod_fields = PodFields()
         """What plugins read of pods; known pods are to be reclassified after a change."""
         self.resource_quotas = NamespaceQuotas()
         self.disruption_budgets = DisruptionBudgets(self.task_table)
         self.node_usage = NodeUsages()
+        self.node_matrix.occupancy_listeners += (self.role_counts.observe, self.node_usage.observe)
         self.numa_topologies = NumaTopologies(self.node_matrix)
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""

@@ -1,9 +1,13 @@
-"""Measured utilization of nodes, as the ``usage`` plugin compares it."""
+"""Measured utilization of nodes, as the ``usage`` plugin compares it, and their best-effort pods,
+which use something without requests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..resources import CPU, MEMORY
+import numpy as np
+
+from ..podinfo.equivalence import EquivalenceClass
+from ..resources import CPU, MEMORY, IntVector
 from .node_matrix import NodeMatrix
 
 
@@ -34,6 +38,7 @@ class NodeUsages:
         self.by_node: Mapping[str, NodeUsage] = {}
         self.version = 0
         """Grows with each measurement."""
+        self._best_effort: IntVector = np.zeros(0, np.int64)
 
     def update(
         self,
@@ -54,3 +59,19 @@ class NodeUsages:
                 )
         self.by_node = measured
         self.version += 1
+
+    def observe(self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int) -> None:
+        """Count best-effort pods that arrived at nodes (*sign* is 1) or left them (-1)."""
+        if eq_class.best_effort and node_indexes:
+            self._add_columns(max(node_indexes) + 1)
+            np.add.at(self._best_effort, list(node_indexes), sign)
+
+    def best_effort_pods(self, columns: int) -> IntVector:
+        """Return the number of best-effort pods of each of *columns*, not to be changed."""
+        self._add_columns(columns)
+        return self._best_effort[:columns]
+
+    def _add_columns(self, columns: int) -> None:
+        missing = columns - len(self._best_effort)
+        if missing > 0:
+            self._best_effort = np.pad(self._best_effort, (0, missing))

@@ -10,8 +10,9 @@ that a mask costs one pass over the nodes.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -76,6 +77,16 @@ class Unsuitable(NamedTuple):
     """A volume could be provisioned if enough storage were free."""
 
 
+class _Provisionable(NamedTuple):
+    """The nodes for which a volume can be provisioned."""
+
+    nodes: BoolVector
+    no_space: BoolVector
+    """The nodes that only lack free storage."""
+    free: Mapping[int, int]
+    """By node, what is published to be free of the class; the most of several pools."""
+
+
 @dataclass(slots=True)
 class _Matches:
     """The available volumes that a claim may be bound to."""
@@ -107,7 +118,7 @@ class AvailableVolumes:
         self._position = (-1, -1)
         self._index = LabelIndex(())
         self._matches: dict[DelayedClaim, _Matches] = {}
-        self._provisionable: dict[tuple[str, int], tuple[BoolVector, BoolVector]] = {}
+        self._provisionable: dict[tuple[str, int], _Provisionable] = {}
         self._reach: dict[NodeSelector, set[int]] = {}
 
     # -- objects -------------------------------------------------------------------------------
@@ -213,6 +224,33 @@ class AvailableVolumes:
             chosen.append(name)
         return tuple(chosen)
 
+    def storage_use(
+        self, claims: Sequence[DelayedClaim], node_index: int
+    ) -> Mapping[str, tuple[int, int]]:
+        """Return, by storage class, how many bytes *claims* of one more pod would request on a node
+        of how many.
+
+        The latter are the capacities of the volumes that they would be bound to. If none would be
+        bound to one, they are what is published to be free, and classes without that are left out.
+        """
+        use: dict[str, tuple[int, int]] = {}
+        decision = self.decide(claims, node_index)
+        if decision is None:
+            return use
+        for claim, name in zip(claims, decision, strict=True):
+            if name != PROVISION:
+                requested, capacity = use.get(claim.storage_class, (0, 0))
+                size = storage_size(self._volumes[name].spec.capacity.get("storage"))
+                use[claim.storage_class] = requested + _bytes(claim.size), capacity + _bytes(size)
+        if use:
+            return use
+        for claim in claims:
+            free = self._can_provision(claim).free.get(node_index)
+            if free is not None:
+                requested, _ = use.get(claim.storage_class, (0, 0))
+                use[claim.storage_class] = requested + _bytes(claim.size), _bytes(free)
+        return use
+
     def unsuitable(self, claims: Sequence[DelayedClaim]) -> Unsuitable:
         """Return the nodes on which *claims* of one more pod cannot be bound."""
         self._refresh()
@@ -255,23 +293,19 @@ class AvailableVolumes:
                 return claim.volume
         else:
             matches = self._matches_of(claim)
-            entries: list[_Entry] = [*matches.by_node.get(node_index, ()), *matches.everywhere]
             free = (
                 name
-                for _, name in sorted(entries)
+                for _, name in merge(matches.by_node.get(node_index, ()), matches.everywhere)
                 if name not in self._taken and name not in excluded
             )
             first: str | None = next(free, None)
             if first is not None:
                 return first
-        provisionable, _ = self._can_provision(claim)
-        if provisionable[node_index]:
-            return PROVISION
-        return None
+        return PROVISION if self._can_provision(claim).nodes[node_index] else None
 
     def _suitable(self, claim: DelayedClaim) -> tuple[BoolVector, BoolVector]:
         """Return the nodes that suffice for *claim*, and those that lack free storage."""
-        provisionable, no_space = self._can_provision(claim)
+        provisionable, no_space, _ = self._can_provision(claim)
         only = np.ones(self._nodes.columns, np.bool_)
         chosen = self._chosen.get(claim.key) if claim.key else None
         if chosen:
@@ -369,31 +403,36 @@ class AvailableVolumes:
         mask[list(node_indexes)] = True
         return mask
 
-    def _can_provision(self, claim: DelayedClaim) -> tuple[BoolVector, BoolVector]:
-        """Return the nodes for which a volume can be provisioned, and those that only lack free
-        storage."""
+    def _can_provision(self, claim: DelayedClaim) -> _Provisionable:
         key = claim.storage_class, claim.size
         known = self._provisionable.get(key)
         if known is None:
             known = self._provisionable[key] = self._new_provisionable(claim)
         return known
 
-    def _new_provisionable(self, claim: DelayedClaim) -> tuple[BoolVector, BoolVector]:
+    def _new_provisionable(self, claim: DelayedClaim) -> _Provisionable:
         storage_class = self._classes.get(claim.storage_class)
         if storage_class is None or not claim.provisioner:
-            return self._mask(()), self._mask(())
+            return _Provisionable(self._mask(()), self._mask(()), {})
         allowed = self._mask(self._within(storage_class.allowed_topologies))
         if not claim.size or claim.provisioner not in self._capacity_drivers:
-            return allowed, self._mask(())
+            return _Provisionable(allowed, self._mask(()), {})
         enough: set[int] = set()
+        free: dict[int, int] = {}
         for capacity in self._capacities.values():
-            if capacity.storage_class_name == claim.storage_class:
-                limit = capacity.maximum_volume_size
-                limit = capacity.capacity if limit is None else limit
-                if limit is not None and storage_size(limit) >= claim.size:
-                    enough.update(self._with_access(capacity))
+            if capacity.storage_class_name != claim.storage_class:
+                continue
+            limit = capacity.maximum_volume_size
+            limit = capacity.capacity if limit is None else limit
+            if limit is None or storage_size(limit) < claim.size:
+                continue
+            for node_index in self._with_access(capacity):
+                enough.add(node_index)
+                if capacity.capacity is not None:
+                    size = storage_size(capacity.capacity)
+                    free[node_index] = max(size, free.get(node_index, 0))
         has_space = self._mask(enough)
-        return allowed & has_space, allowed & ~has_space
+        return _Provisionable(allowed & has_space, allowed & ~has_space, free)
 
     def _within(self, topologies: tuple[TopologyTerm, ...]) -> Iterable[int]:
         if not topologies:
@@ -428,6 +467,11 @@ class AvailableVolumes:
             choices.remove(choice)
         if not choices:
             del self._chosen[key]
+
+
+def _bytes(size: int) -> int:
+    """Return *size*, in billionths, rounded up as by Kubernetes."""
+    return -(-size // 10**9)
 
 
 def _compete(claims: Sequence[DelayedClaim]) -> bool:
