@@ -588,6 +588,15 @@ def test_groups_with_a_task_in_common_are_one() -> None:
     assert len(set(world.schedule().values())) == 1
 
 
+def test_an_annotation_with_too_many_names_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(node("n", cpu=8))
+    names = ",".join(f"t{number}" for number in range(30_000))
+    topology_gang(world, {"t1": 1, "t2": 1}, affinity=names, anti_affinity=names)
+    assert set(world.schedule().values()) == {"n"}
+    assert "ignoring annotations of task-topology with too many names" in caplog.messages
+
+
 def test_tasks_without_a_term_are_not_scored() -> None:
     world = SchedulerWorld(TOPOLOGY)
     world.upsert(*(node(f"n{i}", cpu=8) for i in range(3)))

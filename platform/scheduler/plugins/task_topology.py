@@ -5,6 +5,7 @@ of a group belong together on a node. If a task of a group belongs apart from it
 the group is divided into as many equal buckets as it has pods, each for one node.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -23,9 +24,15 @@ from ..state.resources import PODS, IntVector, Matrix
 from .arguments import integer
 from .extension_points import NodeAmounts, Scores
 
+log = logging.getLogger(__name__)
+
 _AFFINITY, _ANTI_AFFINITY, _TASK_ORDER = TOPOLOGY_ANNOTATIONS
 _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
 """Ranks: tasks with the strictest terms are first."""
+
+_MAX_NAMES = 500
+"""Names in an annotation. Each name of a group has the others as partners, so that one long
+annotation would take the memory of the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,18 @@ def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
         return None
     annotations = podgroup.metadata.annotations
     values = tuple(annotations.get(name, "") for name in TOPOLOGY_ANNOTATIONS)
-    return _parse(*values) if any(values) else None
+    if not any(values):
+        return None
+    if any(value.count(",") + value.count(";") >= _MAX_NAMES for value in values):
+        _warn_ignored(podgroup.metadata.key)
+        return None
+    return _parse(*values)
+
+
+@lru_cache(maxsize=1024)  # Once for each of them.
+def _warn_ignored(key: str) -> None:
+    text = "ignoring annotations of task-topology with too many names"
+    log.warning(text, extra={"podgroup": key, "limit": _MAX_NAMES})
 
 
 @lru_cache(maxsize=1024)
