@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import dns.message
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE, AgentCluster
@@ -25,6 +26,10 @@ from batholith.local.agent.network import namespaces
 from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
 from batholith.local.agent.settings import AgentSettings, ServingFiles
 from batholith.local.network.packet_rules import NetworkNames
+from batholith.local.network.resolvers import choose_dns_address, dns_sockets
+from batholith.local.proxy.dns.records import Zone
+from batholith.local.proxy.dns.server import NameServer
+from batholith.local.proxy.dns.upstream import Upstream
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.service_rules import ServiceRules
 from batholith.model.names import ENDPOINTSLICES, NETWORKPOLICIES, SERVICES
@@ -296,6 +301,68 @@ async def test_policies_see_the_pod_that_connects_however_it_does(
             assert all(expected in line for line in lines), lines
             await cluster.delete("client", grace=0)
             await cluster.wait_pod_deleted("client")
+
+
+ASK = """
+import socket, sys
+query = bytes.fromhex(sys.argv[2])
+for kind, data in (("DGRAM", query), ("STREAM", len(query).to_bytes(2, "big") + query)):
+    with socket.socket(socket.AF_INET, getattr(socket, f"SOCK_{kind}")) as connection:
+        connection.settimeout(60)
+        try:
+            connection.connect((sys.argv[1], 53))
+            connection.sendall(data)
+            print("response" if connection.recv(4096) else "closed", flush=True)
+        except OSError as error:
+            print(error, flush=True)
+"""
+
+
+class AskedNames(Upstream):
+    """Has what the machine's name servers are asked for."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(os.devnull, own_address=address)
+        self.names: list[str] = []
+
+    async def ask(self, query: dns.message.Message, *, client: str) -> dns.message.Message:
+        self.names.append(query.question[0].name.to_text())
+        return dns.message.make_response(query)
+
+
+async def test_names_are_asked_for_only_if_a_policy_allows_it(cluster: AgentCluster) -> None:
+    """By a pod that may send nothing, by one that may ask for names, and by one without policy."""
+    address = choose_dns_address(NAMESPACE_RANGES, cluster.settings.data_dir)
+    with_dns = replace(cluster, settings=replace(cluster.settings, cluster_dns=address))
+    proxy, asked = ServiceProxy(cluster.client, ranges=NAMESPACE_RANGES), AskedNames(address)
+    names = NameServer(
+        Zone(proxy.services, proxy.slices),
+        asked,
+        ranges=NAMESPACE_RANGES,
+        listen=lambda: dns_sockets(address),
+        synced=lambda: True,
+    )
+    kube_dns = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    ports = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    await forbid(cluster, "nothing", {"send": "nothing"}, policyTypes=["Egress"])
+    await forbid(cluster, "names", {"send": "names"}, policyTypes=["Egress"],
+                 egress=[{"to": [kube_dns], "ports": ports}])  # fmt: skip
+    async with with_dns.agent(), running(names):
+        for send, expected in (("nothing", FORBIDDEN), ("names", "response"), ("all", "response")):
+            query = dns.message.make_query(f"{send}.example.com", "A").to_wire().hex()
+            body = manifest("client", container(sys.executable, "-c", ASK, address, query),
+                            restartPolicy="Never")  # fmt: skip
+            await cluster.run({**body, "metadata": {"name": "client", "labels": {"send": send}}})
+            await cluster.phase("client", "Succeeded")
+            lines = (await cluster.logs("client")).splitlines()
+            assert len(lines) == 2
+            assert all(expected in line for line in lines), lines
+            await cluster.delete("client", grace=0)
+            await cluster.wait_pod_deleted("client")
+    assert asked.names == ["names.example.com."] * 2 + ["all.example.com."] * 2
 
 
 LABELLED = {"name": "web", "labels": {"app": "web"}}

@@ -16,7 +16,13 @@ from support.examples import examples
 from batholith.local.agent.network.host_ports import HostPort
 from batholith.local.agent.network.namespaces import unsupported_reason
 from batholith.local.agent.network.pod_rules import PodRules, pods_table
-from batholith.local.agent.network.policies import Allowed, FilteredPod, Isolation, isolate
+from batholith.local.agent.network.policies import (
+    Allowed,
+    FilteredPod,
+    Isolation,
+    isolate,
+    name_server,
+)
 from batholith.local.agent.network.policy_types import NetworkPolicy
 from batholith.local.network.packet_rules import NetworkNames, run_program
 from batholith.local.proxy.service_rules import Translation, services_table
@@ -31,6 +37,8 @@ LABELS = st.dictionaries(st.sampled_from(("app", "tier")), st.sampled_from(("x",
 PORT_NAMES = ("web", "db")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 NUMBERS = st.integers(78, 84)
+DNS_IP = "169.254.53.7"
+METADATA_NAME = "kubernetes.io/metadata.name"
 OUTSIDE = ("10.0.0.1", "10.1.0.1")
 
 PODS = st.builds(
@@ -51,6 +59,10 @@ def clusters(draw: st.DrawFn) -> list[FilteredPod]:
         FilteredPod(pod.namespace, f"198.18.0.{number + 2}", pod.labels, pod.ports)
         for number, pod in enumerate(pods)
     ]
+
+
+SERVER = FilteredPod("b", "198.18.1.1", {"app": "x"}, {("TCP", "web"): 80, ("UDP", "db"): 81})
+"""A server of the node, which rules select like a pod."""
 
 
 def selectors(labels: st.SearchStrategy[dict[str, str]] = LABELS) -> st.SearchStrategy[Json]:
@@ -194,8 +206,9 @@ def passes(allowed: frozenset[Allowed] | None, ip: str, protocol: str, number: i
 def test_a_connection_passes_if_the_policies_of_both_sides_allow_it(
     pods: list[FilteredPod], policies: list[Json]
 ) -> None:
-    found = isolate(pods, NAMESPACES, msgspec.convert(policies, list[NetworkPolicy]))
-    others = [*((pod.ip, pod) for pod in pods), *((ip, None) for ip in OUTSIDE)]
+    found = isolate(pods, NAMESPACES, msgspec.convert(policies, list[NetworkPolicy]), [SERVER])
+    assert found.keys() <= {pod.ip for pod in pods}
+    others = [*((pod.ip, pod) for pod in (*pods, SERVER)), *((ip, None) for ip in OUTSIDE)]
     for pod in pods:
         isolation = found.get(pod.ip, Isolation())
         for other in others:
@@ -205,6 +218,40 @@ def test_a_connection_passes_if_the_policies_of_both_sides_allow_it(
                     for side in ("ingress", "egress"):
                         expected = may_pass(policies, side, pod, other, protocol, number)
                         assert passes(getattr(isolation, side), *packet) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "udp", "tcp"),
+    [
+        (
+            {
+                "to": [
+                    {
+                        "namespaceSelector": {"matchLabels": {METADATA_NAME: "kube-system"}},
+                        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+                    }
+                ],
+                "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+            },
+            True,
+            True,
+        ),
+        ({"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": "dns"}]},
+         True, False),
+        ({"ports": [{"port": 53}]}, False, True),
+        ({"to": [{"ipBlock": {"cidr": "169.254.53.0/24"}}]}, True, True),
+        ({"to": [{"podSelector": {}}]}, False, False),
+        ({"to": [{"ipBlock": {"cidr": "198.18.0.0/15"}}]}, False, False),
+    ],
+)  # fmt: skip
+def test_the_name_server_is_allowed_as_on_kubernetes(rule: Json, udp: bool, tcp: bool) -> None:
+    pod = FilteredPod("a", "198.18.0.2", {}, {})
+    spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [rule]}
+    policy = msgspec.convert({"metadata": {"namespace": "a"}, "spec": spec}, NetworkPolicy)
+    namespaces = {"a": {}, "kube-system": {METADATA_NAME: "kube-system"}}
+    found = isolate([pod], namespaces, [policy], [name_server(DNS_IP)])[pod.ip].egress
+    assert passes(found, DNS_IP, "UDP", 53) == udp
+    assert passes(found, DNS_IP, "TCP", 53) == tcp
 
 
 def test_what_is_malformed_allows_nothing() -> None:

@@ -89,9 +89,10 @@ class NamespaceNetwork:
     ranges = NAMESPACE_RANGES
 
     def __init__(self, data_dir: Path, *, dns_ip: str = "") -> None:
-        """*dns_ip* is the address of the cluster's name server, if it has one."""
         self._names = NetworkNames(data_dir)
-        self._dns_ip = dns_ip
+        self.dns_ip = dns_ip
+        """The address of the cluster's name server, if it has one."""
+
         self._directory = data_dir / "netns" if is_entered() else _DIRECTORY
 
     def start(self) -> None:
@@ -104,8 +105,8 @@ class NamespaceNetwork:
             self._start()
 
     def _start(self) -> None:
-        self._names.marker.write_text(self._dns_ip)
-        for address in filter(None, (self.ranges.node_ip, self._dns_ip)):
+        self._names.marker.write_text(self.dns_ip)
+        for address in filter(None, (self.ranges.node_ip, self.dns_ip)):
             run_program("ip", "address", "replace", f"{address}/32", "dev", "lo")
         # All addresses of Services are local, so that a proxy can listen on any of them.
         run_program("ip", "route", "replace", "local", str(self.ranges.cluster_ips), "dev", "lo")

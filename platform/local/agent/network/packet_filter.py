@@ -13,7 +13,7 @@ from ..state.core_types import MetadataOnly, Pod
 from .host_ports import host_ports
 from .namespaces import NamespaceNetwork
 from .pod_rules import NO_RULES, PodRules
-from .policies import FilteredPod, isolate
+from .policies import FilteredPod, isolate, name_server
 from .policy_types import NetworkPolicy
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class PacketFilter:
         self._network = network
         self._node = node
         self._clock = clock
+        self._servers = [name_server(network.dns_ip)] if network.dns_ip else []
         self._policies = Informer(client, NETWORKPOLICIES, NetworkPolicy)
         self._namespaces = Informer(client, NAMESPACES, MetadataOnly)
         self.caches: list[Informer[Any]] = [self._policies, self._namespaces]
@@ -97,7 +98,7 @@ class PacketFilter:
             return PodRules(NO_RULES.isolated, ports)
         filtered = [_filtered(pod, ip) for pod, ip in pods]
         namespaces = {each.metadata.name: each.metadata.labels for each in self._namespaces}
-        return PodRules(isolate(filtered, namespaces, self._policies), ports)
+        return PodRules(isolate(filtered, namespaces, self._policies, self._servers), ports)
 
 
 def _filtered(pod: Pod, ip: str) -> FilteredPod:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from ....model.service_network import AddressRanges
 from ...network.packet_rules import LINK_PREFIX, NetworkNames
+from ...network.resolvers import DNS_PORT
 from .host_ports import HostPort
 from .policies import ANYWHERE, LAST_PORT, Addresses, Allowed, Isolation, PortRange
 
@@ -29,7 +30,9 @@ def pods_table(names: NetworkNames, ranges: AddressRanges, rules: PodRules) -> s
 
     Pods reach each other, the machine and what the machine reaches, unless a policy forbids it;
     nothing but the machine reaches pods. What the machine itself sends is not forwarded, so that
-    no policy applies to it, and likewise what it receives.
+    no policy applies to it, and likewise what it receives, except on the port of name servers: the
+    cluster's own server, or another one of the machine, forwards the names that a pod asks for.
+    There connections that exist are filtered, too, since one of UDP may have all queries of a pod.
     """
     own, any_pod = f'"{names.links}*"', f'"{LINK_PREFIX}*"'
     chains = dict[str, str]()
@@ -50,6 +53,7 @@ def pods_table(names: NetworkNames, ranges: AddressRanges, rules: PodRules) -> s
         type filter hook input priority filter; policy accept;
         iifname {own} ip daddr {ranges.cluster_ips} ip daddr != {ranges.api_server_ip} \
 meta l4proto tcp reject with tcp reset
+{_within(f"iifname {own} meta l4proto {{ tcp, udp }} th dport {DNS_PORT} ", egress)}\
     }}
     chain forward {{
         type filter hook forward priority filter; policy accept;

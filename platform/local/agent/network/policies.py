@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ....model.meta import LabelSelector
 from ....model.selectors import NOTHING, Selector, SelectorError, from_label_selector
+from ...network.resolvers import DNS_PORT
 from .policy_types import EgressRule, IpBlock, NetworkPolicy, Peer, PolicyPort
 
 ANYWHERE = IPv4Network("0.0.0.0/0")
@@ -71,23 +72,34 @@ class Isolation:
 _ANY = Addresses(network=ANYWHERE)
 
 
+def name_server(ip: str) -> FilteredPod:
+    """Return the name server at *ip*, as policies that are written for Kubernetes select it."""
+    ports = {("UDP", "dns"): DNS_PORT, ("TCP", "dns-tcp"): DNS_PORT}
+    return FilteredPod("kube-system", ip, {"k8s-app": "kube-dns"}, ports)
+
+
 def isolate(
     pods: Collection[FilteredPod],
     namespaces: Mapping[str, Labels],
     policies: Iterable[NetworkPolicy],
+    servers: Collection[FilteredPod] = (),
 ) -> dict[str, Isolation]:
     """Return what the policies allow, by the address of each pod that one of them selects.
 
+    Rules can select *servers* of the node as if they were pods, but no policy isolates them.
     What a policy allows is the union of what its rules do, and that of several policies likewise.
     A selector or a network that is malformed selects nothing, so that it allows nothing.
     """
     ingress: dict[str, list[Allowed]] = {}
     egress: dict[str, list[Allowed]] = {}
-    cluster = _Cluster(pods, namespaces)
+    cluster = _Cluster([*pods, *servers], namespaces)
     for policy in policies:
         spec, namespace = policy.spec, policy.metadata.namespace
         types = spec.policy_types or ("Ingress", *(("Egress",) if spec.egress else ()))
-        selected = list(cluster.select(_selector(spec.pod_selector), {namespace}))
+        selector = _selector(spec.pod_selector)
+        selected = [
+            pod for pod in pods if pod.namespace == namespace and selector.matches(pod.labels)
+        ]
         if "Egress" in types:
             allowed = [each for rule in spec.egress for each in cluster.egress(rule, namespace)]
             for pod in selected:
@@ -111,11 +123,6 @@ class _Cluster:
         self._pods = pods
         self._namespaces = namespaces
 
-    def select(self, selector: Selector, namespaces: Container[str]) -> Iterator[FilteredPod]:
-        for pod in self._pods:
-            if pod.namespace in namespaces and selector.matches(pod.labels):
-                yield pod
-
     def peers(self, peers: Collection[Peer], namespace: str) -> Iterator[Addresses]:
         """Yield the other ends that the rule of a policy in *namespace* allows."""
         if not peers:
@@ -133,7 +140,10 @@ class _Cluster:
             namespaces = {
                 name for name, labels in self._namespaces.items() if wanted.matches(labels)
             }
-        return self.select(_selector(peer.pod_selector or LabelSelector()), namespaces)
+        selector = _selector(peer.pod_selector or LabelSelector())
+        for pod in self._pods:
+            if pod.namespace in namespaces and selector.matches(pod.labels):
+                yield pod
 
     def egress(self, rule: EgressRule, namespace: str) -> Iterator[Allowed]:
         """Yield what a rule allows; the number of a named port is that of each pod."""
