@@ -1,5 +1,6 @@
 """Volumes with the files of images: what containers see of them, and why they wait for them."""
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def registry() -> Iterator[RegistryServer]:
 def load(cluster: AgentCluster, *layers: Layer, name: str = MODEL) -> StoredImage:
     """Store an image."""
     data = cluster.settings.data_dir
-    layout = write_layout(data.parent / name.replace("/", "-"), name, image(layers, {}))
+    directory = Path(tempfile.mkdtemp(dir=data.parent))
+    layout = write_layout(directory / "layout", name, image(layers, {}))
     return archives.load(ImageStore(data), layout)[0]
 
 
@@ -172,6 +174,41 @@ async def test_without_a_sandbox_no_image_is_mounted(stopped: AgentCluster) -> N
         await stopped.run(pod("cat /model/file"))
         text = await waiting(stopped, "CreateContainerConfigError")
     assert text.startswith("volume model: images cannot be mounted here: no sandbox")
+
+
+@pytest.mark.parametrize("servers", ["embedded"], indirect=True)
+async def test_status_names_the_image_that_each_run_has(stopped: AgentCluster) -> None:
+    """Also after the name was given to another image, and the agent started again.
+
+    The real API server removes the names, without a feature gate.
+    """
+
+    def image_refs(found: Json) -> list[str]:
+        statuses = found["status"].get("containerStatuses", ())
+        mounts = (mount for status in statuses for mount in status.get("volumeMounts", ()))
+        return [each["volumeStatus"]["image"]["imageRef"] for each in mounts]
+
+    old = load(stopped, Layer().file("file", "old"))
+    async with stopped.agent():
+        body = pod("sleep 999", subPath="file", readOnly=True)
+        body["spec"]["restartPolicy"] = "Always"
+        await stopped.run(body)
+        found = await stopped.wait_pod("p", image_refs)
+        [status] = found["status"]["containerStatuses"]
+        assert status["volumeMounts"] == [
+            {
+                "name": "model", "mountPath": "/model", "readOnly": True,
+                "recursiveReadOnly": "Disabled",
+                "volumeStatus": {"image": {"imageRef": old.image_id}},
+            }
+        ]  # fmt: skip
+    new = load(stopped, Layer().file("file", "new"))
+    assert new.image_id != old.image_id
+    async with stopped.agent():
+        assert image_refs(await stopped.pod("p")) == [old.image_id]
+        stopped.kill_orphaned_pods()  # its container starts again
+        await stopped.wait_pod("p", lambda found: image_refs(found) == [new.image_id])
+        await stopped.delete("p", grace=0)
 
 
 async def test_image_of_a_volume_is_in_use(stopped: AgentCluster) -> None:

@@ -285,6 +285,24 @@ def test_state_can_be_rebuilt_from_the_status(policy: str, codes: list[int]) -> 
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("length", [200, 300])
+def test_images_of_volumes_survive_a_round_trip_through_the_api(length: int) -> None:
+    """With their digest alone if the API would not permit the whole name."""
+    mounts = [{"name": "model", "mountPath": path} for path in ("/a", "/b")]
+    mounts.append({"name": "other", "mountPath": "/c"})
+    body = manifest("p", container("x", volumeMounts=mounts), restartPolicy="Never")
+    digest = f"sha256:{'0' * 64}"
+    name = f"{'n' * (length - len(digest) - 1)}@{digest}"
+    started = Started("c", START, volume_images={"model": name})
+    shown = PodStatusSimulator(decode_pod(body), started, Exited("c", after(1), 0)).status()
+    again = PodStatusSimulator(decode_pod(body | {"status": shown}))
+    again.state = state_from_status(again.pod)
+    reference = {"volumeStatus": {"image": {"imageRef": name if length <= 256 else digest}}}
+    expected = [{**mount, **reference} for mount in mounts[:2]]
+    for status in (shown, again.status()):
+        assert status["containerStatuses"][0]["volumeMounts"] == expected
+
+
 @given(st.integers(1, 200))
 def test_backoff_never_decreases_nor_exceeds_its_maximum(streak: int) -> None:
     back_off = BackOff(initial_delay=10, max_delay=300)

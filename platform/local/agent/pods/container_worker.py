@@ -79,6 +79,7 @@ class PodContext:
             placeholder=image is None and is_placeholder(container, run.argv()),
             image=image.name if image else "",
             image_id=image.image_id if image else "",
+            volume_images=run.volume_image_ids(),
             resources=run.resources,
         )
 

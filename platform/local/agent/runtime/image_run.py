@@ -46,6 +46,11 @@ class VolumeImage(msgspec.Struct, frozen=True, kw_only=True):
     copy: str
     """Directory for a copy of the layers, where overlayfs cannot stack them."""
 
+    @property
+    def name(self) -> str:
+        """The name of the volume in its pod."""
+        return os.path.basename(self.target)
+
 
 def volume_image(run: Path, target: Path, image: RunImage) -> VolumeImage:
     """Return the volume at *target* of a run, with the files of *image*."""

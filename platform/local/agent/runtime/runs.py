@@ -313,6 +313,11 @@ class RunDir:
         launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return _images(launch.image, launch.volume_images) if launch else []
 
+    def volume_image_ids(self) -> dict[str, str]:
+        """Return the ids of the images that the container has as volumes, by name of volume."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return {each.name: each.image.image_id for each in launch.volume_images} if launch else {}
+
     def read_claim(self) -> RunClaim | None:
         """Return the claim of the run, if any."""
         return _read(self.path / shim.CLAIM, RunClaim)

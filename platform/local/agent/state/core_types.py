@@ -444,6 +444,25 @@ class ContainerStateView(ApiStruct, frozen=True):
     terminated: ContainerStateTerminated | None = None
 
 
+class ImageVolumeStatus(ApiStruct, frozen=True):
+    """The image of a volume, as reported."""
+
+    image_ref: str = ""
+
+
+class VolumeStatus(ApiStruct, frozen=True):
+    """A volume as reported: only of images more than its name is known."""
+
+    image: ImageVolumeStatus | None = None
+
+
+class VolumeMountStatus(ApiStruct, frozen=True):
+    """Mount of a volume in a container, as reported."""
+
+    name: str = ""
+    volume_status: VolumeStatus | None = None
+
+
 class ContainerStatus(ApiStruct, frozen=True):
     """Last reported status of one container."""
 
@@ -458,6 +477,7 @@ class ContainerStatus(ApiStruct, frozen=True):
     last_state: ContainerStateView = ContainerStateView()
     allocated_resources: dict[str, str | int | float] = {}
     resources: Resources | None = None
+    volume_mounts: tuple[VolumeMountStatus, ...] = ()
 
 
 class PodStatus(ApiStruct, frozen=True):

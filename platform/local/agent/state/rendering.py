@@ -27,6 +27,7 @@ from .status import (
 )
 
 ALL_RESTARTING = "AllContainersRestarting"
+_MAX_IMAGE_REF = 256
 PLACEHOLDER = "batholith.io/Placeholder"
 """Condition of a pod in which a container runs a placeholder instead of its image's program."""
 
@@ -170,6 +171,7 @@ class _ContainerRenderer:
             "state": now,
             "lastState": last,
             **self._resources(container, state),
+            **_image_mounts(container, state),
         }
 
     def _resources(self, container: Container, state: ContainerState) -> dict[str, Any]:
@@ -235,6 +237,26 @@ class _ContainerRenderer:
             }
         initializes = bool(self.pod.spec.init_containers)
         return {"waiting": {"reason": "PodInitializing" if initializes else "ContainerCreating"}}
+
+
+def _image_mounts(container: Container, state: ContainerState) -> dict[str, Any]:
+    """Return the mounts of volumes with the files of images, as what the container has them."""
+    found = [
+        {
+            "name": mount.name,
+            "mountPath": mount.mount_path,
+            **({"readOnly": True, "recursiveReadOnly": "Disabled"} if mount.read_only else {}),
+            "volumeStatus": {"image": {"imageRef": _image_ref(state.volume_images[mount.name])}},
+        }
+        for mount in container.volume_mounts
+        if mount.name in state.volume_images
+    ]
+    return {"volumeMounts": found} if found else {}
+
+
+def _image_ref(image_id: str) -> str:
+    """Return the id of an image; if it is longer than the API permits, only its digest."""
+    return image_id if len(image_id) <= _MAX_IMAGE_REF else image_id.rpartition("@")[2]
 
 
 def _terminated(ended: ContainerExit | None) -> dict[str, Any]:

@@ -105,6 +105,9 @@ class ContainerState:
     """Complete name of the image that it runs, if any."""
 
     image_id: str = ""
+    volume_images: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the images that it has as volumes, by name of volume."""
+
     resources: Resources | None = None
     """Resources with which it runs."""
 
@@ -196,6 +199,9 @@ class Started:
     """Complete name of the image that it runs; empty for programs of the machine."""
 
     image_id: str = ""
+    volume_images: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the images that it has as volumes, by name of volume."""
+
     resources: Resources | None = None
 
 
@@ -325,6 +331,7 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         placeholder=event.placeholder,
         image=event.image,
         image_id=event.image_id,
+        volume_images=event.volume_images,
         resources=event.resources,
     )
 

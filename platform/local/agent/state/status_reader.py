@@ -39,6 +39,11 @@ def _container_from_status(status: ContainerStatus) -> ContainerState:
         has_started=running is not None or current is not None,
         image=status.image if status.image_id else "",
         image_id=status.image_id,
+        volume_images={
+            mount.name: mount.volume_status.image.image_ref
+            for mount in status.volume_mounts
+            if mount.volume_status is not None and mount.volume_status.image is not None
+        },
         resources=status.resources if running is not None else None,
     )
 
