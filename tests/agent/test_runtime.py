@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,6 +96,16 @@ async def test_missing_program_is_a_start_error(box: Sandbox) -> None:
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "no-such-program" in ended.message or "No such file" in ended.message
     assert box.output() == [("stderr", f"cannot start: {ended.message}")]
+
+
+def test_a_shim_imports_no_slow_module_that_it_does_not_need() -> None:
+    """Each container has one, whose imports are a large share of what its start costs."""
+    path = str(Path(shim.__file__).parent)
+    program = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", program, path]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {"shim", "mounting", "image_root"} <= set(loaded)
+    assert not {"attach", "dataclasses", "inspect", "pathlib", "typing"} & set(loaded)
 
 
 async def test_a_start_is_reported_when_the_program_runs(box: Sandbox) -> None:

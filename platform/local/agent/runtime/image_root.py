@@ -10,7 +10,10 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # as in `typing`, which each start of a container would take time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 if __package__:
     from . import mounting
@@ -31,7 +34,7 @@ _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def build(
-    image: Mapping[str, Any],
+    image: Mapping[str, "Any"],
     writable: str,
     root: str,
     steps: Iterable[Sequence[str]],
@@ -92,7 +95,7 @@ def build(
         mounting.set_read_only(root, recursive=False)
 
 
-def mount_volumes(volumes: Iterable[Mapping[str, Any]], *, owner: int | None) -> None:
+def mount_volumes(volumes: Iterable[Mapping[str, "Any"]], *, owner: int | None) -> None:
     """Mount volumes with the files of images, in this process's own mount namespace.
 
     Args:
@@ -117,7 +120,7 @@ def mount_volumes(volumes: Iterable[Mapping[str, Any]], *, owner: int | None) ->
         mounting.mount(None, target, None, flags | kept)
 
 
-def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | None) -> None:
+def _copy_root_attributes(image: Mapping[str, "Any"], upper: int, owner: int | None) -> None:
     """Give the root directory the mode and the owner that it has in the image."""
     mode, uid, gid = 0o755, 0, 0
     if image["directories"]:
@@ -130,7 +133,7 @@ def _copy_root_attributes(image: Mapping[str, Any], upper: int, owner: int | Non
         os.fchown(upper, owner + uid, owner + gid)
 
 
-def _mount_overlay(root: str, image: Mapping[str, Any], writes: str, owner: int | None) -> None:
+def _mount_overlay(root: str, image: Mapping[str, "Any"], writes: str, owner: int | None) -> None:
     """Mount the layers at *root*, the ids of their owners mapped to the pod's.
 
     *writes* are the options of what is written, empty for a read-only mount.
@@ -153,7 +156,7 @@ def _mount_overlay(root: str, image: Mapping[str, Any], writes: str, owner: int 
     os.chdir("/")
 
 
-def _copy(image: Mapping[str, Any], upper: int, root: str, owner: int | None) -> None:
+def _copy(image: Mapping[str, "Any"], upper: int, root: str, owner: int | None) -> None:
     """Copy the layers, where overlayfs cannot stack them with the pod's ids, and mount the copy."""
     if __package__:
         from .layer_copy import copy_layers

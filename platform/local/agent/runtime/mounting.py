@@ -10,8 +10,7 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 if __package__:
     from . import groups
@@ -292,7 +291,7 @@ def enter_id_range(base: int) -> None:
         raise CannotStartError("cannot map the pod's range of user ids")
 
 
-def drop_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:
+def drop_privileges(ids: dict, bounding: Iterable[int]) -> None:  # type: ignore[type-arg]
     """Switch to the container's user with the bounding set *bounding*, without other privileges.
 
     *ids* are those of `launch.json`. Only system calls: nothing is imported or opened, because the

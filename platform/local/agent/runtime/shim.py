@@ -27,7 +27,10 @@ import signal
 import termios
 import time
 import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is not mounted
-from typing import Any
+
+TYPE_CHECKING = False  # as in `typing`, which each start of a container would take time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 if __package__:
     from . import image_root, mounting
@@ -76,7 +79,7 @@ def main(run_path: str, ready_fd: int = -1) -> int:
     return 0
 
 
-def _import_attach() -> Any:
+def _import_attach() -> "Any":
     """Import `attach`, which is slow to import and seldom needed."""
     if __package__:
         from . import attach

@@ -13,4 +13,5 @@ import shim  # type: ignore[import-not-found]
 
 if sys.argv[1] == "--init":
     shim.init_main(int(sys.argv[2]))
-sys.exit(shim.main(sys.argv[1], *map(int, sys.argv[2:])))
+# Without the end of the interpreter, which takes time: the shim has written all files.
+os._exit(shim.main(sys.argv[1], *map(int, sys.argv[2:])))
