@@ -133,8 +133,10 @@ async def test_a_resize_waits_for_resources_and_one_beyond_the_node_is_rejected(
             await cluster.delete("other", grace=0)
             done = await cluster.wait_pod("first", lambda seen: is_resized(seen, "3"))
             assert done["status"]["containerStatuses"][0]["restartCount"] == 0
-            (found,) = PodDir.all(cluster.settings.data_dir)
-            assert found[1].resources == {"c": Resources(requests={"cpu": "3", "memory": "64Mi"})}
+            # The directory of the other pod is removed later.
+            pods = PodDir.all(cluster.settings.data_dir)
+            (found,) = [record.resources for _, record in pods if record.name == "first"]
+            assert found == {"c": Resources(requests={"cpu": "3", "memory": "64Mi"})}
 
 
 # --- on simulated nodes ---------------------------------------------------------------------
