@@ -1,6 +1,5 @@
 """``batholith nodes``: nodes of other machines."""
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +29,7 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
     data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
 ) -> None:
-    """Accept the certificates of a node no more, and delete it: for a machine that was lost."""
+    """Refuse the certificates of a node from now on, and delete it: for a machine that was lost."""
     from ..kube.errors import ConfigError, NotFoundError
     from ..local.agent.settings import node_name
     from ..model.names import CONFIGMAPS, NODES
@@ -46,8 +45,13 @@ def revoke(
         except NotFoundError:
             body = {"metadata": {"name": REVOKED_NODES}, "data": data}
             await client.create(CONFIGMAPS, body, namespace=REVOKED_NAMESPACE, view=dict)
-        with suppress(NotFoundError):
+        try:
             await client.delete(NODES, name)
+        except NotFoundError:
+            # It may have been deleted before, but the name may also be misspelt.
+            typer.echo(
+                f"there is no node {name}; its certificates are refused nevertheless", err=True
+            )
         typer.echo(f"revoked {name}")
 
     with_client(data_dir, work, command="nodes")

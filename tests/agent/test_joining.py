@@ -221,10 +221,13 @@ async def test_a_revoked_node_is_refused_at_once_and_for_good(
     other.unlock()
     async with Client(credentials, user_agent="tests") as client:
         assert await _user(client) == "system:node:second"
+        exists: list[bool] = []
         for name in ("earlier", "second", "second"):  # again, and a node that does not exist
             command = ["nodes", "revoke", name, "--data-dir", str(first.root)]
             outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
-            assert outcome.output == f"revoked {name}\n"
+            assert (outcome.exit_code, outcome.stdout) == (0, f"revoked {name}\n")
+            exists.append("there is no node" not in outcome.stderr)
+        assert exists == [False, True, False]
         with pytest.raises(UnauthorizedError):
             await _user(client)
     assert (await first.server.request("GET", "/api/v1/nodes/second")).status == 404
