@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from ..model.pod import FINISHED
 from . import accounting, conditions
@@ -18,7 +19,6 @@ from .effects import (
     Finished,
     ManagePods,
     ReleasePods,
-    RequeueAfter,
     SetStatus,
     SyncAction,
 )

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from .backoff import BackoffRecord
 from .batch_pod import BatchPod
@@ -97,13 +98,6 @@ class Finished:
     """The Job has ended: its status has the terminal condition."""
 
     outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class RequeueAfter:
-    """Reconcile again after *seconds*, if no event precedes it."""
-
-    seconds: float
 
 
 Effect = (

@@ -10,7 +10,7 @@ from ..machinery.claim import Claimer
 from ..machinery.merge_patch import merge_patch
 from ..machinery.pod_control import ObjectControl, Owner, is_namespace_terminating
 from ..machinery.reconcile.cache import WriteThroughCache
-from ..machinery.reconcile.controller import Sync
+from ..machinery.reconcile.controller import RequeueAfter, Sync
 from ..machinery.reconcile.events import Event, Events
 from ..model.names import BATCH_JOBS
 from .conditions import Outcome
@@ -22,7 +22,6 @@ from .effects import (
     Finished,
     ManagePods,
     ReleasePods,
-    RequeueAfter,
     SetStatus,
 )
 from .metrics import BatchJobMetrics

@@ -14,6 +14,7 @@ from typing import Generic
 import msgspec
 
 from ..machinery import cron
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from ..model import times
 from ..model.cronjob import CronJob, CronJobStatus, parse_time, unix_minute
@@ -38,13 +39,6 @@ class CronJobView(Generic[J]):
     """Time zone of a CronJob without ``timeZone``."""
     changed_at: datetime | None = None
     """When the schedule was changed, if it is known: earlier times of the new one are not due."""
-
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
-    """Reconcile again later."""
-
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,7 @@ class DeleteJobs(Generic[J]):
     jobs: tuple[J, ...]
 
 
-Effect = Requeue | Notify | UpdateStatus[J] | DeleteJobs[J]
+Effect = RequeueAfter | Notify | UpdateStatus[J] | DeleteJobs[J]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +112,9 @@ def decide(kind: CronJobKind[J], view: CronJobView[J]) -> list[Effect[J]]:
             start = StartJob(due.scheduled, _replaced(cronjob, status, jobs))
         if due.next is not None:
             seconds = max((due.next - view.now).total_seconds(), 0.0)
-            effects.append(Requeue(seconds + _START_DELAY))
+            effects.append(RequeueAfter(seconds + _START_DELAY))
     if notices and not effects:
-        effects.append(Requeue(_RECHECK))
+        effects.append(RequeueAfter(_RECHECK))
     effects += [Notify(tuple(notices)), UpdateStatus(status, start, tuple(changes))]
     if not deleted and (beyond := _beyond_history(cronjob, jobs)):
         effects.append(DeleteJobs(tuple(beyond)))

@@ -17,7 +17,7 @@ from ..kube.errors import AlreadyExistsError, ApiError, ForbiddenError, was_reje
 from ..machinery.controller import RequeueError
 from ..machinery.merge_patch import merge_patch
 from ..machinery.reconcile.cache import WriteThroughCache
-from ..machinery.reconcile.controller import Sync
+from ..machinery.reconcile.controller import RequeueAfter, Sync
 from ..machinery.reconcile.events import Events, Notices
 from ..machinery.reconcile.state import KeyStates
 from ..model.cronjob import CronJob, CronJobStatus
@@ -27,7 +27,6 @@ from .decide import (
     DeleteJobs,
     Effect,
     Notify,
-    Requeue,
     StartJob,
     UpdateStatus,
     with_created,
@@ -68,7 +67,7 @@ class CronJobExecutor(Generic[J]):
         """
         cronjob = view.cronjob
         match effect:
-            case Requeue(seconds):
+            case RequeueAfter(seconds):
                 sync.after(seconds)
             case Notify(notices):
                 self.notices.update(cronjob.metadata, notices)

@@ -6,6 +6,7 @@ They are not called commands, because a Command is the API object that requests 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from ..model.job import JobStatus
 from ..model.meta import ObjectMeta
@@ -110,13 +111,6 @@ class DeferLifecycleEvents:
     """Times on the monotonic clock."""
     inputs: object
     """What the decision was based on, besides the pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequeueAfter:
-    """Sync the job again after some seconds."""
-
-    seconds: float
 
 
 Effect = (

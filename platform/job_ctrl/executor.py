@@ -34,7 +34,7 @@ from ..machinery.merge_patch import merge_patch
 from ..machinery.priority_semaphore import PrioritySemaphore
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.commands import Commands
-from ..machinery.reconcile.controller import Sync
+from ..machinery.reconcile.controller import RequeueAfter, Sync
 from ..machinery.reconcile.events import Event, Events, Notices
 from ..model import names
 from ..model.job import JobPhase, TaskSpec
@@ -129,7 +129,7 @@ class JobExecutor:
                 seen.tracker.drop_events(events)
             case fx.DeferLifecycleEvents(due_at, inputs):
                 seen.tracker.defer_events(due_at, inputs=inputs)
-            case fx.RequeueAfter(seconds):
+            case RequeueAfter(seconds):
                 sync.after(seconds)
             case fx.UpdatePodGroup():
                 await self._update_podgroup(sync, seen, effect)

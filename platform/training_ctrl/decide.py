@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from ..model.lost_pods import lost_at, replaces_nodes
 from ..model.meta import HasMeta
@@ -37,7 +38,6 @@ from .effects import (
     RemoveLostPods,
     ReportConflict,
     ReportErrors,
-    RequeueAfter,
     UpdateObject,
     Write,
     WriteObjects,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..machinery.reconcile.controller import RequeueAfter
 from ..machinery.reconcile.events import Event
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
@@ -158,13 +159,6 @@ Write = (
 
 
 # Effects, in the order of their execution.
-
-
-@dataclass(frozen=True, slots=True)
-class RequeueAfter:
-    """Reconcile again after some seconds, if nothing changes before."""
-
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

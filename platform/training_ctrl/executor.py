@@ -17,7 +17,7 @@ from ..machinery.controller import RequeueError
 from ..machinery.merge_patch import merge_patch
 from ..machinery.pod_control import Child, Json, ObjectControl, is_namespace_terminating
 from ..machinery.reconcile.cache import WriteThroughCache
-from ..machinery.reconcile.controller import Sync
+from ..machinery.reconcile.controller import RequeueAfter, Sync
 from ..machinery.reconcile.events import Event, Events, Notices
 from ..machinery.reconcile.state import CountThrottle
 from ..model.meta import ObjectMeta
@@ -43,7 +43,6 @@ from .effects import (
     RemoveLostPods,
     ReportConflict,
     ReportErrors,
-    RequeueAfter,
     UpdateObject,
     Write,
     WriteObjects,

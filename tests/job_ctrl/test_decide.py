@@ -23,11 +23,11 @@ from batholith.job_ctrl.effects import (
     DeletePods,
     DropLifecycleEvents,
     Effect,
-    RequeueAfter,
     SetStatus,
 )
 from batholith.job_ctrl.status import next_status
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.reconcile.events import Event
 from batholith.model import times
 from batholith.model.command import Command

@@ -13,7 +13,6 @@ from batholith.job_ctrl.effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
     Effect,
-    RequeueAfter,
     SetStatus,
 )
 from batholith.job_ctrl.status import policies
@@ -23,6 +22,7 @@ from batholith.job_ctrl.status.restarts import target_for_event
 from batholith.job_ctrl.tracker.deferred import DeferredItems
 from batholith.job_ctrl.tracker.pod_info import LifecycleEvent
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.reconcile.events import Event
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase

@@ -9,8 +9,9 @@ import msgspec
 
 from batholith.cron_ctrl import decide as decisions
 from batholith.cron_ctrl import kubernetes, volcano
-from batholith.cron_ctrl.decide import CronJobView, DeleteJobs, Notify, Requeue, UpdateStatus
+from batholith.cron_ctrl.decide import CronJobView, DeleteJobs, Notify, UpdateStatus
 from batholith.cron_ctrl.kind import CronJobKind
+from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.reconcile.events import Event
 from batholith.model import times
 from batholith.model.cronjob import CronJob, CronJobStatus
@@ -143,7 +144,7 @@ def decide(
     seen = CronJobView(cronjob=cronjob, jobs=[*jobs], now=now, **view)
     for effect in decisions.decide(flavour.kind, seen):
         match effect:
-            case Requeue(seconds):
+            case RequeueAfter(seconds):
                 decided.requeue_after = seconds
                 decided.next = now + timedelta(seconds=round(seconds - START_DELAY, 3))
             case Notify(notices):

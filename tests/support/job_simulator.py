@@ -14,6 +14,7 @@ from batholith.job_ctrl.status.job_view import JobView
 from batholith.job_ctrl.status.recovery import restore
 from batholith.job_ctrl.tracker.pod_info import PodInfo
 from batholith.job_ctrl.tracker.pod_tracker import PodTracker
+from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.reconcile.events import Event
 from batholith.model.command import Command
 from batholith.model.job import Job, JobStatus
@@ -134,8 +135,7 @@ class JobSimulator:
             self._apply(effect)
         self.pod_tracker.validate()
         return not all(
-            isinstance(effect, Event | fx.DeferLifecycleEvents | fx.RequeueAfter)
-            for effect in asked
+            isinstance(effect, Event | fx.DeferLifecycleEvents | RequeueAfter) for effect in asked
         )
 
     def _apply(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one branch per effect
@@ -188,7 +188,7 @@ class JobSimulator:
                 self.pod_tracker.defer_events(waits, inputs=inputs)
             case Event(reason):
                 self.events.append(reason)
-            case fx.RequeueAfter(seconds):
+            case RequeueAfter(seconds):
                 self.requeue_after.append(seconds)
 
     def _create(self, task: str, index: int) -> None:

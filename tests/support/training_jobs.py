@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from support.training_harness import job
 
+from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.testing import FakeClock
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
@@ -108,7 +109,7 @@ def decided(given: Any, *pods: Pod, **view: Any) -> Decision:
                     "announcements": announcements,
                     "needs_writes": needs_writes,
                 }
-            case fx.RequeueAfter(seconds):
+            case RequeueAfter(seconds):
                 found["requeue_after"] = seconds
     return Decision(**found)
 

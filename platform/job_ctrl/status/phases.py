@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from ...machinery.reconcile.controller import RequeueAfter
 from ...machinery.reconcile.events import Event
 from ...model import times
 from ...model.arrays import max_parallel
@@ -34,7 +35,6 @@ from ..effects import (
     EnsurePluginObjects,
     EnsureVolumeClaims,
     RemoveLostPods,
-    RequeueAfter,
     SetStatus,
     UpdatePodGroup,
 )

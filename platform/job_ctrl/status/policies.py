@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from ...machinery.reconcile.controller import RequeueAfter
 from ...machinery.reconcile.events import Event
 from ...model import durations
 from ...model.base import ApiStruct
@@ -19,7 +20,6 @@ from ..effects import (
     DeferLifecycleEvents,
     DropLifecycleEvents,
     Effect,
-    RequeueAfter,
     SetStatus,
 )
 from ..tracker.pod_info import LifecycleEvent, PodCounts

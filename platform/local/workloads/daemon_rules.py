@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ...machinery.reconcile.controller import RequeueAfter
 from ...model.base import ApiStruct
 from ...model.meta import LabelSelector, ObjectMeta
 from ...model.selectors import Selector, from_label_selector
@@ -160,14 +161,7 @@ class DeleteRevision:
     revision: Revision
 
 
-@dataclass(frozen=True, slots=True)
-class WaitSeconds:
-    """Reconcile again when the next pod is available."""
-
-    seconds: float
-
-
-DaemonEffect = CreatePods | DeletePods | ReplaceEnded | WriteStatus | DeleteRevision | WaitSeconds
+DaemonEffect = CreatePods | DeletePods | ReplaceEnded | WriteStatus | DeleteRevision | RequeueAfter
 
 
 def decide(view: DaemonView) -> Iterator[DaemonEffect]:
@@ -187,7 +181,7 @@ def decide(view: DaemonView) -> Iterator[DaemonEffect]:
     yield from (DeleteRevision(each) for each in view.expired)
     wait = next_available_in(view.pods, found.spec.min_ready_seconds, view.now)
     if wait is not None:
-        yield WaitSeconds(wait)
+        yield RequeueAfter(wait)
 
 
 def _manage(view: DaemonView) -> Iterator[DaemonEffect]:

@@ -13,7 +13,7 @@ from ...machinery.merge_patch import merge_patch
 from ...machinery.pod_control import Owner, from_template
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...machinery.reconcile.cache import WriteThroughCache
-from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ...machinery.reconcile.controller import Controller, ControllerSettings, RequeueAfter, Sync
 from ...machinery.reconcile.events import Event, Events
 from ...model.names import DAEMONSETS
 from .daemon_rules import (
@@ -24,7 +24,6 @@ from .daemon_rules import (
     DeletePods,
     DeleteRevision,
     ReplaceEnded,
-    WaitSeconds,
     WriteStatus,
     decide,
     node_of,
@@ -163,8 +162,8 @@ class DaemonSetController(Controller[DaemonView, DaemonEffect]):
                 await self._sets.patch_status(view.found.metadata, patch)
             case DeleteRevision():
                 await self._revisions.delete(effect.revision)
-            case WaitSeconds():
-                sync.after(effect.seconds)
+            case RequeueAfter(seconds):
+                sync.after(seconds)
             case _:
                 assert_never(effect)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from ...machinery.reconcile.controller import RequeueAfter
 from .deployment_status import (
     PAUSED,
     PROGRESSING,
@@ -22,7 +23,6 @@ from .deployment_types import (
     NO_DEADLINE,
     REVISION,
     REVISION_HISTORY,
-    CheckProgress,
     CreateReplicaSet,
     DeleteReplicaSet,
     Deployment,
@@ -253,4 +253,4 @@ def _write_status(view: DeploymentView, new: ReplicaSet | None) -> Effects:
         yield WriteDeployment(change.status)
     left = seconds_left(deployment, change.status, view.now)
     if left is not None and not deployment.spec.paused:
-        yield CheckProgress(max(left + 1, 1))
+        yield RequeueAfter(max(left + 1, 1))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ...machinery.reconcile.controller import RequeueAfter
 from ...model.base import ApiStruct
 from ...model.meta import LabelSelector, ObjectMeta
 from ...model.selectors import Selector, from_label_selector
@@ -154,13 +155,6 @@ class WriteDeployment:
     revision: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckProgress:
-    """Reconcile again when the rollout may have missed its deadline."""
-
-    seconds: float
-
-
 DeploymentEffect = (
-    CreateReplicaSet | UpdateReplicaSet | DeleteReplicaSet | WriteDeployment | CheckProgress
+    CreateReplicaSet | UpdateReplicaSet | DeleteReplicaSet | WriteDeployment | RequeueAfter
 )

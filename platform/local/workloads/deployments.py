@@ -15,7 +15,7 @@ from ...machinery.event_recorder import Recorder
 from ...machinery.merge_patch import merge_patch
 from ...machinery.pod_control import ApiObjectControl, Owner
 from ...machinery.reconcile.cache import WriteThroughCache
-from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ...machinery.reconcile.controller import Controller, ControllerSettings, RequeueAfter, Sync
 from ...machinery.reconcile.events import Events
 from ...model.meta import HasMeta
 from ...model.names import DEPLOYMENTS, REPLICASETS
@@ -23,7 +23,6 @@ from .deployment_rules import decide, split, without_hash
 from .deployment_types import (
     HASH_LABEL,
     REVISION,
-    CheckProgress,
     CreateReplicaSet,
     DeleteReplicaSet,
     Deployment,
@@ -165,8 +164,8 @@ class DeploymentController(Controller[DeploymentView, DeploymentEffect]):
             case WriteDeployment():
                 await self._write(view, effect)
                 sync.again = True
-            case CheckProgress():
-                sync.after(effect.seconds)
+            case RequeueAfter(seconds):
+                sync.after(seconds)
             case _:
                 assert_never(effect)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from ...machinery.reconcile.controller import RequeueAfter
 from ...model import times
 from ...model.base import ApiStruct
 from ...model.meta import LabelSelector, ObjectMeta
@@ -102,14 +103,7 @@ class WriteStatus:
     status: Json
 
 
-@dataclass(frozen=True, slots=True)
-class WaitSeconds:
-    """Reconcile again when the next pod is available."""
-
-    seconds: float
-
-
-ReplicaEffect = CreatePods | DeletePods | WriteStatus | WaitSeconds
+ReplicaEffect = CreatePods | DeletePods | WriteStatus | RequeueAfter
 
 
 def decide(view: ReplicaView) -> Iterator[ReplicaEffect]:
@@ -130,7 +124,7 @@ def decide(view: ReplicaView) -> Iterator[ReplicaEffect]:
         yield WriteStatus(status)
     wait = next_available_in(active, owner.spec.min_ready_seconds, view.now)
     if wait is not None:
-        yield WaitSeconds(wait)
+        yield RequeueAfter(wait)
 
 
 def status_of(view: ReplicaView) -> Json:

@@ -14,7 +14,7 @@ from ...machinery.event_recorder import Recorder
 from ...machinery.merge_patch import merge_patch
 from ...machinery.pod_control import NameGenerator, Owner, from_template
 from ...machinery.reconcile.cache import WriteThroughCache
-from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ...machinery.reconcile.controller import Controller, ControllerSettings, RequeueAfter, Sync
 from ...model.names import REPLICASETS, Resource
 from .pod_writes import PodWrites, WriteFailure, enqueue_owner
 from .replica_rules import (
@@ -23,7 +23,6 @@ from .replica_rules import (
     ReplicaEffect,
     ReplicaSet,
     ReplicaView,
-    WaitSeconds,
     WriteStatus,
     decide,
 )
@@ -122,8 +121,8 @@ class ReplicaSetController(Controller[ReplicaView, ReplicaEffect]):
             case WriteStatus():
                 patch = merge_patch(view.owner.status, effect.status)
                 await self._sets.patch_status(view.owner.metadata, patch)
-            case WaitSeconds():
-                sync.after(effect.seconds)
+            case RequeueAfter(seconds):
+                sync.after(seconds)
             case _:
                 assert_never(effect)
 

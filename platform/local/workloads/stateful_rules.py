@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...machinery.reconcile.controller import RequeueAfter
 from .revisions import REVISION_LABEL, Revision
 from .stateful_types import Claim, PodRevisions, StatefulSet, wanted_owners
 from .types import Json, Pod, next_available_in
@@ -72,13 +73,6 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitSeconds:
-    """Reconcile again when the next pod is available."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class DeleteRevision:
     """A revision beyond the limit of the history."""
 
@@ -86,7 +80,7 @@ class DeleteRevision:
 
 
 StatefulEffect = (
-    CreatePod | DeletePod | CreateClaims | OwnClaim | WriteStatus | DeleteRevision | WaitSeconds
+    CreatePod | DeletePod | CreateClaims | OwnClaim | WriteStatus | DeleteRevision | RequeueAfter
 )
 
 
@@ -106,7 +100,7 @@ def decide(view: StatefulView) -> Iterator[StatefulEffect]:
     yield from (DeleteRevision(each) for each in view.expired)
     wait = next_available_in(view.pods, found.spec.min_ready_seconds, view.now)
     if wait is not None:
-        yield WaitSeconds(wait)
+        yield RequeueAfter(wait)
 
 
 def _by_ordinal(view: StatefulView) -> dict[int, Pod]:

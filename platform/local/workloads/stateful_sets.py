@@ -14,7 +14,7 @@ from ...machinery.event_recorder import Recorder
 from ...machinery.merge_patch import merge_patch
 from ...machinery.pod_control import Owner
 from ...machinery.reconcile.cache import WriteThroughCache
-from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
+from ...machinery.reconcile.controller import Controller, ControllerSettings, RequeueAfter, Sync
 from ...machinery.reconcile.events import Events
 from ...model.names import PERSISTENTVOLUMECLAIMS, STATEFULSETS
 from .pod_writes import PodWrites, enqueue_owner
@@ -27,7 +27,6 @@ from .stateful_rules import (
     OwnClaim,
     StatefulEffect,
     StatefulView,
-    WaitSeconds,
     WriteStatus,
     decide,
 )
@@ -158,8 +157,8 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
                 await self._sets.patch_status(view.found.metadata, patch)
             case DeleteRevision():
                 await self._revisions.delete(effect.revision)
-            case WaitSeconds():
-                sync.after(effect.seconds)
+            case RequeueAfter(seconds):
+                sync.after(seconds)
             case _:
                 assert_never(effect)
 

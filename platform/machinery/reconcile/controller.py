@@ -71,6 +71,13 @@ class Sync:
             self.requeue_after = seconds if earlier is None else min(seconds, earlier)
 
 
+@dataclass(frozen=True, slots=True)
+class RequeueAfter:
+    """Effect: reconcile again after some seconds, if no event precedes it."""
+
+    seconds: float
+
+
 class Controller(ABC, Generic[View, Effect]):
     """Reconciles the objects of one kind; see :meth:`run`.
 
