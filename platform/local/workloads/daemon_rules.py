@@ -11,8 +11,8 @@ from ...model.meta import LabelSelector, ObjectMeta
 from ...model.selectors import Selector, from_label_selector
 from .deployment_types import scaled
 from .node_rules import Fit, Node, fit, pinned_node
-from .revisions import REVISION_LABEL, Revision
-from .types import Json, Pod, next_available_in
+from .revisions import REVISION_LABEL, DeleteRevision, Revision
+from .types import Json, Pod, WriteStatus, next_available_in
 
 BURST_REPLICAS = 250
 """Pods that one pass creates or deletes at most."""
@@ -145,20 +145,6 @@ class ReplaceEnded:
     """Pods that have ended, and are created again after a delay."""
 
     pods: tuple[Pod, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """The whole status."""
-
-    status: Json
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRevision:
-    """A revision beyond the limit of the history."""
-
-    revision: Revision
 
 
 DaemonEffect = CreatePods | DeletePods | ReplaceEnded | WriteStatus | DeleteRevision | RequeueAfter

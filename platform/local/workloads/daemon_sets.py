@@ -22,17 +22,15 @@ from .daemon_rules import (
     DaemonSet,
     DaemonView,
     DeletePods,
-    DeleteRevision,
     ReplaceEnded,
-    WriteStatus,
     decide,
     node_of,
 )
 from .node_rules import Node, pinned_affinity, tolerations
 from .pod_writes import PodWrites, WriteFailure, enqueue_owner
 from .replica_sets import PodWriteError
-from .revisions import REVISION_LABEL, Revision, RevisionWrites, template_data
-from .types import Json, Pod
+from .revisions import REVISION_LABEL, DeleteRevision, Revision, RevisionWrites, template_data
+from .types import Json, Pod, WriteStatus
 
 POD_DELAY = 0.05
 """Seconds in which changes of pods are collected."""
@@ -70,7 +68,7 @@ class DaemonSetController(Controller[DaemonView, DaemonEffect]):
         """When an ended pod may be replaced, by key and node."""
         self.keep(self._sets, self._pods)
         self.sources = [
-            KindSource(daemon_sets, self._on_set),
+            KindSource(daemon_sets, self.enqueue_changes(self._sets)),
             KindSource(nodes, self._on_node),
             KindSource(revisions, self._on_revision),
             KindSource(pods, self._on_pod),
@@ -81,13 +79,6 @@ class DaemonSetController(Controller[DaemonView, DaemonEffect]):
         super().forget(key)
         for node in self._replace_at.pop(key, {}):
             self._backoff.forget(f"{key}/{node}")
-
-    def _on_set(self, old: DaemonSet | None, new: DaemonSet | None) -> None:
-        if new is not None and self._sets.is_own_write(new):
-            return
-        found = new or old
-        if found is not None:
-            self.queue.add(found.metadata.key)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and _placement(old) == _placement(new):

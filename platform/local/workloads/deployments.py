@@ -66,17 +66,10 @@ class DeploymentController(Controller[DeploymentView, DeploymentEffect]):
         self._events = Events(recorder, DEPLOYMENTS)
         self.keep(self._deployments)
         self.sources = [
-            KindSource(deployments, self._on_deployment),
+            KindSource(deployments, self.enqueue_changes(self._deployments)),
             KindSource(replica_sets, self._on_replica_set),
             KindSource(pods, self._on_pod),
         ]
-
-    def _on_deployment(self, old: Deployment | None, new: Deployment | None) -> None:
-        if new is not None and self._deployments.is_own_write(new):
-            return
-        found = new or old
-        if found is not None:
-            self.queue.add(found.metadata.key)
 
     def _on_replica_set(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
         for each in (old, new):

@@ -13,15 +13,12 @@ from typing import NamedTuple, assert_never
 import msgspec
 
 from ...kube.client.client import Client
-from ...kube.errors import AlreadyExistsError
 from ...kube.informer.informer import Informer, KindSource
 from ...machinery.clock import Clock
-from ...machinery.controller import RequeueError
 from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.pod_control import Owner
-from ...machinery.reconcile.cache import WriteThroughCache
 from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
-from ...model.names import ENDPOINTS, ENDPOINTSLICES
+from ...model.names import ENDPOINTS
 from .endpoint_rules import (
     CHANGE_TIME,
     ENDPOINTS_MANAGED_BY,
@@ -29,8 +26,8 @@ from .endpoint_rules import (
     MANAGED_BY,
     SERVICE_NAME,
 )
-from .endpoints import service_keys
-from .slices import ports_key
+from .slice_writes import SliceWrites
+from .slices import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, ports_key
 from .types import Endpoints, EndpointSlice, Json, Service
 
 MIRRORING_MANAGER = "endpointslicemirroring-controller.k8s.io"
@@ -65,36 +62,13 @@ class MirrorView:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMirror:
-    """A slice to create."""
-
-    name: str
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateMirror:
-    """A slice to change."""
-
-    current: EndpointSlice
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteMirror:
-    """A slice of which the Endpoints have nothing any more."""
-
-    current: EndpointSlice
-
-
-@dataclass(frozen=True, slots=True)
 class ReportSkipped:
     """Addresses that are not mirrored, which is reported as an Event."""
 
     count: int
 
 
-Effect = CreateMirror | UpdateMirror | DeleteMirror | ReportSkipped
+Effect = SliceChange | ReportSkipped
 
 
 class EndpointMirroringController(Controller[MirrorView, Effect]):
@@ -115,34 +89,14 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
         self._services, self._recorder = services, recorder
         managed = f"{ENDPOINTS_MANAGED_BY}!={ENDPOINTS_MANAGER}"
         self._endpoints = Informer(client, ENDPOINTS, Endpoints, label_selector=managed)
-        found = Informer(
-            client,
-            ENDPOINTSLICES,
-            EndpointSlice,
-            label_selector=f"{MANAGED_BY}={MIRRORING_MANAGER}",
-            indexes={"service": service_keys},
-        )
-        self._slices = WriteThroughCache(
-            slices_client, ENDPOINTSLICES, EndpointSlice, found, clock=self.clock
+        self._slices = SliceWrites(
+            client, slices_client, MIRRORING_MANAGER, clock=self.clock, enqueue=self.queue.add
         )
         self.sources = [
-            KindSource(services, self._on_change),
-            KindSource(self._endpoints, self._on_change),
-            KindSource(found, self._on_slice),
+            KindSource(services, self.enqueue_changes()),
+            KindSource(self._endpoints, self.enqueue_changes()),
+            self._slices.source,
         ]
-
-    def _on_change(self, old: Service | Endpoints | None, new: Service | Endpoints | None) -> None:
-        found = new or old
-        if found is not None:
-            self.queue.add(found.metadata.key)
-
-    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        if new is not None and self._slices.is_own_write(new):
-            return
-        for each in (old, new):
-            if each is not None:
-                for key in service_keys(each):
-                    self.queue.add(key)
 
     async def observe(self, sync: Sync) -> MirrorView | None:
         """Return the Endpoints with their slices; None if there are neither."""
@@ -151,18 +105,14 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
             service is None or service.spec.selector or not is_mirrored(endpoints)
         ):
             endpoints = None
-        mine = tuple(
-            each
-            for each in self._slices.by_index("service", sync.key)
-            if each.metadata.deletion_timestamp is None
-        )
+        mine = self._slices.of(sync.key)
         return None if endpoints is None and not mine else MirrorView(endpoints, mine)
 
     def decide(self, view: MirrorView) -> Iterator[Effect]:
         """Yield what differs from the Endpoints; what is created first is never missing."""
         endpoints = view.endpoints
         if endpoints is None:
-            yield from map(DeleteMirror, view.slices)
+            yield from map(DeleteSlice, view.slices)
             return
         wanted, skipped = contents(endpoints.subsets)
         by_key: dict[tuple[str, str], list[EndpointSlice]] = {}
@@ -172,52 +122,42 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
         late: list[Effect] = []
         for content in wanted:
             current, *more = by_key.pop(content.key, [None])
-            late += [DeleteMirror(each) for each in more if each is not None]
+            late += [DeleteSlice(each) for each in more if each is not None]
             if current is None:
-                yield CreateMirror(_name(endpoints, content), content)
+                name, ports = _name(endpoints, content), tuple(content.ports)
+                entries = tuple(content.endpoints)
+                yield CreateSlice(name, entries, ports, content.address_type)
             elif _differs(endpoints, content, current):
-                late.append(UpdateMirror(current, content))
+                late.append(UpdateSlice(current, tuple(content.endpoints)))
         yield from late
-        yield from (DeleteMirror(each) for rest in by_key.values() for each in rest)
+        yield from (DeleteSlice(each) for rest in by_key.values() for each in rest)
         if skipped:
             yield ReportSkipped(skipped)
 
     async def execute(self, sync: Sync, view: MirrorView, effect: Effect) -> None:
         """Write one object."""
         match effect:
-            case CreateMirror():
+            case CreateSlice():
                 await self._create(view, effect)
-            case UpdateMirror():
+            case UpdateSlice():
                 await self._update(view, effect)
-            case DeleteMirror():
-                await self._slices.delete(effect.current.metadata)
+            case DeleteSlice():
+                await self._slices.cache.delete(effect.current.metadata)
             case ReportSkipped():
                 self._report(view, effect)
             case _:
                 assert_never(effect)
 
-    async def _create(self, view: MirrorView, effect: CreateMirror) -> None:
+    async def _create(self, view: MirrorView, effect: CreateSlice) -> None:
         assert view.endpoints is not None  # noqa: S101 - else there is nothing to create
-        meta = view.endpoints.metadata
-        metadata = {
-            "name": effect.name,
-            "namespace": meta.namespace,
-            "labels": _labels(view.endpoints),
-            "annotations": _annotations(view.endpoints),
-            "ownerReferences": _owners(view.endpoints),
-        }
-        body: Json = {"metadata": metadata, "addressType": effect.content.address_type}
-        body |= {"ports": effect.content.ports, "endpoints": effect.content.endpoints}
-        try:
-            await self._slices.create(body, namespace=meta.namespace)
-        except AlreadyExistsError:
-            # By a request whose response was lost; the next pass compares its content.
-            found = await self._slices.read(f"{meta.namespace}/{effect.name}")
-            if found is None or not meta.controls(found.metadata):
-                raise RequeueError(f"the name {effect.name} is taken") from None
-            raise RequeueError("EndpointSlice existed already") from None
+        await self._slices.create(
+            Owner(resource=ENDPOINTS, metadata=view.endpoints.metadata),
+            effect,
+            labels=_labels(view.endpoints),
+            annotations=_annotations(view.endpoints),
+        )
 
-    async def _update(self, view: MirrorView, effect: UpdateMirror) -> None:
+    async def _update(self, view: MirrorView, effect: UpdateSlice) -> None:
         assert view.endpoints is not None  # noqa: S101 - as above
         current = effect.current.metadata
         labels, annotations = _labels(view.endpoints), _annotations(view.endpoints)
@@ -226,8 +166,8 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
             "annotations": {**dict.fromkeys(current.annotations), **annotations},
             "ownerReferences": _owners(view.endpoints),
         }
-        body = {"metadata": metadata, "endpoints": effect.content.endpoints}
-        await self._slices.patch(current, body)
+        body = {"metadata": metadata, "endpoints": effect.endpoints}
+        await self._slices.cache.patch(current, body)
 
     def _report(self, view: MirrorView, effect: ReportSkipped) -> None:
         if self._recorder is None or view.endpoints is None:

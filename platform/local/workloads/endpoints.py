@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-import msgspec
-
 from ...kube.client.client import Client
 from ...kube.errors import AlreadyExistsError
 from ...kube.informer.informer import Informer, KindSource
@@ -14,15 +12,13 @@ from ...machinery.controller import RequeueError
 from ...machinery.pod_control import Owner
 from ...machinery.reconcile.cache import WriteThroughCache
 from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
-from ...model.names import ENDPOINTS, ENDPOINTSLICES, SERVICES
+from ...model.names import ENDPOINTS, SERVICES
 from . import slices
 from .endpoint_rules import (
     CHANGE_TIME,
     ENDPOINTS_MANAGED_BY,
     ENDPOINTS_MANAGER,
-    MANAGED_BY,
     OVER_CAPACITY,
-    SERVICE_NAME,
     SLICE_MANAGER,
     PodEndpoint,
     change_time,
@@ -31,6 +27,7 @@ from .endpoint_rules import (
     slice_labels,
     subsets,
 )
+from .slice_writes import SliceWrites
 from .slices import CreateSlice, DeleteSlice, UpdateSlice
 from .types import Endpoints, EndpointSlice, Json, Pod, Service
 
@@ -93,44 +90,19 @@ class EndpointsController(Controller[ServiceView, Effect]):
             Endpoints,
             label_selector=f"{ENDPOINTS_MANAGED_BY}={ENDPOINTS_MANAGER}",
         )
-        found = Informer(
-            client,
-            ENDPOINTSLICES,
-            EndpointSlice,
-            label_selector=f"{MANAGED_BY}={SLICE_MANAGER}",
-            indexes={"service": service_keys},
-        )
         self._endpoints = WriteThroughCache(
             endpoints_client, ENDPOINTS, Endpoints, endpoints, clock=self.clock
         )
-        self._slices = WriteThroughCache(
-            slices_client, ENDPOINTSLICES, EndpointSlice, found, clock=self.clock
+        self._slices = SliceWrites(
+            client, slices_client, SLICE_MANAGER, clock=self.clock, enqueue=self.queue.add
         )
         self.keep(self._endpoints)
         self.sources = [
-            KindSource(services, self._on_service),
-            KindSource(endpoints, self._on_endpoints),
-            KindSource(found, self._on_slice),
+            KindSource(services, self.enqueue_changes()),
+            KindSource(endpoints, self.enqueue_changes(self._endpoints)),
+            self._slices.source,
             KindSource(pods, self._on_pod),
         ]
-
-    def _on_service(self, old: Service | None, new: Service | None) -> None:
-        service = new or old
-        if service is not None:
-            self.queue.add(service.metadata.key)
-
-    def _on_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> None:
-        for each in (old, new):
-            if each is not None and (new is None or not self._endpoints.is_own_write(new)):
-                self.queue.add(each.metadata.key)
-
-    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        if new is not None and self._slices.is_own_write(new):
-            return
-        for each in (old, new):
-            if each is not None:
-                for key in service_keys(each):
-                    self.queue.add(key)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _published(old) == _published(new):
@@ -152,12 +124,8 @@ class EndpointsController(Controller[ServiceView, Effect]):
                 return None
             return ServiceView(None, (), endpoints, ())
         pods = self._pods.by_index("namespace", service.metadata.namespace)
-        mine = (
-            each
-            for each in self._slices.by_index("service", sync.key)
-            if each.metadata.deletion_timestamp is None
-        )
-        return ServiceView(service, tuple(pod_endpoints(service, pods)), endpoints, tuple(mine))
+        found = tuple(pod_endpoints(service, pods))
+        return ServiceView(service, found, endpoints, self._slices.of(sync.key))
 
     def decide(self, view: ServiceView) -> Iterator[Effect]:
         """Yield what differs from the pods."""
@@ -193,7 +161,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
             case UpdateSlice():
                 await self._update_slice(view, effect)
             case DeleteSlice():
-                await self._slices.delete(effect.current.metadata)
+                await self._slices.cache.delete(effect.current.metadata)
             case _:
                 assert_never(effect)
 
@@ -218,28 +186,12 @@ class EndpointsController(Controller[ServiceView, Effect]):
 
     async def _create_slice(self, view: ServiceView, effect: CreateSlice) -> None:
         assert view.service is not None  # noqa: S101 - as above
-        meta = view.service.metadata
-        reference = Owner(resource=SERVICES, metadata=meta).controller_reference()
-        body = {
-            "metadata": {
-                "name": effect.name,
-                "namespace": meta.namespace,
-                "labels": slice_labels(view.service),
-                "annotations": self._change_time(view),
-                "ownerReferences": [msgspec.to_builtins(reference)],
-            },
-            "addressType": "IPv4",
-            "endpoints": effect.endpoints,
-            "ports": effect.ports,
-        }
-        try:
-            await self._slices.create(body, namespace=meta.namespace)
-        except AlreadyExistsError:
-            # By a request whose response was lost; the next pass compares its content.
-            found = await self._slices.read(f"{meta.namespace}/{effect.name}")
-            if found is None or not meta.controls(found.metadata):
-                raise RequeueError(f"the name {effect.name} is taken") from None
-            raise RequeueError("EndpointSlice existed already") from None
+        await self._slices.create(
+            Owner(resource=SERVICES, metadata=view.service.metadata),
+            effect,
+            labels=slice_labels(view.service),
+            annotations=self._change_time(view),
+        )
 
     async def _update_slice(self, view: ServiceView, effect: UpdateSlice) -> None:
         assert view.service is not None  # noqa: S101 - as above
@@ -251,7 +203,7 @@ class EndpointsController(Controller[ServiceView, Effect]):
             "metadata": _replacing(metadata, effect.current),
             "endpoints": effect.endpoints,
         }
-        await self._slices.patch(effect.current.metadata, body)
+        await self._slices.cache.patch(effect.current.metadata, body)
 
     def _change_time(self, view: ServiceView) -> Json:
         assert view.service is not None  # noqa: S101 - as above
@@ -273,10 +225,3 @@ def _published(pod: Pod) -> tuple[object, ...]:
     meta, status = pod.metadata, pod.status
     ended = (pod.is_finished, pod.is_terminating)
     return meta.labels, meta.uid, status.pod_ip, pod.is_ready, ended, pod.spec.node_name
-
-
-def service_keys(found: EndpointSlice) -> Iterator[str]:
-    """Yield the key of the Service of a slice, if it has one."""
-    meta = found.metadata
-    if name := meta.labels.get(SERVICE_NAME):
-        yield f"{meta.namespace}/{name}"

@@ -12,7 +12,7 @@ from ...model import times
 from ...model.base import ApiStruct
 from ...model.meta import LabelSelector, ObjectMeta
 from ...model.selectors import Selector, from_label_selector
-from .types import Json, Pod, next_available_in
+from .types import Json, Pod, WriteStatus, next_available_in
 
 BURST_REPLICAS = 500
 """Pods that one pass creates or deletes at most."""
@@ -94,13 +94,6 @@ class DeletePods:
     """Pods to delete."""
 
     pods: tuple[Pod, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """The whole status."""
-
-    status: Json
 
 
 ReplicaEffect = CreatePods | DeletePods | WriteStatus | RequeueAfter

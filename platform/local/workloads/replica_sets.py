@@ -23,10 +23,9 @@ from .replica_rules import (
     ReplicaEffect,
     ReplicaSet,
     ReplicaView,
-    WriteStatus,
     decide,
 )
-from .types import Pod
+from .types import Pod, WriteStatus
 
 POD_DELAY = 0.05
 """Seconds in which changes of pods are collected."""
@@ -56,16 +55,9 @@ class ReplicaSetController(Controller[ReplicaView, ReplicaEffect]):
         )
         self.keep(self._sets, self._pods)
         self.sources = [
-            KindSource(replica_sets, self._on_replica_set),
+            KindSource(replica_sets, self.enqueue_changes(self._sets)),
             KindSource(pods, self._on_pod),
         ]
-
-    def _on_replica_set(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
-        if new is not None and self._sets.is_own_write(new):
-            return
-        found = new or old
-        if found is not None:
-            self.queue.add(found.metadata.key)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         enqueue_owner(self._resource, self._add_later, old, new)

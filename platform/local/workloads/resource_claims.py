@@ -166,12 +166,7 @@ class ResourceClaimController(Controller[ClaimView, ClaimEffect]):
             client, RESOURCECLAIMS, ResourceClaim, claims, clock=self.clock
         )
         self.keep(self._claims)
-        self.sources = [KindSource(claims, self._on_claim), KindSource(pods, self._on_pod)]
-
-    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        known = new or old
-        if known is not None:
-            self.queue.add(known.metadata.key)
+        self.sources = [KindSource(claims, self.enqueue_changes()), KindSource(pods, self._on_pod)]
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that uses claims was added, has ended, or was deleted."""

@@ -36,6 +36,13 @@ class Revision(ApiStruct, frozen=True):
         return {key: value for key, value in template.items() if key != "$patch"}
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteRevision:
+    """Effect: delete a revision beyond the limit of the history."""
+
+    revision: Revision
+
+
 def template_data(template: Json) -> Json:
     """Return the content of a revision: a strategic merge patch that replaces the template.
 

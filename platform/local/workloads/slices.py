@@ -24,6 +24,7 @@ class CreateSlice:
     name: str
     endpoints: tuple[Json, ...]
     ports: tuple[Json, ...]
+    address_type: str = "IPv4"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...machinery.reconcile.controller import RequeueAfter
-from .revisions import REVISION_LABEL, Revision
+from .revisions import REVISION_LABEL, DeleteRevision, Revision
 from .stateful_types import Claim, PodRevisions, StatefulSet, wanted_owners
-from .types import Json, Pod, next_available_in
+from .types import Json, Pod, WriteStatus, next_available_in
 
 _ZEROS = ("replicas", "availableReplicas", "collisionCount")
 """Counts that are written even if they are zero."""
@@ -63,20 +63,6 @@ class OwnClaim:
 
     claim: Claim
     owners: list[Json]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """The whole status."""
-
-    status: Json
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRevision:
-    """A revision beyond the limit of the history."""
-
-    revision: Revision
 
 
 StatefulEffect = (

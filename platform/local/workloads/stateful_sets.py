@@ -18,20 +18,18 @@ from ...machinery.reconcile.controller import Controller, ControllerSettings, Re
 from ...machinery.reconcile.events import Events
 from ...model.names import PERSISTENTVOLUMECLAIMS, STATEFULSETS
 from .pod_writes import PodWrites, enqueue_owner
-from .revisions import REVISION_LABEL, Revision, RevisionWrites, template_data
+from .revisions import REVISION_LABEL, DeleteRevision, Revision, RevisionWrites, template_data
 from .stateful_rules import (
     CreateClaims,
     CreatePod,
     DeletePod,
-    DeleteRevision,
     OwnClaim,
     StatefulEffect,
     StatefulView,
-    WriteStatus,
     decide,
 )
 from .stateful_types import Claim, PodRevisions, StatefulSet, new_claims, new_pod
-from .types import Pod
+from .types import Pod, WriteStatus
 
 POD_DELAY = 0.05
 """Seconds in which changes of pods are collected."""
@@ -65,18 +63,11 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
         self._events = Events(recorder, STATEFULSETS)
         self.keep(self._sets, self._pods)
         self.sources = [
-            KindSource(stateful_sets, self._on_set),
+            KindSource(stateful_sets, self.enqueue_changes(self._sets)),
             KindSource(revisions, self._on_revision),
             KindSource(claims, self._on_claim),
             KindSource(pods, self._on_pod),
         ]
-
-    def _on_set(self, old: StatefulSet | None, new: StatefulSet | None) -> None:
-        if new is not None and self._sets.is_own_write(new):
-            return
-        found = new or old
-        if found is not None:
-            self.queue.add(found.metadata.key)
 
     def _on_revision(self, old: Revision | None, new: Revision | None) -> None:
         """Do nothing: only this controller changes revisions."""

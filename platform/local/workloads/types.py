@@ -1,6 +1,7 @@
 """Fields of pods and Services that the controllers of workloads read."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +13,13 @@ from ...model.pod import FINISHED
 from ...model.service_network import HEADLESS
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Effect: write the whole status."""
+
+    status: Json
 
 
 class ContainerPort(ApiStruct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from ...model.meta import HasMeta
 from ..clock import Clock, SystemClock
 from ..controller import RECONCILE_TIMEOUT, ShardedQueue, WorkerSettings, run_workers
 from ..lifecycle import Source, run_controller
@@ -19,9 +20,11 @@ from ..metrics import WorkQueueMetrics
 from ..rate_limiters import RateLimiter
 from ..result import Result
 from ..shards import WHOLE, Shard
+from .cache import WriteThroughCache
 
 View = TypeVar("View")
 Effect = TypeVar("Effect")
+T = TypeVar("T", bound=HasMeta)
 
 _MAX_PASSES = 32
 """Passes over one key in one reconcile, before the worker takes the next key."""
@@ -163,6 +166,21 @@ class Controller(ABC, Generic[View, Effect]):
             RequeueError: an object was modified concurrently, or a precondition is not met.
             ApiError, ConnectionLostError: a write was rejected, or may not have arrived.
         """
+
+    def enqueue_changes(
+        self, cache: WriteThroughCache[T] | None = None
+    ) -> Callable[[T | None, T | None], None]:
+        """Return an event handler that adds the key of each object, except after own writes.
+
+        Own writes are those of *cache*; without it there are none.
+        """
+
+        def on_change(old: T | None, new: T | None) -> None:
+            found = new or old
+            if found is not None and (new is None or cache is None or not cache.is_own_write(new)):
+                self.queue.add(found.metadata.key)
+
+        return on_change
 
     def on_synced(self) -> None:
         """Called when all informers are synced and have their handlers, before the first key."""
