@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from ..kube.supervision import cancel_and_wait
 from .flag_groups import ClusterFlags
 from .manager import Telemetry, credentials, new_client
 from .process import exit_now
@@ -200,11 +201,9 @@ async def _run_elector(elector: "LeaderElector", recorder: "EventRecorder") -> A
         yield
     finally:
         election.remove_done_callback(_exit_on_lost_lease)
-        election.cancel()
-        await asyncio.gather(election, return_exceptions=True)
+        await cancel_and_wait(election)
         await recorder.flush(EVENT_FLUSH_TIMEOUT)
-        recording.cancel()
-        await asyncio.gather(recording, return_exceptions=True)
+        await cancel_and_wait(recording)
 
 
 def _exit_on_lost_lease(election: "asyncio.Task[None]") -> None:

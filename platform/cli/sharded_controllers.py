@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..kube.supervision import cancel_and_wait
 from .controller_builder import Builder, ControllerInputs, SharedMetrics, import_controllers
 from .flag_groups import FlagError
 from .leader_election import LeaderElectionRunnable, election_client
@@ -83,8 +84,7 @@ async def run_with_shards(
             await leases.run(ready=ready)
         finally:
             await recorder.flush(EVENT_FLUSH_TIMEOUT)
-            recording.cancel()
-            await asyncio.gather(recording, return_exceptions=True)
+            await cancel_and_wait(recording)
 
 
 class _Shards:

@@ -10,7 +10,7 @@ from datetime import tzinfo
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer, KindSource
-from ..kube.supervision import supervise
+from ..kube.supervision import cancel_and_wait, supervise
 from ..kube.timing import Timing
 from ..machinery.clock import Clock
 from ..machinery.cron import local_time_zone
@@ -90,8 +90,7 @@ class CronJobController(Controller[CronJobView[J], Effect[J]]):
         try:
             await super().work()
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancel_and_wait(watching)
 
     # Event handlers.
 

@@ -15,6 +15,7 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import ApiError, ConnectionLostError
+from ..kube.supervision import cancel_and_wait
 from ..machinery.batches import run_concurrently
 from ..machinery.clock import Clock
 from ..model.base import ApiStruct
@@ -116,9 +117,7 @@ class Prober:
         self._closed = True
         tasks = [*self._tasks.values()]
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
     async def _run(self, key: str) -> None:
         """Check the probes of one flow until cancelled."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .timing import Backoff, Timing
 
@@ -122,6 +122,13 @@ async def _stop(task: asyncio.Task[None]) -> None:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             task.cancel()
+
+
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel *tasks*, and wait until all have ended; how they end is ignored."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _cancelled_error(task: asyncio.Task[None]) -> BaseException:

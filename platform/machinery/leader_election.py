@@ -31,7 +31,7 @@ from ..kube.errors import (
     NotLeaderError,
     RequestTimeoutError,
 )
-from ..kube.supervision import supervise
+from ..kube.supervision import cancel_and_wait, supervise
 from ..kube.timing import Timing
 from ..model.names import LEASES, SYSTEM_NAMESPACE
 from .clock import Clock
@@ -274,8 +274,7 @@ class LeaderElector:
             while not await self._try_acquire_or_renew():
                 await self._wait(settings.retry_period * (1 + self._random() * JITTER_FACTOR))
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            await cancel_and_wait(watch)
 
     def _start_leading(self) -> None:
         log.info(

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, cast
 
+from ..kube.supervision import cancel_and_wait
 from .clock import Clock
 
 Address = tuple[str, int]
@@ -185,9 +186,7 @@ class Relay:
     async def abort(self) -> None:
         """Listen no more, and connect no more clients."""
         self.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     def _accept(self, client: Side) -> None:
         task = asyncio.get_running_loop().create_task(self._connect(client))

@@ -29,6 +29,7 @@ from ..kube.client.client import Client
 from ..kube.client.lease import LeaderElectionRecord, WatchedLease
 from ..kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ..kube.informer.informer import Informer
+from ..kube.supervision import cancel_and_wait
 from ..model import times
 from ..model.names import LEASES
 from .clock import Clock
@@ -265,8 +266,7 @@ class ShardLeases:
             await self._balance()
         finally:
             await self._stop(elections)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancel_and_wait(watching)
 
     async def _elect(self, elector: LeaderElector) -> asyncio.Task[None]:
         """Start *elector*; return once it is elected."""
@@ -275,8 +275,7 @@ class ShardLeases:
         try:
             await asyncio.wait((election, elected), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            election.cancel()
-            await asyncio.gather(election, return_exceptions=True)
+            await cancel_and_wait(election)
             raise
         finally:
             elected.cancel()
@@ -305,8 +304,7 @@ class ShardLeases:
 
     async def _cancel_election(self, election: asyncio.Task[None]) -> None:
         election.remove_done_callback(self._on_done)
-        election.cancel()
-        await asyncio.gather(election, return_exceptions=True)
+        await cancel_and_wait(election)
 
     # -- observation ---------------------------------------------------------------------------
 
@@ -427,8 +425,7 @@ class ShardLeases:
             await asyncio.gather(running.releasing, return_exceptions=True)
             return
         running.work.remove_done_callback(self._on_done)
-        running.work.cancel()
-        await asyncio.gather(running.work, return_exceptions=True)
+        await cancel_and_wait(running.work)
         await self._cancel_election(running.election)
         self._shards[shard] = self._shard_elector(shard)
         del self._state.running[shard]

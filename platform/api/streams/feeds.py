@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ...kube.errors import ApiError, ConnectionLostError
 from ...kube.informer.informer import Informer
+from ...kube.supervision import cancel_and_wait
 from ...machinery.clock import Clock, Timer
 from ..problems import ProblemError
 from .change_log import (
@@ -435,8 +436,7 @@ class EventStreamResponse(Response):
                 await counted.body(b"", more=False)
         finally:
             self._streams.close(stream)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancel_and_wait(watching)
 
 
 async def _end_at_disconnect(stream: Stream[Any], receive: Receive) -> None:

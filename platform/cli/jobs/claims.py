@@ -16,6 +16,7 @@ from ...kube.client.client import Client
 from ...kube.client.config import Credentials
 from ...kube.client.pod_streams import open_pod_stream
 from ...kube.errors import NotFoundError
+from ...kube.supervision import cancel_and_wait
 from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
 from ...model.names import JOBS, PERSISTENTVOLUMECLAIMS, PODS
@@ -272,8 +273,7 @@ class ArchiveStore:
                 async for _, data in stream.output():
                     output.append(data)
             finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await cancel_and_wait(sending)
             code = stream.exit_code()
         text = b"".join(output).decode(errors="replace")
         if code and check:

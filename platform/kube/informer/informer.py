@@ -18,7 +18,7 @@ from ...model.names import Resource
 from ..client.client import Client
 from ..client.codec import ListScope
 from ..gc_tuning import FREEZE_MIN_OBJECTS, freeze_heap, gc_paused
-from ..supervision import supervise
+from ..supervision import cancel_and_wait, supervise
 from .indexes import Index
 from .interning import Interner
 from .reflector import InformerOptions, Reflector
@@ -336,8 +336,7 @@ class Informer(Generic[T]):
             if not self._runners:
                 self._reflector_task = None
                 self._metrics.unregister_informer(self)
-                reflector_task.cancel()
-                await asyncio.gather(reflector_task, return_exceptions=True)
+                await cancel_and_wait(reflector_task)
 
     async def wait_synced(self) -> None:
         """Wait until the initial list is in the store and delivered to all handlers."""

@@ -11,7 +11,7 @@ from typing import Any
 from ...kube.client.client import Client
 from ...kube.client.events import EventType
 from ...kube.informer.informer import Informer
-from ...kube.supervision import supervise
+from ...kube.supervision import cancel_and_wait, supervise
 from ...kube.timing import Timing
 from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, object_reference
@@ -335,9 +335,7 @@ class RealNode:
         return await stack.enter_async_context(listening)
 
     async def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

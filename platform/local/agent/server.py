@@ -24,6 +24,7 @@ from ...httpserver.metrics import ListenerMetrics
 from ...httpserver.sockets import bind
 from ...httpserver.upgrades import UpgradedConnection, UpgradeRequest
 from ...kube.private_files import read_credential
+from ...kube.supervision import cancel_and_wait
 from ...machinery.clock import Clock
 from ...machinery.file_watcher import FileWatcher
 from ...model import times
@@ -161,9 +162,7 @@ class AgentServer:
                 yield sockets[0].getsockname()[1]
         finally:
             tasks = [renewal, *self._upgraded]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

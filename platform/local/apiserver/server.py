@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ...httpserver.limits import Limits
-from ...kube.supervision import supervise
+from ...kube.supervision import cancel_and_wait, supervise
 from ...machinery.clock import Clock, SystemClock
 from ...machinery.x509 import CertKeyPair
 from ...model import names
@@ -371,9 +371,7 @@ class _ServerCore:
             yield
         finally:
             self.app.ready = False
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
             store.stop()
             await committing
             await store.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
 from ..state.environment import ContainerConfigError
 from .credentials import Keyring, matching
@@ -210,6 +211,4 @@ class Puller:
     async def close(self) -> None:
         """Cancel the pulls; what they have unpacked completely remains."""
         tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)

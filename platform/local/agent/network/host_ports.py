@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
 from ....machinery.relay import Address, Relay, Side, abort_connections
 from ...network.node_namespace import listen_on_machine
@@ -43,9 +44,7 @@ class HostPorts:
     async def close(self, uid: str) -> None:
         """Listen no more for a pod; connections end with it."""
         tasks = self._tasks.pop(uid, [])
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
     async def close_all(self) -> None:
         """Listen for no pod, and end all connections."""

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
 from ..runtime import attach, logs
 from ..runtime.fd_streams import FdStream
@@ -60,9 +61,7 @@ class Attachment:
         try:
             await asyncio.gather(*follows)
         finally:
-            for task in follows:
-                task.cancel()
-            await asyncio.gather(*follows, return_exceptions=True)
+            await cancel_and_wait(*follows)
 
     async def _follow(self, streams: CommandStreams, number: int, name: str) -> None:
         options = logs.LogOptions(follow=True, tail=0, stream=name)
@@ -85,9 +84,7 @@ class Attachment:
                 if number is not None and wanted[number]:
                     await streams.write(number, packet[1:])
         finally:
-            for task in inputs:
-                task.cancel()
-            await asyncio.gather(*inputs, return_exceptions=True)
+            await cancel_and_wait(*inputs)
             shim.close()
 
     async def _copy_input(self, shim: FdStream, streams: CommandStreams) -> None:

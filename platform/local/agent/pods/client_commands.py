@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+from ....kube.supervision import cancel_and_wait
 from ..runtime.commands import CommandNotStartedError, ContainerCommand, start_command
 from ..runtime.fd_streams import FdStream
 from ..runtime.runs import RUN_VARIABLE, RunDir
@@ -107,9 +108,7 @@ async def _copy_until_exit(command: ContainerCommand, streams: CommandStreams) -
         return exited.result()
     finally:
         tasks = [*inputs, *outputs, exited]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _copy_input(command: ContainerCommand, streams: CommandStreams) -> None:

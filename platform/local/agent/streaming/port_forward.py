@@ -16,6 +16,7 @@ from ....httpserver.websocket import (
     handshake_response,
     is_websocket,
 )
+from ....kube.supervision import cancel_and_wait
 from .command_streams import StreamsRejectedError, receiving, spdy_response
 from .inbox import Inbox
 from .spdy import MAX_STREAMS, ByteStream, SpdyConnection, SpdyStream
@@ -101,9 +102,7 @@ async def _copy(
     try:
         await asyncio.gather(*copies)
     finally:
-        for copy in copies:
-            copy.cancel()
-        await asyncio.gather(*copies, return_exceptions=True)
+        await cancel_and_wait(*copies)
         if any(copy.cancelled() or copy.exception() for copy in copies):
             writer.transport.abort()
         else:
@@ -173,9 +172,7 @@ class _Forwarder:
     async def close(self) -> None:
         """Close all connections."""
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 def _failure(port: int, error: OSError) -> bytes:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ....kube.client.client import Client
 from ....kube.errors import ApiError, NotFoundError
 from ....kube.informer.informer import Informer
-from ....kube.supervision import supervise
+from ....kube.supervision import cancel_and_wait, supervise
 from ....kube.timing import Timing
 from ....machinery.clock import Clock
 from ....model.names import (
@@ -126,9 +126,7 @@ class SourceManager:
         """Stop to watch the objects that pods refer to."""
         tasks = [task for _, task in self._watches.values()]
         self._watches.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
     def _event_handler(
         self, resource: Resource

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from ....httpserver.upgrades import UpgradedConnection
 from ....httpserver.websocket import WebSocket, handshake_headers
+from ....kube.supervision import cancel_and_wait
 from ..errors.status import StatusError
 from ..http.requests import Request, Response
 from .stream_proxy import SWITCHING_PROTOCOLS, check_upgrade
@@ -66,9 +67,7 @@ def response(request: Request, protocol: str, log: AsyncGenerator[bytes]) -> Res
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
             await log.aclose()
 
     headers = tuple(handshake_headers(request.headers.get("sec-websocket-key", ""), protocol))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
 from ....httpserver.upgrades import UpgradedConnection
+from ....kube.supervision import cancel_and_wait
 from ..errors.status import bad_request, internal
 from ..http.requests import Request, Response
 from .log_proxy import CONNECT_TIMEOUT, error_from_response
@@ -177,6 +178,4 @@ async def _pipe(
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
         writer.close()
-        for copy in copies:
-            copy.cancel()
-        await asyncio.gather(*copies, return_exceptions=True)
+        await cancel_and_wait(*copies)
