@@ -13,7 +13,7 @@ from support.batch_rest import validate, wanted
 from support.batch_specs import COUNT, DISRUPTION, FAIL_INDEX, FAIL_JOB, specs
 from support.batch_tracker import check_tracker
 from support.batch_world import ENDED, BatchWorld, is_active, is_live
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.names import BATCH_JOBS, PODS
 
@@ -210,14 +210,8 @@ class BatchMachine(ControllerMachine[_World]):
 
     # Faults, and time.
 
-    @fault_rule("", "/pods", "/jobs", "/status")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
-
-    @rule(resource=st.sampled_from([BATCH_JOBS, PODS]))
-    def a_watch_is_delayed(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    requests_fail = fault_rule("", "/pods", "/jobs", "/status")
+    a_watch_is_late = late_watch_rule(BATCH_JOBS, PODS)
 
     @rule()
     def after_all_delays_no_pod_is_missing(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.flow_stateful import FINAL, FINAL_FLOWS, FlowWorld, phase_of
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.names import JOBFLOWS, JOBS, JOBTEMPLATES, PODS
 
@@ -149,14 +149,8 @@ class FlowMachine(ControllerMachine[FlowWorld]):
             self.world.run(self.world.kill())
         self._settle_or_advance(None)
 
-    @fault_rule("", "/jobs", "/jobflows", "/status", "/pods")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
-
-    @rule(resource=st.sampled_from([JOBFLOWS, JOBS, JOBTEMPLATES, PODS]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    requests_fail = fault_rule("", "/jobs", "/jobflows", "/status", "/pods")
+    a_watch_is_late = late_watch_rule(JOBFLOWS, JOBS, JOBTEMPLATES, PODS)
 
     @rule()
     def finished_flows_are_replaced(self) -> None:

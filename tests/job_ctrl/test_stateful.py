@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
 from support.job_specs import mostly_single, specs
 from support.job_stateful import CREATED_RESOURCES, FORGOTTEN, SETTLE_TIMEOUT, JobWorld
 from support.job_transitions import FINAL, phase_of
 from support.pure_decide import pure_decide
-from support.stateful import stateful_settings
+from support.stateful import (
+    ControllerMachine,
+    fault_rule,
+    late_watch_rule,
+    stateful_settings,
+)
 
 from batholith.job_ctrl import controller
 from batholith.model.described_podgroup import PodGroupsOf
@@ -52,16 +57,13 @@ def _has_group(machine: "JobMachine") -> bool:
     return machine.job_with_podgroup(0) is not None
 
 
-class JobMachine(RuleBasedStateMachine):
+class JobMachine(ControllerMachine[JobWorld]):
     """A job controller under everything that may happen to it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = JobWorld()
+        super().__init__(JobWorld())
         self.keys: tuple[str, ...] = KEYS
         """Jobs that this history may have."""
-        self.no_violation = True
-        """No failure yet that the checks of teardown would hide."""
 
     @initialize(
         number=st.sampled_from([1, 1, 2, 3]),
@@ -316,38 +318,8 @@ class JobMachine(RuleBasedStateMachine):
 
     # Faults, and time.
 
-    @rule(graceful=st.booleans())
-    def the_controller_ends(self, graceful: bool) -> None:
-        self.world.run(self.world.stop() if graceful else self.world.kill())
-
-    @rule(pace=PACE)
-    def the_controller_starts(self, pace: int | None) -> None:
-        self.world.run(self.world.start())
-        self._settle_or_advance(pace)
-
-    @rule(
-        what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
-        times=st.integers(1, 4),
-        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
-        path=st.sampled_from(["", "/pods", "/podgroups", "/jobs", "/status", "/commands"]),
-        pace=st.sampled_from([0, 3, 12, 60]),
-    )
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
-
-    @rule(resource=st.sampled_from([COMMANDS, JOBS, PODGROUPS, PODS]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
-
-    @rule(lag=st.sampled_from([1, 4, 15]))
-    def responses_are_slow(self, lag: int) -> None:
-        self.world.api.response_lag = lag
-
-    @rule(forget=st.booleans(), pace=PACE)
-    def watches_end(self, forget: bool, pace: int | None) -> None:
-        (self.world.api.break_watches if forget else self.world.api.end_watches)()
-        self._settle_or_advance(pace)
+    requests_fail = fault_rule("", "/pods", "/podgroups", "/jobs", "/status", "/commands")
+    a_watch_is_late = late_watch_rule(COMMANDS, JOBS, PODGROUPS, PODS)
 
     @rule(seconds=st.sampled_from([0.5, 3, 15, 45, 400]), pace=PACE)
     def time_passes(self, seconds: float, pace: int | None) -> None:
@@ -359,17 +331,17 @@ class JobMachine(RuleBasedStateMachine):
         """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
         self._settle_or_advance(None)
         waiting = self.world.clock.timer_count
-        before = self.world.transitions.controller_writes
+        before = self.world.controller_writes
         self.world.run(self.world.kill())
         self._settle_or_advance(None)
-        assert waiting or self.world.transitions.controller_writes == before
+        assert waiting or self.world.controller_writes == before
 
     # What must be so.
 
     @invariant()
     def each_change_kept_the_rules(self) -> None:
         """INV-EX-1, INV-OW-1, -2 and -4, INV-SH-1, INV-VC-1, -2, -4, -6 and -7; ends are final."""
-        assert self.world.transitions.violations == []
+        assert self.world.violations == []
 
     def _check_nothing_retained(self) -> None:
         """INV-VC-3: no state is kept of jobs that are deleted with all their objects."""

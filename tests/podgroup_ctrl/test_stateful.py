@@ -1,11 +1,9 @@
 """Random histories of pods without a PodGroup, and of their owners."""
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from support.podgroup_stateful import DAEMONSETS, SIZE, STATEFULSETS, PodGroupWorld
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, Resource
 
@@ -106,14 +104,8 @@ class PodGroupMachine(ControllerMachine[PodGroupWorld]):
 
     # Faults and time.
 
-    @fault_rule("", "/pods", "/podgroups", "/statefulsets")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
-
-    @rule(resource=st.sampled_from([PODS, PODGROUPS]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    requests_fail = fault_rule("", "/pods", "/podgroups", "/statefulsets")
+    a_watch_is_late = late_watch_rule(PODS, PODGROUPS)
 
 
 TestPodGroupMachine = PodGroupMachine.TestCase

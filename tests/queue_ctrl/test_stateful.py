@@ -1,11 +1,9 @@
 """Random histories of a queue tree, with its controller killed, disconnected and lagging."""
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.queue_stateful import CLOSED_STATES, COUNTED, QueueWorld
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 
@@ -140,14 +138,8 @@ class QueueMachine(ControllerMachine[QueueWorld]):
 
     # Faults and time.
 
-    @fault_rule("", "/queues", "/status", "/commands", "/podgroups")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
-
-    @rule(resource=st.sampled_from([COMMANDS, PODGROUPS, QUEUES]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    requests_fail = fault_rule("", "/queues", "/status", "/commands", "/podgroups")
+    a_watch_is_late = late_watch_rule(COMMANDS, PODGROUPS, QUEUES)
 
 
 TestQueueMachine = QueueMachine.TestCase

@@ -1,13 +1,11 @@
 """Random histories of placement at creation: job controller and scheduler killed at any write, cut
 off, late, and refused, with nodes and other pods that are added and deleted."""
 
-from typing import Any
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.placement_stateful import CONTROLLER, SCHEDULER, PlacementWorld
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import JOBS, NODES, PODGROUPS, PODS
@@ -158,10 +156,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
 
     # Faults and time.
 
-    @fault_rule("", "/binding", "/pods", "/podgroups", "/jobs")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
+    requests_fail = fault_rule("", "/binding", "/pods", "/podgroups", "/jobs")
 
     @rule(times=st.integers(1, 3), status=st.sampled_from([403, 422]), pace=PACE)
     def pods_are_rejected(self, times: int, status: int, pace: int | None) -> None:
@@ -261,9 +256,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         self.world.run(self.world.pass_time(seconds))
         self._settle_or_advance(pace)
 
-    @rule(resource=st.sampled_from([PODS, PODGROUPS, NODES, JOBS]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    a_watch_is_late = late_watch_rule(PODS, PODGROUPS, NODES, JOBS)
 
     @rule()
     def nothing_is_charged_a_minute_after_the_controller_has_ended(self) -> None:

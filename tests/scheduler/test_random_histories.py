@@ -1,11 +1,9 @@
 """Random histories of a cluster, with its scheduler killed, disconnected, lagging and refused."""
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.scheduler_stateful import QUEUE_LIMIT, PreemptingHistory, SchedulerHistory, _ends
-from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+from support.stateful import PACE, ControllerMachine, fault_rule, late_watch_rule, stateful_settings
 
 from batholith.model.names import NODES, PODGROUPS, PODS, QUEUES
 
@@ -189,10 +187,7 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
 
     # Faults and time.
 
-    @fault_rule("", "/binding", "/pods", "/podgroups", "/queues")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
+    requests_fail = fault_rule("", "/binding", "/pods", "/podgroups", "/queues")
 
     @rule(left=st.integers(0, 8), carried_out=st.booleans(), pace=st.sampled_from([None, 12, 60]))
     def the_scheduler_is_killed_at_a_write(
@@ -214,9 +209,7 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
         self._settle_or_advance(None)
         assert self.world.state() == before
 
-    @rule(resource=st.sampled_from([PODS, PODGROUPS, NODES, QUEUES]))
-    def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold_watches(resource)
+    a_watch_is_late = late_watch_rule(PODS, PODGROUPS, NODES, QUEUES)
 
 
 class PreemptingMachine(SchedulerMachine):

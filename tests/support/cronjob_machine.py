@@ -178,10 +178,7 @@ class CronJobMachine(ControllerMachine[CronJobWorld]):
         self.world.run(self.world.pass_time(6))  # until the controller notices
         self._settle_or_advance(None)
 
-    @fault_rule("", "/cronjobs", "/status", "/jobs")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
+    requests_fail = fault_rule("", "/cronjobs", "/status", "/jobs")
 
     @rule(late=st.sampled_from(["cronjobs", "jobs"]))
     def a_watch_is_late(self, late: str) -> None:

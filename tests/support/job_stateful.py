@@ -11,7 +11,7 @@ from typing import Any
 
 from support.inmemory_api import InMemoryClient, key_of
 from support.job_transitions import JobAudit, may_be_without_podgroup, owner_uid, phase_of
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.creation.plugin_objects import PLUGIN_KINDS
@@ -47,14 +47,18 @@ CREATED_RESOURCES = PLUGIN_KINDS
 """Kinds of the objects of plugins."""
 
 
-class JobWorld(ControllerWorld[JobController]):
+class JobWorld(CheckedWorld[JobController]):
     """The server with at most one controller, and what others do to jobs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.settings = SETTINGS
         self.transitions = JobAudit(self.api)
-        self.api.on_change = self.transitions.on_event
+        self.violations = self.transitions.violations
+
+    def _on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        self.transitions.on_event(prefix, change, new, old)
+        self.controller_writes = self.transitions.controller_writes
 
     def make_controller(self, client: InMemoryClient) -> JobController:
         """A new job controller."""

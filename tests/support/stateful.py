@@ -4,7 +4,6 @@ For long runs set ``BATHOLITH_STATEFUL_EXAMPLES`` and ``BATHOLITH_STATEFUL_STEPS
 """
 
 import os
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
@@ -13,19 +12,37 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import examples
 from support.virtual_controller import CheckedWorld
 
+from batholith.model.names import Resource
+
 PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
 """After a step: wait until idle, or run only a limited number of iterations."""
 
 
-def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def fault_rule(*paths: str) -> Any:
     """A rule: the next *times* requests with this method to one of *paths* fail in one way."""
+
+    def requests_fail(
+        self: "ControllerMachine[Any]", what: Any, times: int, method: str, path: str, pace: int
+    ) -> None:
+        self.world.api.inject_fault(what, times=times, method=method, path=path)
+        self._settle_or_advance(pace)
+
     return rule(
         what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
         times=st.integers(1, 4),
         method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
         path=st.sampled_from(paths),
         pace=st.sampled_from([0, 3, 12, 60]),
-    )
+    )(requests_fail)
+
+
+def late_watch_rule(*resources: Resource) -> Any:
+    """A rule: the events of one of *resources* arrive late."""
+
+    def a_watch_is_late(self: "ControllerMachine[Any]", resource: Resource) -> None:
+        self.world.api.hold_watches(resource)
+
+    return rule(resource=st.sampled_from(resources))(a_watch_is_late)
 
 
 def stateful_settings(*, steps: int, histories: int = 40) -> settings:

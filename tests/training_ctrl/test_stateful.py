@@ -121,10 +121,7 @@ class TrainingMachine(ControllerMachine[TrainingWorld]):
 
     # Faults.
 
-    @fault_rule("", "/pods", "/services", "/status", "/podgroups", "jobs/j")
-    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.inject_fault(what, times=times, method=method, path=path)
-        self._settle_or_advance(pace)
+    requests_fail = fault_rule("", "/pods", "/services", "/status", "/podgroups", "jobs/j")
 
     @rule(which=WHICH)
     def a_watch_is_late(self, which: int) -> None:
