@@ -29,7 +29,6 @@ from batholith.local.supervisor.apiserver import GC_THRESHOLD, RunningServer, Se
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"
 MAPS = "/api/v1/namespaces/default/configmaps"
-FOOS = "/apis/ex.io/v1/namespaces/default/foos"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 JSON_PATCH = "application/json-patch+json"

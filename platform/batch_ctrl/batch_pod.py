@@ -103,11 +103,6 @@ class BatchPod:
     resource_version: str = ""
 
     @property
-    def finished(self) -> bool:
-        """Whether the phase is final."""
-        return self.phase in FINISHED
-
-    @property
     def active(self) -> bool:
         """Whether the pod is neither finished nor terminating."""
         return not self.terminating and self.phase not in FINISHED

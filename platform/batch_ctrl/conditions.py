@@ -63,11 +63,6 @@ def success_policy(message: str) -> Outcome:
     return success("SuccessPolicy", message)
 
 
-def is_true(conditions: Iterable[Condition], kind: ConditionType) -> bool:
-    """Whether the condition of this type is True."""
-    return any(one.type == kind and one.status == "True" for one in conditions)
-
-
 def is_finished(conditions: Iterable[Condition]) -> bool:
     """Whether the Job is Complete or Failed."""
     return finished_condition(conditions) is not None

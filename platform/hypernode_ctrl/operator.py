@@ -21,8 +21,6 @@ from ..kube.supervision import supervise
 from ..model.names import CONFIGMAPS, HYPERNODES, NODES
 from .configuration import CONFIGMAP
 
-log = logging.getLogger(__name__)
-
 STOP_TIMEOUT = 5.0
 """Seconds after which tasks of kopf that do not stop are left alone."""
 

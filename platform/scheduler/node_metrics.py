@@ -42,7 +42,6 @@ MEMORY_QUERY = (
     f"100*(1-avg_over_time(node_memory_MemAvailable_bytes[{WINDOW}])/node_memory_MemTotal_bytes)"
 )
 
-_USER_AGENT = "batholith-scheduler"
 _TIMEOUT = 10.0
 """Seconds for one measurement."""
 

@@ -1,15 +1,11 @@
 """Validation of CronJobs, and warnings about templates."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import admit, cronjob, denial, job, task, warnings
 
 from batholith.machinery import cron
-
-Json = dict[str, Any]
 
 
 @pytest.mark.parametrize(

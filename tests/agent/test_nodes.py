@@ -18,7 +18,6 @@ from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS, SERVICES
 
 pytestmark = pytest.mark.process
 
-Json = dict[str, Any]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 

@@ -25,8 +25,6 @@ from batholith.local.agent.state.status import (
 )
 from batholith.model.pod_resources import Resources
 
-Json = dict[str, Any]
-
 NODE = {"cpu": "4", "memory": "4Gi"}
 
 

@@ -14,7 +14,6 @@ from batholith.local.apiserver.managedfields import fieldsets, type_checks, type
 from batholith.local.apiserver.managedfields.fieldsets import (
     FieldSet,
     InvalidElementError,
-    from_path,
     paths,
     union,
 )
@@ -34,7 +33,10 @@ TEXT = FieldType(scalar="string")
 def set_of(members: Paths) -> FieldSet:
     result: FieldSet = {}
     for path in members:
-        result = union(result, from_path(path))
+        fields: FieldSet = {}
+        for element in reversed(path):
+            fields = {element: fields}
+        result = union(result, fields)
     return result
 
 

@@ -6,7 +6,6 @@ kube-apiserver connects to no loopback addresses, so this runs on the embedded s
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -15,7 +14,6 @@ from support.embedded_apiserver import MERGE, PODS, EmbeddedServer, embedded_ser
 
 from batholith.local.apiserver.verbs.proxied_links import rewrite_html
 
-Json = dict[str, Any]
 ADDRESS = "127.64.90.1"
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

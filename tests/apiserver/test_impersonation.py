@@ -2,13 +2,10 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedded_server
 from support.impersonation import CASES, JANE, self_review
-
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import MAPS, Server, config_map
 
-Json = dict[str, Any]
 LONG = "x" * 129
 _VERSION = re.compile(r'("resourceVersion": ?)"[0-9]+"')
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given, settings
 from support.api_servers import RealServerFactory
@@ -23,8 +22,6 @@ from support.response_comparison import ResponseComparison
 
 from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.model import crds
-
-Json = dict[str, Any]
 
 EXPECTED_DIFFERENCES: Mapping[str, tuple[str, ...]] = {
     "": ("is stored but not ", "].description is ''", "unknown field"),

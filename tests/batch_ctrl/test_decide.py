@@ -50,7 +50,6 @@ def limited(created: Job) -> Job:
 FAILS_JOB = FailureMatch(PolicyAction.FAIL_JOB, "message")
 FAILS_INDEX = FailureMatch(PolicyAction.FAIL_INDEX)
 IGNORED = FailureMatch(PolicyAction.IGNORE)
-COUNTED = FailureMatch(PolicyAction.COUNT)
 POLICY: dict[str, Any] = {
     "podFailurePolicy": {"rules": [{"action": "Count", "onPodConditions": []}]}
 }

@@ -16,7 +16,6 @@ from batholith.machinery.clock import SystemClock
 from batholith.model.names import LIMITRANGES, MUTATING_CONFIGURATIONS, NAMESPACES
 from batholith.testing import ApiServer, RequestMatcher
 
-Json = dict[str, Any]
 PODS = ({"app": "x"},)
 WHOLE = {
     "operations": ["CREATE"],

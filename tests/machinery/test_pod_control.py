@@ -8,7 +8,6 @@ from support.children import LABELS, OWNER, POD_SPEC, Anything, Json, pod
 from batholith.kube.errors import (
     ForbiddenError,
     InvalidError,
-    RequestTimeoutError,
 )
 from batholith.machinery.pod_control import (
     SUFFIX_ALPHABET,
@@ -23,7 +22,6 @@ from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
 
 REJECTED = ForbiddenError("exceeded quota", status=403, reason="Forbidden")
-TIMEOUT = RequestTimeoutError("timed out")
 TERMINATING = ForbiddenError(
     "namespace is being terminated",
     status=403,

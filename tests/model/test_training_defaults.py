@@ -226,21 +226,6 @@ def test_unknown_types_come_last() -> None:
     assert list(complete) == ["PS", "Worker", "Other"]
 
 
-@pytest.mark.parametrize(
-    ("managed_by", "ours"),
-    [
-        (None, True),
-        ("kubeflow.org/training-operator", True),
-        ("kueue.x-k8s.io/multikueue", False),
-        ("", False),
-    ],
-)
-def test_jobs_of_another_manager_are_not_ours(managed_by: str | None, ours: bool) -> None:
-    policy = {} if managed_by is None else {"managedBy": managed_by}
-    job = decoded(training_job("JAXJob", runPolicy=policy))
-    assert BY_KIND["JAXJob"].is_managed(job) is ours
-
-
 def test_names_of_pods() -> None:
     assert BY_KIND["TFJob"].pod_name("j", "PS", 2) == "j-ps-2"
     assert BY_KIND["MPIJob"].pod_name("j", "Launcher", 0) == "j-launcher"

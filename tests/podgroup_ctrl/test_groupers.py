@@ -75,9 +75,6 @@ def member(role: str) -> Pod:
     return pod(role, {**labels, f"{JOBSET}/replicatedjob-name": role})
 
 
-CLUSTER = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "uid": "7"}
-WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w", "uid": "8"}
-LAUNCHER = {"training.kubeflow.org/job-name": "m", "training.kubeflow.org/job-role": "launcher"}
 PODS = {
     "jobset": (
         pod("a", {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/jobset-uid": "1-2"}),

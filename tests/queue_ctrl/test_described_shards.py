@@ -27,7 +27,6 @@ from batholith.model.podgroup import PodGroup, PodGroupSpec
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
 from batholith.testing import Cluster
 
-Json = dict[str, Any]
 SHARDS = 4
 NAMES = ("default", "a", "b", "c", "d", "e")
 SETTINGS = QueueSettings(count_interval=0.0, count_described=True)

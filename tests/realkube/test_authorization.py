@@ -196,9 +196,6 @@ async def test_errors_of_denied_requests_are_those_of_kube_apiserver(
                     assert actual == expected, (user, method, path)
 
 
-ROLES = ("view", "jane", "none", "system:node")
-
-
 async def _write_as_jane(server: Server) -> list[Any]:
     """What jane, who may write roles and bindings and read pods, is allowed to grant."""
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.api_servers import add_node
@@ -23,8 +22,6 @@ from support.volcano_objects import deployment, webhook
 from batholith.cli.deployment_check import DEPLOYMENTS
 from batholith.model import crds
 from batholith.model.names import NAMESPACES
-
-Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "volcano-system"

@@ -30,8 +30,6 @@ from batholith.scheduler.state.core_types import (
     VolumeAttachment,
 )
 
-Json = dict[str, Any]
-
 HOST = "kubernetes.io/hostname"
 
 

@@ -15,8 +15,6 @@ from batholith.scheduler.plugins.nodeorder import NodeOrderPlugin
 from batholith.scheduler.state.cache.events import NamespaceEvent
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
 
-_SCORES = ["leastrequested", "tainttoleration", "nodeaffinity", "balancedresource", "imagelocality"]
-
 
 class Comparison:
     """A scheduler and an oracle that see the same cluster."""

@@ -13,8 +13,6 @@ from batholith.model.meta import Condition
 from batholith.model.names import NATIVE_PODGROUPS, NATIVE_PODGROUPS_BETA
 from batholith.scheduler.framework.completeness import SCHEDULED
 
-KEY = "ns/native:g"
-
 
 def allocated(world: SchedulerWorld) -> dict[str, str]:
     """What two cycles allocate: the first one admits."""

@@ -5,7 +5,6 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -33,8 +32,6 @@ def block(language: str, page: str = PLUGIN_PAGE) -> str:
     assert found is not None
     return found[1]
 
-
-Json = dict[str, Any]
 
 LICENCES = re.findall(r"^```python\n(.*?)^```$", PLUGIN_PAGE, re.DOTALL | re.MULTILINE)[1]
 PRODUCT = "acme.example/product"

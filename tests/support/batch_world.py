@@ -25,7 +25,6 @@ Object = dict[str, Any]
 STRATEGIC = "strategic-merge-patch"
 TRACKING = "batch.kubernetes.io/job-tracking"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
-INDEX = "batch.kubernetes.io/job-completion-index"
 ENDED = ("Succeeded", "Failed")
 SETTINGS = BatchJobSettings(managed_by=ALL_JOBS, delete_finished=True, workers=2)
 GRACE = 30

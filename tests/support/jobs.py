@@ -16,7 +16,7 @@ from batholith.model.job_podgroup import desired_spec
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.names import JOBS, OPERATION
 from batholith.model.pod import PodPhase
-from batholith.model.podgroup import PodGroup, PodGroupStatus
+from batholith.model.podgroup import PodGroupStatus
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TEMPLATE = {
@@ -123,9 +123,3 @@ def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **field
         ),
         **fields,
     )
-
-
-def podgroup_of(seen: JobView) -> PodGroup:
-    """The PodGroup that *seen* shows."""
-    assert seen.podgroup is not None
-    return seen.podgroup

@@ -11,7 +11,6 @@ from batholith.testing import Cluster
 
 Json = dict[str, Any]
 DEPLOYMENTS, AUTOSCALERS = "deployments", "horizontalpodautoscalers"
-PERIOD = 15
 
 
 @pytest.fixture

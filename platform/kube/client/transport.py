@@ -12,7 +12,6 @@ has one without TLS client certificate: servers prefer a certificate to a token.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,8 +40,6 @@ from .auth import (
 from .config import Credentials
 from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
 from .identity import Identity
-
-log = logging.getLogger(__name__)
 
 INITIAL_BACKOFF = 0.1
 """Seconds before the first retry of a GET; doubled each time, with up to 100% jitter."""

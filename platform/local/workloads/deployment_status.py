@@ -16,8 +16,6 @@ TIMED_OUT = "ProgressDeadlineExceeded"
 PAUSED = "DeploymentPaused"
 RESUMED = "DeploymentResumed"
 
-_ZEROS = ("terminatingReplicas", "collisionCount")
-
 
 def condition(status: Json, kind: str) -> Json | None:
     """Return the condition of a type, if there is one."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic
 import msgspec
 
 from ..field_errors import ErrorList
-from ..names import TRAINING_OPERATOR
 from .defaults import canonical_replica_specs, default_replica_spec
 from .kinds import TrainingKind
 from .types import CleanPodPolicy, S, TrainingJob
@@ -38,10 +37,6 @@ class FrameworkApi(Generic[S]):
         """
         job: TrainingJob[S] = msgspec.json.decode(data, type=self.job_type)
         return job
-
-    def is_managed(self, job: TrainingJob[S]) -> bool:
-        """Return whether the training controller owns *job*."""
-        return job.spec.run_policy.managed_by in (None, TRAINING_OPERATOR)
 
     def pod_name(self, job: str, replica_type: str, index: int) -> str:
         """Return the name of a pod, and of its Service, of the job named *job*."""

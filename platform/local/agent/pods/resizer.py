@@ -3,7 +3,6 @@
 Allocated resources are on disk before they are applied, so that the next agent continues.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -17,8 +16,6 @@ from .container_worker import ResizeError
 from .containers import PodContainers
 from .node_context import NodeContext
 from .records import PodDir
-
-log = logging.getLogger(__name__)
 
 
 class PodResizer:

@@ -21,8 +21,6 @@ from ....model.node_identity import (
 )
 from .certificate_requests import parse_request
 
-Json = dict[str, Any]
-
 _KEY_USAGES = {"digital signature", "key encipherment"}
 
 

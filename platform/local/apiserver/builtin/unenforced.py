@@ -26,7 +26,6 @@ class UnenforcedKind(NamedTuple):
     advice: str
 
 
-_RUN = "run"
 _ENFORCED = "enforced"
 _USED = "used"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"

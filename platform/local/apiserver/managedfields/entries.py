@@ -10,8 +10,6 @@ from ....model import times
 from .fieldsets import FieldSet, InvalidElementError
 from .fieldsets import decode as decode_fields
 
-Json = dict[str, Any]
-
 APPLY, UPDATE = "Apply", "Update"
 _FIELDS_TYPE = "FieldsV1"
 

@@ -135,14 +135,6 @@ def has(fields: FieldSet, path: Sequence[str]) -> bool:
     return bool(path) and is_member(fields)
 
 
-def from_path(path: Sequence[str]) -> FieldSet:
-    """Return the set of one path."""
-    node: FieldSet = {}
-    for element in reversed(path):
-        node = {element: node}
-    return node
-
-
 def paths(fields: FieldSet, prefix: Path = ()) -> Iterator[Path]:
     """Yield the paths in the order of Kubernetes: the members of a node before their children."""
     children = sorted((key for key in fields if key != SELF), key=_order)

@@ -119,11 +119,6 @@ class TaskCounts:
         counts = self.by_status
         return counts[_BOUND] + counts[_RUNNING] + counts[_SUCCEEDED]
 
-    @property
-    def starting(self) -> int:
-        """Tasks that are allocated and not running yet."""
-        return self.by_status[_BINDING] + self.by_status[_BOUND]
-
 
 class Task:
     """A pod, or a member that is to become one. Changed by its gang only."""
