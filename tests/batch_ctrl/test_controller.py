@@ -28,7 +28,6 @@ def _orphan(world: BatchWorld, name: str) -> None:
 
 def test_job_runs_its_pods_and_completes(world: BatchWorld) -> None:
     world.submit(completions=3, parallelism=2)
-    world.settle()
     assert len(world.active()) == 2
     while world.active():
         _end_all(world)
@@ -42,7 +41,6 @@ def test_job_runs_its_pods_and_completes(world: BatchWorld) -> None:
 
 def test_pods_have_generated_names_and_their_owner(world: BatchWorld) -> None:
     world.submit()
-    world.settle()
     ((name, pod),) = world.pods().items()
     assert pod["metadata"]["generateName"] == "j-"
     assert name.startswith("j-") and len(name) == len("j-") + 5
@@ -52,7 +50,7 @@ def test_pods_have_generated_names_and_their_owner(world: BatchWorld) -> None:
 
 def test_always_failing_job_ends_after_its_limit(world: BatchWorld) -> None:
     """INV-BJ-6: limit L and parallelism 1 end with L + 1 failed pods; INV-BJ-7: not sooner."""
-    world.submit(backoffLimit=3)
+    world.submit(backoffLimit=3, settle=False)
     created = []
     for _ in range(12):
         world.settle()
@@ -71,7 +69,7 @@ def test_always_failing_job_ends_after_its_limit(world: BatchWorld) -> None:
 @pytest.mark.parametrize(("failures", "delay"), [(1, 10), (2, 20), (3, 40)])
 def test_replacement_waits_for_the_backoff(world: BatchWorld, failures: int, delay: int) -> None:
     """INV-BJ-7: the delay doubles with each failure and starts at the end of the pod."""
-    world.submit()
+    world.submit(settle=False)
     for _ in range(failures):
         world.advance(700)
         _end_all(world, code=1)
@@ -83,7 +81,6 @@ def test_replacement_waits_for_the_backoff(world: BatchWorld, failures: int, del
 
 def test_failure_of_one_pod_deletes_the_others_and_counts_them(world: BatchWorld) -> None:
     world.submit(parallelism=3, completions=3, backoffLimit=0)
-    world.settle()
     for name in world.active():
         world.start_pod(name)
     world.end_pod(world.active()[0], code=1)
@@ -100,7 +97,6 @@ def test_failure_of_one_pod_deletes_the_others_and_counts_them(world: BatchWorld
 def test_suspended_job_deletes_its_pods_without_counting_them(world: BatchWorld) -> None:
     """INV-BJ-8."""
     world.submit(parallelism=2, completions=4, backoffLimit=0)
-    world.settle()
     for name in world.active():
         world.start_pod(name)
     world.edit(suspend=True)
@@ -128,7 +124,6 @@ def test_suspended_job_deletes_its_pods_without_counting_them(world: BatchWorld)
 def test_suspending_does_not_lose_a_success_that_is_not_reported_yet(world: BatchWorld) -> None:
     """INV-BJ-2, INV-BJ-8: the finalizer is removed from the observed version of a pod only."""
     world.submit(parallelism=1, completions=2)
-    world.settle()
     (name,) = world.active()
     world.start_pod(name)
     world.settle()
@@ -142,14 +137,12 @@ def test_suspending_does_not_lose_a_success_that_is_not_reported_yet(world: Batc
 
 def test_job_created_suspended_has_no_start_time(world: BatchWorld) -> None:
     world.submit(suspend=True)
-    world.settle()
     assert world.active() == [] and "startTime" not in world.status()
     assert world.condition("Suspended")["status"] == "True"
 
 
 def test_work_queue_completes_when_the_others_have_finished(world: BatchWorld) -> None:
     world.submit(parallelism=3)
-    world.settle()
     first, *others = world.active()
     world.end_pod(first)
     world.settle()
@@ -164,7 +157,6 @@ def test_work_queue_completes_when_the_others_have_finished(world: BatchWorld) -
 class TestIndexed:
     def test_pods_get_their_index(self, world: BatchWorld) -> None:
         world.submit(completionMode="Indexed", completions=2, parallelism=2)
-        world.settle()
         for index, (name, pod) in enumerate(world.pods().items()):
             meta = pod["metadata"]
             assert name.startswith(f"j-{index}-") and meta["generateName"] == f"j-{index}-"
@@ -175,7 +167,7 @@ class TestIndexed:
             assert variable["name"] == "JOB_COMPLETION_INDEX"
 
     def test_each_index_succeeds_once(self, world: BatchWorld) -> None:
-        world.submit(completionMode="Indexed", completions=4, parallelism=2)
+        world.submit(completionMode="Indexed", completions=4, parallelism=2, settle=False)
         for _ in range(4):
             world.settle()
             _end_all(world)
@@ -185,7 +177,6 @@ class TestIndexed:
 
     def test_elastic_job_drops_the_indexes_beyond_its_completions(self, world: BatchWorld) -> None:
         world.submit(completionMode="Indexed", completions=4, parallelism=4)
-        world.settle()
         world.end_pod(next(name for name in world.active() if name.startswith("j-3-")))
         world.settle()
         assert world.status()["completedIndexes"] == "3"
@@ -199,7 +190,6 @@ class TestIndexed:
 
     def test_limit_per_index_fails_the_index(self, world: BatchWorld) -> None:
         world.submit(completionMode="Indexed", completions=2, parallelism=2, backoffLimitPerIndex=1)
-        world.settle()
         first = next(name for name in world.active() if name.startswith("j-0-"))
         world.end_pod(first, code=1)
         world.settle()
@@ -226,7 +216,6 @@ class TestIndexed:
             backoffLimitPerIndex=0,
             maxFailedIndexes=0,
         )
-        world.settle()
         world.end_pod(world.active()[0], code=1)
         world.settle()
         assert world.condition("FailureTarget")["reason"] == "MaxFailedIndexesExceeded"
@@ -240,7 +229,6 @@ class TestIndexed:
             backoffLimit=0,
             successPolicy={"rules": [{"succeededIndexes": "1"}]},
         )
-        world.settle()
         for name in world.active():
             world.start_pod(name)
         world.end_pod(next(name for name in world.active() if name.startswith("j-1-")))
@@ -257,7 +245,6 @@ class TestFailurePolicy:
         world.submit(
             podFailurePolicy={"rules": [rule]}, podReplacementPolicy="Failed", backoffLimit=1
         )
-        world.settle()
 
     def test_fail_job(self, world: BatchWorld) -> None:
         self._submit(
@@ -296,7 +283,6 @@ class TestFailurePolicy:
 
 def test_terminating_pod_is_replaced_at_once_by_default(world: BatchWorld) -> None:
     world.submit()
-    world.settle()
     (name,) = world.active()
     world.start_pod(name)
     world.delete_pod(name)
@@ -307,7 +293,7 @@ def test_terminating_pod_is_replaced_at_once_by_default(world: BatchWorld) -> No
 class TestDeadline:
     def test_job_fails_when_it_has_passed(self, world: BatchWorld) -> None:
         """INV-BJ-14: within a second."""
-        world.submit(activeDeadlineSeconds=30)
+        world.submit(activeDeadlineSeconds=30, settle=False)
         world.advance(29)
         assert not world.condition("FailureTarget")
         world.advance(2)
@@ -315,7 +301,7 @@ class TestDeadline:
 
     def test_shortened_deadline_is_applied(self, world: BatchWorld) -> None:
         """INV-BJ-14: also one in the past."""
-        world.submit(activeDeadlineSeconds=1000)
+        world.submit(activeDeadlineSeconds=1000, settle=False)
         world.advance(100)
         world.edit(activeDeadlineSeconds=50)
         world.advance(1)
@@ -323,14 +309,14 @@ class TestDeadline:
 
     def test_extended_deadline_prevents_it(self, world: BatchWorld) -> None:
         """INV-BJ-14."""
-        world.submit(activeDeadlineSeconds=30)
+        world.submit(activeDeadlineSeconds=30, settle=False)
         world.advance(20)
         world.edit(activeDeadlineSeconds=100)
         world.advance(60)
         assert not world.condition("FailureTarget")
 
     def test_suspended_job_has_none(self, world: BatchWorld) -> None:
-        world.submit(activeDeadlineSeconds=30)
+        world.submit(activeDeadlineSeconds=30, settle=False)
         world.advance(20)
         world.edit(suspend=True)
         world.advance(100)
@@ -346,7 +332,6 @@ class TestTimeToLive:
     def test_finished_job_is_deleted(self, world: BatchWorld, seconds: int) -> None:
         """INV-BJ-13: not before, and at once after."""
         world.submit(ttlSecondsAfterFinished=seconds)
-        world.settle()
         _end_all(world)
         world.advance(1.5)
         if seconds:
@@ -361,7 +346,6 @@ class TestTimeToLive:
     def test_time_can_be_extended(self, world: BatchWorld) -> None:
         """INV-BJ-13."""
         world.submit(ttlSecondsAfterFinished=30)
-        world.settle()
         _end_all(world)
         world.advance(20)
         world.api.hold_watches(BATCH_JOBS)
@@ -373,7 +357,6 @@ class TestTimeToLive:
     def test_expired_job_waits_for_its_record_ten_minutes(self, recorded: bool) -> None:
         world = BatchWorld(replace(SETTINGS, ttl_waits_for_history=True))
         world.submit(ttlSecondsAfterFinished=0)
-        world.settle()
         _end_all(world)
         world.advance(10)
         assert "deletionTimestamp" not in world.job()["metadata"]
@@ -393,7 +376,6 @@ class TestTimeToLive:
     def test_it_is_left_to_other_controllers(self) -> None:
         world = BatchWorld(BatchJobSettings(managed_by=SETTINGS.managed_by))
         world.submit(ttlSecondsAfterFinished=0)
-        world.settle()
         _end_all(world)
         world.advance(10)
         assert "deletionTimestamp" not in world.job()["metadata"]
@@ -401,7 +383,7 @@ class TestTimeToLive:
 
     def test_job_of_another_controller_is_deleted_like_any(self, world: BatchWorld) -> None:
         """INV-BJ-13: as kube-controller-manager does, which does not run here."""
-        world.submit(managedBy="example.com/other", ttlSecondsAfterFinished=10)
+        world.submit(managedBy="example.com/other", ttlSecondsAfterFinished=10, settle=False)
         finished = {"type": "Complete", "status": "True", "lastTransitionTime": world.api.now()}
         world.api.put(BATCH_JOBS, "j", status={"conditions": [finished]})
         world.advance(9)
@@ -414,7 +396,7 @@ class TestTimeToLive:
 class TestManagedBy:
     def test_foreign_job_gets_no_write(self, world: BatchWorld) -> None:
         """INV-BJ-12: nor do its pods."""
-        world.submit(managedBy="example.com/other")
+        world.submit(managedBy="example.com/other", settle=False)
         world.api.put(PODS, "orphan", metadata={"finalizers": [TRACKING]})
         world.settle()
         world.delete_pod("orphan")
@@ -425,10 +407,9 @@ class TestManagedBy:
     def test_only_marked_jobs_are_reconciled_by_default(self) -> None:
         """INV-BJ-12: kube-controller-manager reconciles the others."""
         world = BatchWorld(BatchJobSettings())
-        world.submit("theirs")
-        world.submit("built-in", managedBy="kubernetes.io/job-controller")
+        world.submit("theirs", settle=False)
+        world.submit("built-in", managedBy="kubernetes.io/job-controller", settle=False)
         world.submit("ours", managedBy="batholith.io/job-controller")
-        world.settle()
         assert [len(world.pods(name)) for name in ("theirs", "built-in", "ours")] == [0, 0, 1]
         world.close()
 
@@ -455,8 +436,8 @@ class TestManagedBy:
     def test_only_the_identity_of_their_pods_is_kept(self) -> None:
         """INV-BJ-12: they are not read, and cost little memory."""
         world = BatchWorld(BatchJobSettings())
-        world.submit("ours", managedBy="batholith.io/job-controller")
-        world.submit("theirs")
+        world.submit("ours", managedBy="batholith.io/job-controller", settle=False)
+        world.submit("theirs", settle=False)
         for job in ("ours", "theirs"):
             meta = world.job(job)["metadata"]
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": meta["uid"]}
@@ -482,7 +463,6 @@ class TestManagedBy:
 def test_ended_pods_are_counted_while_no_pod_can_be_created(world: BatchWorld) -> None:
     """INV-BJ-2: a failed creation does not prevent the rest of the sync."""
     world.submit(parallelism=2, completions=9)
-    world.settle()
     world.api.full_namespaces.add("d")
     _end_all(world)
     world.advance(5)
@@ -497,7 +477,6 @@ class TestOrphans:
     def test_pods_of_a_deleted_job_are_released(self, world: BatchWorld) -> None:
         """INV-BJ-2."""
         world.submit(parallelism=2, completions=2)
-        world.settle()
         world.delete()
         world.settle()
         world.collect_garbage()
@@ -507,7 +486,6 @@ class TestOrphans:
     def test_pods_of_a_job_deleted_without_controller_are_released(self, world: BatchWorld) -> None:
         """INV-BJ-2: also after a restart."""
         world.submit()
-        world.settle()
         world.run(world.kill())
         world.delete()
         world.collect_garbage()
@@ -517,7 +495,7 @@ class TestOrphans:
     def test_pod_of_a_job_that_the_informer_lacks_is_kept(self, world: BatchWorld) -> None:
         world.settle()
         world.api.hold_watches(BATCH_JOBS)
-        world.submit()
+        world.submit(settle=False)
         uid = world.job()["metadata"]["uid"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid}
         world.api.put(
@@ -542,7 +520,6 @@ class TestOrphans:
             "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]},
         }
         world.submit(manualSelector=True, selector={"matchLabels": labels}, template=template)
-        world.settle()
         assert list(world.pods()) == ["p"] and has_finalizer(world.pods()["p"])
         world.end_pod("p")
         world.settle()
@@ -553,7 +530,6 @@ class TestOrphans:
     ) -> None:
         """INV-BJ-1: it is released twice, but counted once."""
         world.submit(parallelism=1, completions=1)
-        world.settle()
         (name,) = world.active()
         world.api.inject_fault(500, times=1, method="DELETE", path="/pods")
         world.edit(suspend=True)
@@ -574,7 +550,6 @@ class TestOrphans:
     ) -> None:
         """INV-BJ-1."""
         world.submit(parallelism=2, completions=2)
-        world.settle()
         name, _ = world.active()
         world.end_pod(name, code=code)
         world.settle()
@@ -591,7 +566,6 @@ class TestOrphans:
     ) -> None:
         """INV-BJ-1: the pod is in the status, but its finalizer could not be removed."""
         world.submit(parallelism=2, completions=2)
-        world.settle()
         name, _ = world.active()
         world.api.inject_fault(500, times=3, method="PATCH", path="/pods")
         world.end_pod(name, code=code)
@@ -610,7 +584,6 @@ class TestOrphans:
         """INV-BJ-2: no Job adopts it, and its Job is known as one of this controller's."""
         world = BatchWorld(BatchJobSettings())
         world.submit(parallelism=1, managedBy="batholith.io/job-controller")
-        world.settle()
         (name,) = world.active()
         world.start_pod(name)
         world.run(world.kill())
@@ -624,7 +597,7 @@ class TestOrphans:
         """INV-BJ-1: another leader listed it; the watch of pods is late."""
         world.settle()
         world.api.hold_watches(PODS)
-        world.submit(parallelism=1, completions=3)
+        world.submit(parallelism=1, completions=3, settle=False)
         uid = world.job()["metadata"]["uid"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid}
         world.api.put(
@@ -646,7 +619,6 @@ class TestOrphans:
 
     def test_pod_that_does_not_match_any_more_is_released(self, world: BatchWorld) -> None:
         world.submit()
-        world.settle()
         (name,) = world.active()
         world.api.put(
             PODS, name, metadata={"labels": {"batch.kubernetes.io/controller-uid": "other"}}
@@ -658,7 +630,6 @@ class TestOrphans:
 
 def test_restarts_in_their_pods_count_towards_the_limit(world: BatchWorld) -> None:
     world.submit(never=False, backoffLimit=2)
-    world.settle()
     (name,) = world.active()
     world.start_pod(name)
     world.restart_container(name)
@@ -671,7 +642,6 @@ def test_restarts_in_their_pods_count_towards_the_limit(world: BatchWorld) -> No
 
 def test_scaling_down_deletes_the_pods_that_do_least(world: BatchWorld) -> None:
     world.submit(parallelism=3, completions=9)
-    world.settle()
     ready, running, pending = world.active()
     world.start_pod(ready)
     world.start_pod(running, ready=False)
@@ -686,7 +656,6 @@ def test_scaling_down_deletes_the_pods_that_do_least(world: BatchWorld) -> None:
 
 def test_job_without_parallelism_waits(world: BatchWorld) -> None:
     world.submit(parallelism=0, completions=2)
-    world.settle()
     assert world.active() == [] and "startTime" in world.status()
     world.edit(parallelism=2)
     world.settle()
@@ -695,14 +664,12 @@ def test_job_without_parallelism_waits(world: BatchWorld) -> None:
 
 def test_unknown_completion_mode_is_reported(world: BatchWorld) -> None:
     world.submit(completionMode="Other")
-    world.settle()
     assert world.reasons() == ["UnknownCompletionMode"] and world.pods() == {}
 
 
 def test_at_most_500_pods_are_counted_at_once(world: BatchWorld) -> None:
     """INV-BJ-1: the others follow in the next syncs."""
     world.submit(parallelism=1200, completions=1200)
-    world.settle()
     assert len(world.active()) == 1200
     world.api.hold_watches(PODS)
     _end_all(world)
@@ -719,7 +686,6 @@ def test_at_most_500_pods_are_counted_at_once(world: BatchWorld) -> None:
 def test_job_costs_few_status_writes(world: BatchWorld) -> None:
     """Created, ready, counted, complete."""
     world.submit(parallelism=50, completions=50)
-    world.settle()
     for name in world.active():
         world.start_pod(name)
     world.settle()
@@ -736,14 +702,12 @@ def test_lost_response_of_a_creation_does_not_create_another_pod(world: BatchWor
     world.api.inject_fault("lost", method="POST", path="/pods")
     world.api.hold_watches(PODS)
     world.submit(parallelism=2, completions=2)
-    world.settle()
     assert len(world.pods()) == 2
 
 
 def test_request_that_never_arrived_is_repeated(world: BatchWorld) -> None:
     world.api.inject_fault("drop", method="POST", path="/pods")
     world.submit()
-    world.settle()
     assert len(world.active()) == 1
 
 
@@ -752,7 +716,7 @@ def test_created_pod_that_no_watch_reports_is_forgotten(world: BatchWorld, suspe
     """It was deleted while the watch of pods was broken, so that no event follows."""
     world.settle()
     world.api.hold_watches(PODS)
-    world.submit(parallelism=1)
+    world.submit(parallelism=1, settle=False)
     world.advance(1)
     (name,) = world.active()
     if suspended:
@@ -770,7 +734,7 @@ def test_created_pod_that_no_watch_reports_is_forgotten(world: BatchWorld, suspe
 def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
     """INV-SS-1: the first request is rejected, and no other is sent until the retry."""
     world.api.full_namespaces.add("d")
-    world.submit(parallelism=100, completions=100)
+    world.submit(parallelism=100, completions=100, settle=False)
     world.advance(0.5)
     assert world.reasons() == ["FailedCreate"]
     world.api.full_namespaces.clear()
@@ -780,7 +744,6 @@ def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
 
 def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:
     world.submit()
-    world.settle()
     assert world.controller is not None and world.controller.statistics()["jobs"] == 1
     _end_all(world)
     world.settle()
@@ -824,7 +787,6 @@ def test_kill_between_any_two_requests_counts_each_pod_once(kind: str) -> None:
     for limit in range(1, 14):
         world = BatchWorld()
         world.submit(**spec)
-        world.settle()
         first, second, third, *_ = world.active()
         world.end_pod(first)
         world.end_pod(second)
@@ -864,7 +826,7 @@ def test_a_pod_of_another_namespace_with_the_uid_of_the_job_is_not_counted(
     world: BatchWorld,
 ) -> None:
     """The API server stores owner references unchecked."""
-    world.submit(completions=1)
+    world.submit(completions=1, settle=False)
     uid = world.job()["metadata"]["uid"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid, "controller": True}
     meta = {"uid": "forged", "ownerReferences": [owner], "finalizers": [TRACKING]}

@@ -44,7 +44,7 @@ class BatchMachine(ControllerMachine[_World]):
     @initialize(first=st.lists(specs(), min_size=1, max_size=2), starts=st.booleans())
     def begin(self, first: list[Object], starts: bool) -> None:
         for name, spec in zip(NAMES, first, strict=False):
-            self.world.submit(name, **spec)
+            self.world.submit(name, **spec, settle=False)
         self._settle_or_advance(None)
         if starts:
             self.all_pods_start(None)
@@ -104,7 +104,7 @@ class BatchMachine(ControllerMachine[_World]):
         free = next(name for name in NAMES if name not in self.world.objects(BATCH_JOBS))
         if foreign:
             spec = {**spec, "managedBy": "example.com/other"}
-        self.world.submit(free, **spec)
+        self.world.submit(free, **spec, settle=False)
         self._settle_or_advance(pace)
 
     @precondition(lambda self: self._jobs())

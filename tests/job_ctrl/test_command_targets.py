@@ -29,7 +29,7 @@ def running_world(**spec: Any) -> JobSimulator:
     tasks = (task("t", 2, partitionPolicy=PARTITIONS), task("u", 1))
     world = JobSimulator(job(*tasks, **spec))
     world.run_until_stable()
-    world.admit()
+    world.admit(settle=False)
     run_all(world)
     return world
 
@@ -38,7 +38,7 @@ def run_all(world: JobSimulator) -> None:
     """Let the job restart until all its pods run."""
     for _ in range(3):
         world.run_until_stable()
-        world.finish_deletions()
+        world.finish_deletions(settle=False)
     for name, pod in list(world.pods.items()):
         if pod.phase is PodPhase.PENDING:
             world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
@@ -62,7 +62,7 @@ def test_command_restarts_its_target_alone(
     action: str, target: dict[str, str], restarted: set[str]
 ) -> None:
     world = running_world()
-    world.send_command(action, operation="op", **target)
+    world.send_command(action, operation="op", **target, settle=False)
     world.crash()
     world.step()
     world.crash()  # the new leader continues from the status
@@ -98,7 +98,7 @@ def test_quirk_11_command_that_cannot_be_executed_reports_why(
 ) -> None:
     world = running_world()
     before = world.status
-    world.send_command(action, operation="op", **target)
+    world.send_command(action, operation="op", **target, settle=False)
     (command,) = world.commands
     written, event, _, last = decide(world.job_view(), command)
     assert isinstance(event, Event) and reason in event.message
@@ -117,7 +117,7 @@ def test_partial_restarts_in_quick_succession_replace_all_their_pods() -> None:
     """The second one replaces the target of the first, whose pods are deleted before."""
     world = running_world(maxRetry=9)
     for pod in ("j-t-0", "j-t-1", "j-u-0"):
-        world.send_command("RestartPod", pod=pod, operation=pod)
+        world.send_command("RestartPod", pod=pod, operation=pod, settle=False)
     run_all(world)
     assert generations(world) == {"t-0": 2, "t-1": 2, "u-0": 2}
     assert [each.executed for each in operation_results(world.status)] == [True] * 3
@@ -125,9 +125,8 @@ def test_partial_restarts_in_quick_succession_replace_all_their_pods() -> None:
 
 def test_restart_of_a_pod_during_a_restart_of_the_job_is_not_executed() -> None:
     world = running_world()
-    world.send_command("RestartJob")
+    world.send_command("RestartJob", settle=False)
     world.send_command("RestartPod", pod="j-t-0", operation="op")
-    world.run_until_stable()
     (result,) = operation_results(world.status)
     assert not result.executed and "being deleted" in result.text
 
@@ -136,7 +135,7 @@ def test_restart_of_a_pod_during_a_restart_of_the_job_is_not_executed() -> None:
 def test_command_that_is_created_again_for_an_operation_is_only_deleted(action: str) -> None:
     """The REST API creates it again if it crashed before it knew of the first one."""
     world = running_world()
-    world.send_command(action, operation="op")
+    world.send_command(action, operation="op", settle=False)
     run_all(world)
     before = world.status
     world.crash()
@@ -151,8 +150,7 @@ def test_the_last_results_are_kept_in_order(actions: list[str]) -> None:
     world = running_world(maxRetry=99)
     for number, action in enumerate(actions):
         world.send_command(action, operation=str(number))
-        world.run_until_stable()
-        world.finish_deletions()
+        world.finish_deletions(settle=False)
     kept = [each.operation for each in operation_results(world.status)]
     assert kept == [str(number) for number in range(len(actions))][-MAX_OPERATIONS:]
 

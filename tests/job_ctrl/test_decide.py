@@ -141,7 +141,7 @@ def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None
 def test_a_command_that_the_status_names_is_only_deleted() -> None:
     """INV-VC-1."""
     world = running_world(job())
-    world.send_command("RestartJob")
+    world.send_command("RestartJob", settle=False)
     world.step()
     version = world.status.version
     done = make_command("AbortJob", world.status.state.message.split("(uid-")[1][:-1])
@@ -182,7 +182,6 @@ def test_counts_are_kept_when_finished_pods_are_deleted() -> None:
         world.report_pod(name, P.SUCCEEDED)
     world.run_until_stable()
     world.evict("t-0")
-    world.run_until_stable()
     assert world.status.succeeded == 2
     assert world.created.total() == 2
 
@@ -201,18 +200,16 @@ def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> N
     world = running_world(job(policies=[policy(action, how)] if how != "command" else []))
     before = len(world.phases)
     if how == "command":
-        world.send_command(action)
+        world.send_command(action, settle=False)
     elif how == "PodFailed":
         world.report_pod("t-0", P.FAILED, exit_code=1)
     else:
-        world.evict("t-0")
+        world.evict("t-0", settle=False)
     world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     if action == "RestartJob":
         assert world.podgroup is not None
         world.admit()
-        world.run_until_stable()
         for name in ("t-0", "t-1"):
             world.report_pod(name, P.RUNNING)
         world.run_until_stable()
@@ -232,14 +229,10 @@ def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
     world.report_pod("t-0", P.SUCCEEDED)
     world.run_until_stable()
     world.send_command("AbortJob")
-    world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.status.succeeded == 1
     world.send_command("ResumeJob")
-    world.run_until_stable()
     world.admit()
-    world.run_until_stable()
     world.report_pod("t-1", P.RUNNING)
     world.run_until_stable()
     assert world.phases[-5:] == ["Aborting", "Aborted", "Restarting", "Pending", "Running"]
@@ -256,7 +249,6 @@ def test_partial_restart_keeps_the_other_pods(action: str) -> None:
     world.report_pod("bad-0", P.FAILED, exit_code=1)
     world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     bad = {"RestartPod": 1, "RestartTask": 2}[action]
     assert world.created == {("bad-0", 0): 2, ("bad-1", 0): bad, ("good-0", 0): 1}
@@ -275,7 +267,6 @@ def test_restart_of_a_partition_keeps_the_other_partitions() -> None:
     world.run_until_stable()
     world.crash()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     assert {name: count for (name, _), count in world.created.items()} == {
         "w-0": 1, "w-1": 1, "w-2": 2, "w-3": 2, "other-0": 1,
@@ -296,9 +287,7 @@ def test_job_created_suspended_has_no_pods_until_it_is_resumed() -> None:
     assert world.status.state.reason == "Suspended"
     assert not world.created and world.podgroup is None
     world.suspend(False)
-    world.run_until_stable()
     world.admit()
-    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     assert sorted(world.pods) == ["j-t-0", "j-t-1"]
     assert world.status.retry_count == 0
@@ -310,16 +299,14 @@ def test_setting_suspend_stops_a_job_and_clearing_it_resumes(dies: bool) -> None
     world.report_pod("t-0", P.SUCCEEDED)
     world.run_until_stable()
     for wanted in (True, False):
-        world.suspend(wanted)
+        world.suspend(wanted, settle=False)
         world.step()
         if dies:
             world.crash()
         world.run_until_stable()
         world.finish_deletions()
-        world.run_until_stable()
     assert world.phases[-4:] == ["Aborting", "Aborted", "Restarting", "Pending"]
     world.admit()
-    world.run_until_stable()
     assert {name: count for (name, _), count in world.created.items()} == {"t-0": 1, "t-1": 1}
     assert (world.status.succeeded, world.status.retry_count) == (1, 0)
 
@@ -327,17 +314,12 @@ def test_setting_suspend_stops_a_job_and_clearing_it_resumes(dies: bool) -> None
 def test_a_command_does_not_resume_what_is_suspended() -> None:
     world = running_world(job())
     world.send_command("AbortJob")
-    world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     world.suspend()
-    world.run_until_stable()
     assert (world.phases[-1], world.status.state.reason) == ("Aborted", "Suspended")
     world.send_command("ResumeJob")
-    world.run_until_stable()
     assert world.phases[-1] == "Aborted"
     world.suspend(False)
-    world.run_until_stable()
     assert world.phases[-1] == "Pending"
 
 
@@ -348,7 +330,6 @@ def test_a_job_that_is_over_is_not_suspended() -> None:
     world.run_until_stable()
     for wanted in (True, False):
         world.suspend(wanted)
-        world.run_until_stable()
         assert world.phases[-1] == "Completed"
 
 
@@ -357,7 +338,6 @@ def test_last_restart_fails_the_job_before_anything_is_created() -> None:
     world.report_pod("t-0", P.FAILED, exit_code=1)
     world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Failed"]
     state = world.status.state
     assert state.reason == "MaxRetryReached"
@@ -370,7 +350,6 @@ def test_last_restart_fails_the_job_before_anything_is_created() -> None:
 def test_lost_pod_without_a_policy_is_recreated() -> None:
     world = running_world(job())
     world.evict("t-0")
-    world.run_until_stable()
     assert world.created["t-0", 0] == 2
     assert world.status.state.phase == "Pending"
     assert world.status.retry_count == 0
@@ -439,7 +418,7 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
 def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
     world = JobSimulator(job())
     world.run_until_stable()
-    world.admit("Pending")
+    world.admit("Pending", settle=False)
     assert world.podgroup is not None
     found = PodGroupCondition(type="Unschedulable", status="True", message="no capacity")
     status = PodGroupStatus(phase="Pending", conditions=(found,))
@@ -449,7 +428,6 @@ def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
     assert (state.reason, state.message) == ("PodGroupPending", "no capacity")
     assert state.last_transition_time == world.status.conditions[0].last_transition_time
     world.admit()
-    world.run_until_stable()
     assert (world.status.state.reason, world.status.state.message) == ("", "")
 
 
@@ -492,7 +470,6 @@ def test_unsatisfiable_gang_is_reported_in_status_and_event() -> None:
     world.report_pod("t-0", P.FAILED)
     world.run_until_stable()
     world.evict("t-1")
-    world.run_until_stable()
     assert world.status.pending == 1
     assert "NotEnoughPods" in world.events
     assert world.status.state.reason == "NotEnoughPods"
@@ -520,7 +497,6 @@ def test_policy_with_a_timeout_acts_after_it() -> None:
     world.monotonic_now = 5.0
     world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.phases[-2:] == ["Terminating", "Terminated"]
     assert world.created.total() == 2
 
@@ -532,7 +508,6 @@ def test_a_pod_that_starts_in_time_cancels_the_policy_for_pending_ones() -> None
     )
     world.run_until_stable()
     world.admit()
-    world.run_until_stable()
     assert world.requeue_after == [3.0]
     world.report_pod("t-0", P.RUNNING)
     world.monotonic_now = 10.0
@@ -544,7 +519,6 @@ def test_task_starts_after_the_tasks_that_it_depends_on() -> None:
     world = JobSimulator(job(task("a", 1), task("b", 2, dependsOn={"name": ["a"]}), minAvailable=1))
     world.run_until_stable()
     world.admit()
-    world.run_until_stable()
     assert set(world.pods) == {"j-a-0"}
     world.report_pod("a-0", P.RUNNING)
     world.pods["j-a-0"] = pod_info("a-0", uid=world.pods["j-a-0"].uid)
@@ -582,7 +556,6 @@ def test_scaling_makes_and_removes_the_highest_indices() -> None:
     world.job = scaled(1)
     world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     assert set(world.pods) == {"j-t-0"}
     assert world.phases == ["Pending", "Running"]
     assert world.status.version == 0
@@ -639,7 +612,7 @@ def test_an_expired_job_waits_for_its_record_ten_minutes(
 
 def test_quirk_27_old_podgroup_is_deleted_before_a_restarted_job_creates_a_new_one() -> None:
     world = running_world(job())
-    world.send_command("RestartJob")
+    world.send_command("RestartJob", settle=False)
     world.step()
     effects = [effect for _ in range(2) for effect in _step(world)]
     kinds = [type(effect) for effect in effects]
@@ -701,17 +674,17 @@ def cause_event(world: JobSimulator, what: str, which: int) -> None:
     if what in moves and name and world.pods[f"j-{name}"].phase in (P.PENDING, P.RUNNING):
         world.report_pod(name, moves[what])
     elif what == "evict" and name:
-        world.evict(name)
+        world.evict(name, settle=False)
     elif what == "reap":
-        world.finish_deletions()
+        world.finish_deletions(settle=False)
     elif what in ("suspend", "go on"):
-        world.suspend(what == "suspend")
+        world.suspend(what == "suspend", settle=False)
     elif what == "admit" and world.podgroup is not None:
-        world.admit()
+        world.admit(settle=False)
     elif what == "crash":
         world.crash()
     elif what in set(Action):
-        world.send_command(what)
+        world.send_command(what, settle=False)
 
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])

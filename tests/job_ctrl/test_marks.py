@@ -48,7 +48,7 @@ def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
 def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
     """INV-VC-1: a controller that stops between the write and the deletion."""
     world = running_world(job())
-    world.send_command("RestartJob")
+    world.send_command("RestartJob", settle=False)
     (command,) = world.commands
     (written, *_) = decide(world.job_view(), command)
     assert isinstance(written, SetStatus) and world.job is not None
@@ -71,9 +71,7 @@ def test_marks_do_not_accumulate() -> None:
     world = running_world(job())
     for action in ("AbortJob", "ResumeJob") * 5:
         world.send_command(action)
-        world.run_until_stable()
         world.finish_deletions()
-        world.run_until_stable()
         assert world.status.controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
 
 
@@ -100,11 +98,11 @@ def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: st
     assert ("j-u-0" in deleted) == (action == "RestartJob")
     assert "j-t-1" in deleted
     assert ("j-t-0" in deleted) == (action in ("RestartTask", "RestartJob"))
-    world.finish_deletions()
+    world.finish_deletions(settle=False)
     for _ in range(3):
         world.run_until_stable()
         if world.podgroup is not None:
-            world.admit()
+            world.admit(settle=False)
     world.run_until_stable()
     assert world.status.state.phase == "Pending"
     assert world.status.controlled_resources.get(RESTART_TARGET) == mark
@@ -122,7 +120,7 @@ def test_other_cause_of_a_phase_replaces_the_restart_target() -> None:
     world.report_pod("t-1", PodPhase.FAILED)
     world.step()
     assert RESTART_TARGET in world.status.controlled_resources
-    world.send_command("AbortJob")
+    world.send_command("AbortJob", settle=False)
     world.step()
     assert world.status.state.phase == "Aborting"
     assert RESTART_TARGET not in world.status.controlled_resources

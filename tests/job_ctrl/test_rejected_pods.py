@@ -25,7 +25,6 @@ def simulated(**spec: Any) -> JobSimulator:
     world = JobSimulator(job(task("t", 2, minAvailable=2), policies=[RESTART_ON_ANY], **spec))
     world.run_until_stable()
     world.admit()
-    world.run_until_stable()
     return world
 
 
@@ -54,7 +53,7 @@ def test_a_rejected_pod_is_created_again_without_a_retry_or_a_policy(crash: bool
             world.crash()
         if not world.step():
             break
-        world.finish_deletions()
+        world.finish_deletions(settle=False)
     world.run_until_stable()
     assert world.pods["j-t-0"].uid != before
     assert world.created["t-0", 0] == 2
@@ -84,11 +83,10 @@ def test_a_pod_that_is_rejected_again_is_replaced_after_a_delay() -> None:
         world.monotonic_now += delays[-1]
         world.run_until_stable()
         world.finish_deletions()
-        world.run_until_stable()
     assert delays == [0.0, 10.0, 20.0, 40.0]
     world.report_pod("t-0", P.RUNNING)
     world.run_until_stable()
-    world.evict("t-1")  # another pod does not wait
+    world.evict("t-1", settle=False)  # another pod does not wait
     reject(world, "t-0")
     world.step()
     assert not world.requeue_after
@@ -98,7 +96,6 @@ def test_a_rejected_pod_that_another_client_deletes_is_not_evicted() -> None:
     world = simulated()
     reject(world, "t-0")
     world.evict("t-0")
-    world.run_until_stable()
     assert world.status.retry_count == 0
     assert world.created["t-0", 0] == 2
 
@@ -116,7 +113,6 @@ def test_a_pod_that_the_scheduler_replaces_costs_no_retry_and_no_policy(
     if crash:
         world.crash()
     world.finish_deletions()
-    world.run_until_stable()
     assert world.created["t-0", 0] == 2
     assert (world.status.retry_count, world.status.version) == (0, 0)
     assert "Restarting" not in world.phases

@@ -23,7 +23,7 @@ def limited(limit: str = "10m", replicas: int = 2, *, warning: str = "") -> JobS
     metadata = msgspec.structs.replace(created.metadata, annotations=annotations)
     world = JobSimulator(msgspec.structs.replace(created, metadata=metadata))
     world.run_until_stable()
-    world.admit()
+    world.admit(settle=False)
     world.run_all_pods()
     return world
 
@@ -49,7 +49,6 @@ def test_job_fails_with_the_reason_once_its_pods_have_ended() -> None:
     assert all(pod.terminating for pod in world.pods.values())
     world.crash()
     world.finish_deletions()
-    world.run_until_stable()
     assert state(world) == (JobPhase.FAILED, "DeadlineExceeded")
     assert world.status.state.message == "it ran for its time limit of 10m"
     assert "DeadlineExceeded" in world.events
@@ -67,15 +66,13 @@ def test_time_in_which_the_job_is_stopped_does_not_count() -> None:
     world = limited()
     advance(world, 400)
     world.suspend()
-    world.run_until_stable()
-    world.finish_deletions()
+    world.finish_deletions(settle=False)
     advance(world, 5000)
     assert state(world)[0] == JobPhase.ABORTED
     world.suspend(False)
-    world.run_until_stable()
     world.crash()
     world.run_until_stable()
-    world.admit()
+    world.admit(settle=False)
     world.run_all_pods()
     advance(world, 199)
     assert state(world)[0] == JobPhase.RUNNING
@@ -87,12 +84,10 @@ def test_attempts_count_together() -> None:
     world = limited()
     advance(world, 400)
     world.send_command("RestartJob")
-    world.run_until_stable()
     world.finish_deletions()
-    world.run_until_stable()
     world.podgroup = None
     world.run_until_stable()
-    world.admit()
+    world.admit(settle=False)
     world.run_all_pods()
     assert world.requeue_after == [200]
 
@@ -116,12 +111,10 @@ def test_job_runs_for_its_limit_and_no_longer_whenever_it_is_suspended(
         advance(world, running)
         ran += running
         world.suspend()
-        world.run_until_stable()
-        world.finish_deletions()
+        world.finish_deletions(settle=False)
         advance(world, stopped)
         world.suspend(False)
-        world.run_until_stable()
-        world.admit()
+        world.admit(settle=False)
         world.run_all_pods()
     advance(world, 599 - ran)
     assert state(world)[0] == JobPhase.RUNNING
@@ -143,7 +136,6 @@ def test_warned_job_is_ended_earlier_and_its_pods_get_the_rest_of_the_time() -> 
     world.run_until_stable()
     assert world.extra_grace == [120], "deleted pods get no other grace period"
     world.finish_deletions()
-    world.run_until_stable()
     assert state(world) == (JobPhase.FAILED, "DeadlineExceeded")
     message = "its time limit is 10m, and it was terminated 2m before that"
     assert world.status.state.message == message
@@ -165,7 +157,6 @@ def test_pods_that_a_suspension_deletes_get_their_grace_period_only() -> None:
     world = limited("10m", warning="2m")
     advance(world, 300)
     world.suspend()
-    world.run_until_stable()
     assert world.extra_grace == [0]
 
 

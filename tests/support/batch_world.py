@@ -147,8 +147,10 @@ class BatchWorld(CheckedWorld[BatchJobController]):
 
     # The user.
 
-    def submit(self, name: str = "j", *, never: bool = True, **spec: Any) -> None:
-        """Create a Job as the API server stores it."""
+    def submit(
+        self, name: str = "j", *, never: bool = True, settle: bool = True, **spec: Any
+    ) -> None:
+        """Create a Job as the API server stores it; with *settle* the controller syncs it."""
         uid = f"uid-of-{name}-{self.api.version}"
         policy = {"restartPolicy": "Never" if never else "OnFailure"}
         labels = {UID_LABEL: uid, "batch.kubernetes.io/job-name": name}
@@ -165,6 +167,8 @@ class BatchWorld(CheckedWorld[BatchJobController]):
         if "completions" not in spec and "parallelism" not in spec:
             defaults["completions"] = 1
         self.api.put(BATCH_JOBS, name, metadata={"uid": uid}, spec={**defaults, **spec})
+        if settle:
+            self.settle()
 
     def edit(self, name: str = "j", **changes: Any) -> None:
         """Change the spec."""

@@ -63,21 +63,26 @@ class JobSimulator:
             self.pod_tracker.update(pod)
         self._first_sync = self._plugin_objects_stale = True
 
-    def send_command(self, action: str, **target: str) -> None:
+    # What others do; with *settle* the controller then runs until it is stable.
+
+    def send_command(self, action: str, *, settle: bool = True, **target: str) -> None:
         """The user sends a Command, with a *target* in its annotations."""
         self._serial += 1
         self.commands.append(make_command(action, f"c{self._serial}", **target))
+        self._settle(settle)
 
-    def suspend(self, value: bool = True) -> None:
+    def suspend(self, value: bool = True, *, settle: bool = True) -> None:
         """The user sets or clears ``spec.suspend``."""
         assert self.job is not None
         spec = msgspec.structs.replace(self.job.spec, suspend=value)
         self.job = msgspec.structs.replace(self.job, spec=spec)
+        self._settle(settle)
 
-    def admit(self, phase: str = "Inqueue") -> None:
+    def admit(self, phase: str = "Inqueue", *, settle: bool = True) -> None:
         """The scheduler puts the PodGroup in *phase*."""
         assert self.podgroup is not None
         self.podgroup = msgspec.structs.replace(self.podgroup, status=PodGroupStatus(phase=phase))
+        self._settle(settle)
 
     def report_pod(
         self, name: str, phase: PodPhase, *, exit_code: int = 0, failure: str = ""
@@ -86,16 +91,22 @@ class JobSimulator:
         pod = self.pods[f"j-{name}"]
         self.update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code, failure=failure))
 
-    def evict(self, name: str) -> None:
+    def evict(self, name: str, *, settle: bool = True) -> None:
         """A user deletes a pod without grace period."""
         self.pod_tracker.remove(self.pods.pop(f"j-{name}").uid, now=self.monotonic_now)
+        self._settle(settle)
 
-    def finish_deletions(self) -> None:
+    def finish_deletions(self, *, settle: bool = True) -> None:
         """All pods that were asked to go, go."""
         for pod in [pod for pod in self.pods.values() if pod.terminating]:
             self.update_pod(dataclasses.replace(pod, phase=PodPhase.FAILED))
             del self.pods[pod.name]
             self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
+        self._settle(settle)
+
+    def _settle(self, settle: bool) -> None:
+        if settle:
+            self.run_until_stable()
 
     def job_view(self) -> JobView:
         """What the controller sees now."""
