@@ -18,8 +18,10 @@ from batholith.model.names import (
 )
 
 
-def submit(world: JobWorld, **spec: Any) -> None:
+def submit(world: JobWorld, *, settle: bool = True, **spec: Any) -> None:
     world.submit({"minAvailable": 2, "maxRetry": 3, "queue": "q", "tasks": [task()], **spec})
+    if settle:
+        world.run(world.run_until_quiet())
 
 
 def test_podgroup_deleted_before_the_response_to_its_creation_is_recreated(
@@ -35,7 +37,6 @@ def test_podgroup_deleted_before_the_response_to_its_creation_is_recreated(
 
     world.api.on_change, world.api.response_lag = on_event, 10
     submit(world)
-    world.run(world.run_until_quiet())
     assert deleted
     assert world.group() is not None
 
@@ -44,7 +45,7 @@ def test_podgroup_that_no_informer_reported_is_detected_as_deleted(world: JobWor
     world.run(world.start())
     world.run(world.run_until_idle())
     world.api.hold_watches(PODGROUPS)
-    submit(world)
+    submit(world, settle=False)
     world.run(world.pass_time(2))
     group = world.group()
     assert group is not None
@@ -59,7 +60,6 @@ def test_restarted_job_does_not_wait_until_an_informer_reports_its_old_podgroup_
     world: JobWorld,
 ) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     (before,) = world.objects_by_name(PODGROUPS).values()
     world.api.hold_watches(PODGROUPS)
     world.command("RestartJob")
@@ -75,7 +75,6 @@ def test_restarted_job_does_not_wait_until_an_informer_reports_its_old_podgroup_
 
 def test_pod_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     world.api.hold_watches(PODS)
     world.admit()
     world.run(world.pass_time(2))
@@ -88,7 +87,6 @@ def test_pod_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -
 def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None:
     """INV-VC-3: a job deleted with propagation Orphan."""
     submit(world)
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     for name in ("j-t-0", "j-t-1"):
@@ -99,7 +97,6 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     assert world.controller is not None
     assert world.controller.statistics() == FORGOTTEN
     submit(world)
-    world.run(world.run_until_quiet())
     world.admit()
     for name in ("j-t-0", "j-t-1"):
         world.api.force_delete(PODS, name)
@@ -113,7 +110,6 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
 
 def test_pod_that_lost_its_label_is_not_evicted_repeatedly(world: JobWorld) -> None:
     submit(world, policies=[{"action": "RestartPod", "event": "PodEvicted"}], maxRetry=9)
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     world.transitions.on_eviction("j-t-0")
@@ -128,7 +124,6 @@ def test_pod_that_lost_its_label_is_not_evicted_repeatedly(world: JobWorld) -> N
 @pytest.mark.parametrize("stop", ["AbortJob", "suspend"])
 def test_a_stop_does_not_save_a_job_without_retries_left(world: JobWorld, stop: str) -> None:
     submit(world, maxRetry=1, policies=[{"action": "RestartJob", "event": "PodFailed"}])
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     world.api.inject_fault(500, times=50, method="PATCH", path="/status")
@@ -157,7 +152,6 @@ def test_inv_ex_4_only_pods_that_may_exist_are_expected(world: JobWorld) -> None
             world.api.inject_fault("done 504", method="POST", path="/pods")
 
     submit(world, minAvailable=8, tasks=[task("t", 8)])
-    world.run(world.run_until_quiet())
     world.api.on_change = on_event
     world.api.hold_watches(PODS)
     world.admit()
@@ -174,7 +168,6 @@ def test_inv_ex_4_only_pods_that_may_exist_are_expected(world: JobWorld) -> None
 def test_name_conflict_blocks_no_other_pod_and_causes_an_event(world: JobWorld) -> None:
     world.put(PODS, "j-t-0", metadata={"labels": {"app": "other"}})
     submit(world)
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     assert world.objects_by_name(PODS).keys() == {"j-t-0", "j-t-1"}
@@ -187,7 +180,6 @@ def test_name_conflict_blocks_no_other_pod_and_causes_an_event(world: JobWorld) 
 
 def test_numbers_follow_the_pods_while_the_quota_is_full(world: JobWorld) -> None:
     submit(world, minAvailable=1, tasks=[task("t", 3)])
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     for name in world.objects_by_name(PODS):
@@ -204,7 +196,6 @@ def test_numbers_follow_the_pods_while_the_quota_is_full(world: JobWorld) -> Non
 
 def test_pods_are_created_within_a_minute_of_available_quota(world: JobWorld) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     world.admit()
     world.api.full_namespaces.add("d")
     world.run(world.pass_time(3600))
@@ -219,7 +210,6 @@ def test_pods_are_created_within_a_minute_of_available_quota(world: JobWorld) ->
 def test_commands_of_a_relist_are_executed_in_order(world: JobWorld) -> None:
     """INV-VC-2."""
     submit(world)
-    world.run(world.run_until_quiet())
     world.api.hold_watches(COMMANDS)
     world.command("AbortJob")
     world.command("ResumeJob")
@@ -231,7 +221,6 @@ def test_commands_of_a_relist_are_executed_in_order(world: JobWorld) -> None:
 
 def test_rejection_is_in_the_status_while_pods_are_to_be_created(world: JobWorld) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     world.admit()
     world.api.full_namespaces.add("d")
     world.run(world.run_until_quiet())
@@ -263,7 +252,6 @@ def test_pod_observed_during_slow_start_creation_is_tracked(
             world.loop.call_soon(lambda: world.put(PODS, created_late[0], metadata=meta))
 
     submit(world)
-    world.run(world.run_until_quiet())
     world.api.on_change, world.api.response_lag = on_event, 10
     world.admit()
     world.run(world.run_until_quiet())
@@ -289,7 +277,6 @@ def test_plugin_objects_of_a_job_resumed_and_stopped_at_once_are_deleted(
     world.put(PERSISTENTVOLUMECLAIMS, "data")
     volumes = [{"mountPath": "/data", "volumeClaimName": "data"}]
     submit(world, plugins={"svc": []}, volumes=volumes)
-    world.run(world.run_until_quiet())
     for _ in range(2):
         world.edit(suspend=True)
         world.run(world.run_until_quiet())
@@ -303,7 +290,6 @@ def test_delayed_action_is_executed_in_time_while_pods_are_rejected(world: JobWo
     """INV-VC-7."""
     delayed = {"action": "AbortJob", "event": "PodFailed", "timeout": "40s"}
     submit(world, minAvailable=1, tasks=[task("t", 3)], policies=[delayed])
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     for name in world.objects_by_name(PODS):
@@ -329,7 +315,6 @@ def run_with_abort_on_eviction(world: JobWorld, **spec: Any) -> None:
 
 def run_all_pods(world: JobWorld, **spec: Any) -> None:
     submit(world, **spec)
-    world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
     for name in world.objects_by_name(PODS):
@@ -468,7 +453,6 @@ def test_a_command_to_what_no_job_is_called_is_reported_and_deleted(
     world: JobWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     asked = world.api.requests
     world.recorder.events.clear()
     command_to(world, apiVersion=JOBS.api_version, kind="Job", name=name)
@@ -504,7 +488,6 @@ def test_a_command_that_is_for_no_controller_is_reported_and_left_alone(
     world: JobWorld, target: dict[str, str], problem: str
 ) -> None:
     submit(world)
-    world.run(world.run_until_quiet())
     world.recorder.events.clear()
     command_to(world, **target)
     world.run(world.run_until_quiet())
@@ -519,7 +502,6 @@ def test_pvc_with_an_invalid_name_is_reported_without_a_request(
     world: JobWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     submit(world, volumes=[{"mountPath": "/data", "volumeClaimName": name}])
-    world.run(world.run_until_quiet())
     assert world.status["state"]["reason"] == "PVCError"
     assert f'"{name}" not found: invalid name' in world.status["state"]["message"]
     assert "reconcile failed, requeuing" not in caplog.messages

@@ -14,7 +14,7 @@ from ...machinery.reconcile.cache import WriteThroughCache
 from ...model.names import ENDPOINTSLICES
 from .endpoint_rules import MANAGED_BY, SERVICE_NAME
 from .slices import CreateSlice
-from .types import EndpointSlice
+from .types import EndpointSlice, Json
 
 
 class SliceWrites:
@@ -79,7 +79,7 @@ class SliceWrites:
             "annotations": annotations,
             "ownerReferences": [msgspec.to_builtins(owner.controller_reference())],
         }
-        body = {"metadata": metadata, "addressType": effect.address_type}
+        body: Json = {"metadata": metadata, "addressType": effect.address_type}
         body |= {"endpoints": effect.endpoints, "ports": effect.ports}
         try:
             await self.cache.create(body, namespace=meta.namespace)
