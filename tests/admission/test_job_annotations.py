@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.admission import ObjectReaderStub, queue
+from support.admission import ObjectReaderStub, queue, write_request
 from support.cel_policies import batch_job
 from support.training_manifests import valid_jobs
 
@@ -12,7 +12,7 @@ from batholith.admission.annotations import RULES
 from batholith.admission.other_jobs import batch_job_webhook
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
-from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
+from batholith.model.admission import DeniedError, Webhook
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
@@ -36,21 +36,11 @@ def annotated(body: Json, annotations: dict[str, str]) -> Json:
     return body | {"metadata": body["metadata"] | {"annotations": named}}
 
 
-def request(obj: Json, old: Json | None = None) -> AdmissionRequest:
-    return AdmissionRequest(
-        operation="CREATE" if old is None else "UPDATE",
-        namespace="default",
-        name=obj["metadata"]["name"],
-        object=obj,
-        old_object=old,
-    )
-
-
 def validate(hook: Webhook, obj: Json, old: Json | None = None) -> str:
     """Return why the write is denied; empty if it is admitted."""
     assert hook.validate is not None
     try:
-        hook.validate(request(obj, old), TEAM)
+        hook.validate(write_request(obj, old), TEAM)
     except DeniedError as error:
         return str(error)
     return ""
@@ -111,6 +101,6 @@ def test_annotations_that_only_jobs_of_volcano_have_cause_a_warning(new: New) ->
     given = annotated(body, {name.removeprefix("batholith.io/"): "x" for name in names})
     assert validate(hook, given) == ""
     assert hook.warn is not None
-    warnings = hook.warn(request(given), TEAM)
+    warnings = hook.warn(write_request(given), TEAM)
     assert [name for name in names if any(name in text for text in warnings)] == names
-    assert not any("no effect" in text for text in hook.warn(request(given, given), TEAM))
+    assert not any("no effect" in text for text in hook.warn(write_request(given, given), TEAM))

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from support.admission import ObjectReaderStub
+from support.admission import ObjectReaderStub, write_request
 from support.training_manifests import (
     BY_KIND,
     INVALID_JOBS,
@@ -21,7 +21,7 @@ from batholith.admission.serving.service import AdmissionOptions
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
 from batholith.cli.admission import ENABLED
-from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
+from batholith.model.admission import DeniedError, Webhook
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
@@ -31,23 +31,13 @@ HOOKS: dict[str, Webhook] = {hook.resource.kind: hook for hook in webhooks(SETTI
 KINDS = sorted(HOOKS)
 
 
-def request(obj: Json, old: Json | None = None) -> AdmissionRequest:
-    return AdmissionRequest(
-        operation="CREATE" if old is None else "UPDATE",
-        namespace="default",
-        name=obj["metadata"]["name"],
-        object=obj,
-        old_object=old,
-    )
-
-
 def admit(obj: Json, old: Json | None = None) -> None:
     """Validate a write; it must not change the object."""
     untouched = copy.deepcopy(obj)
     hook = HOOKS[obj["kind"]]
     assert hook.validate is not None
     try:
-        hook.validate(request(obj, old), ObjectReaderStub())
+        hook.validate(write_request(obj, old), ObjectReaderStub())
     finally:
         assert obj == untouched
 
@@ -189,11 +179,11 @@ def test_the_deprecated_number_of_processes_warns() -> None:
     job = training_job("PyTorchJob", elasticPolicy={"nProcPerNode": 2})
     admit(job)
     text = "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"
-    assert hook.warn(request(job), ObjectReaderStub()) == [text]
+    assert hook.warn(write_request(job), ObjectReaderStub()) == [text]
     for kind in KINDS:
         quiet = HOOKS[kind].warn
         assert quiet is not None
-        assert quiet(request(training_job(kind)), ObjectReaderStub()) == []
+        assert quiet(write_request(training_job(kind)), ObjectReaderStub()) == []
 
 
 def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:

@@ -1,6 +1,6 @@
 """Fields that the embedded cluster ignores, so that it must warn of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,12 +11,12 @@ from support.enforcement_rows import (
     EnforcementRow,
     data,
     enforced,
+    leaf_fields,
     warned,
 )
 
 from batholith.local.apiserver.builtin.unenforced import field_warnings
 from batholith.local.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
-from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 
@@ -276,19 +276,8 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
 containers."""
 
 
-def _leaves(message: str, path: str = "") -> Iterator[str]:
-    """Yield the fields below *message* that have a row, or are nested too deep for one."""
-    for name, field in json_fields(message).items():
-        here = path + name + ("[*]" if field.shape == "rep" else "")
-        plain = here.removesuffix("[*]")
-        if plain in POD_FIELDS or field.shape == "map" or field.type in SCALARS | SPECIAL:
-            yield plain
-        elif plain != "initContainers":
-            yield from _leaves(field.type, f"{here}.")
-
-
 def test_every_field_of_a_pod_has_a_row() -> None:
-    assert sorted(_leaves("core.v1.PodSpec")) == sorted(POD_FIELDS)
+    assert sorted(leaf_fields("core.v1.PodSpec", POD_FIELDS)) == sorted(POD_FIELDS)
     assert [path for path, row in POD_FIELDS.items() if not row.enforcer_exists] == []
 
 

@@ -8,9 +8,9 @@ import pytest
 from support.api_servers import ServerFactory, add_namespace
 from support.children import LABELS, POD_SPEC, Anything, Json, Pod
 from support.embedded_apiserver import Server
+from support.running_controller import FakeRecorder
 
 from batholith.kube.client.client import Client
-from batholith.kube.client.events import EventType
 from batholith.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -29,7 +29,7 @@ from batholith.machinery.pod_control import (
     is_namespace_terminating,
     pod_control,
 )
-from batholith.model.meta import HasMeta, ObjectReference
+from batholith.model.meta import HasMeta
 from batholith.model.names import CONFIGMAPS, NAMESPACES, PODS, SERVICES
 from batholith.model.selectors import parse_label_selector
 from batholith.testing import ApiServer, RequestMatcher
@@ -38,32 +38,20 @@ FINALIZER = "example.com/tracking"
 OTHERS = {"finalizers": ["example.com/other", FINALIZER]}
 
 
-class Events:
-    """Keeps recorded events."""
-
-    def __init__(self) -> None:
-        self.recorded: list[tuple[str, str, str]] = []
-
-    def record(
-        self,
-        regarding: ObjectReference,
-        *,
-        type: EventType,  # noqa: A002 - the API's name
-        reason: str,
-        message: str,
-    ) -> None:
-        assert regarding.kind == "ConfigMap"
-        self.recorded.append((type, reason, message))
-
-
 class Controller:
     """The controls of one owner."""
 
     def __init__(self, client: Client, owner: Anything) -> None:
         self.client = client
-        self.events = Events()
+        self.events = FakeRecorder()
         self.owner = Owner(resource=CONFIGMAPS, metadata=owner.metadata)
         self.pods = pod_control(client, Pod, recorder=self.events)
+
+    @property
+    def recorded(self) -> list[tuple[str, str, str]]:
+        """Type, reason and message of each event; all are on the owner."""
+        assert {kind for kind, *_ in self.events.events} <= {"ConfigMap"}
+        return [event[2:] for event in self.events.events]
 
     def body(self, name: str, *, generate_name: str = "", **metadata: Any) -> Json:
         template = {"metadata": {"labels": LABELS, **metadata}, "spec": POD_SPEC}
@@ -122,7 +110,7 @@ async def test_children_are_created_patched_and_deleted(controller: Controller) 
     await controller.pods.delete(controller.owner, child.metadata)
     with pytest.raises(NotFoundError):
         await controller.pods.delete(controller.owner, child.metadata)
-    assert controller.events.recorded == [
+    assert controller.recorded == [
         ("Normal", "SuccessfulCreate", "Created pod: web-0"),
         ("Normal", "SuccessfulDelete", "Deleted pod: web-0"),
     ]
@@ -131,7 +119,7 @@ async def test_children_are_created_patched_and_deleted(controller: Controller) 
 async def test_creation_that_is_rejected_is_an_event(controller: Controller) -> None:
     with pytest.raises(InvalidError):
         await controller.create("Not_A_Name")
-    ((event_type, reason, message),) = controller.events.recorded
+    ((event_type, reason, message),) = controller.recorded
     assert (event_type, reason) == ("Warning", "FailedCreate")
     assert message.startswith('Error creating: Pod "Not_A_Name" is invalid')
 
@@ -149,7 +137,7 @@ async def test_object_of_the_same_name_is_not_changed(controller: Controller) ->
     with pytest.raises(NotFoundError):
         await controller.pods.delete(controller.owner, first.metadata)
     assert await controller.read("web-0") == second
-    assert controller.events.recorded == []
+    assert controller.recorded == []
 
 
 async def test_orphan_is_adopted_and_released_again(controller: Controller) -> None:
@@ -206,7 +194,7 @@ async def test_namespace_that_is_being_deleted_is_no_event(controller: Controlle
     with pytest.raises(ForbiddenError) as raised:
         await controller.create("web-1")
     assert is_namespace_terminating(raised.value)
-    assert len(controller.events.recorded) == 1
+    assert len(controller.recorded) == 1
     await controller.client.patch(
         PODS, "web-0", {"metadata": {"finalizers": None}}, namespace="web"
     )
@@ -222,7 +210,7 @@ async def test_service_is_a_child_like_a_pod(controller: Controller) -> None:
     assert again.existed and again.child.metadata.uid == created.child.metadata.uid
     await services.delete(controller.owner, created.child.metadata)
     assert not (await controller.client.list(SERVICES, namespace="web", view=Anything)).items
-    assert [message for _, _, message in controller.events.recorded] == [
+    assert [message for _, _, message in controller.recorded] == [
         "Created service: web-0",
         "Deleted service: web-0",
     ]
@@ -254,14 +242,14 @@ async def test_fixed_name_whose_response_was_lost_is_recognized(
     again = await local.pods.create(local.owner, local.body("web-0"))
     assert again.existed
     assert len(api.objects(PODS)) == 1
-    assert local.events.recorded == []
+    assert local.recorded == []
 
 
 async def test_fixed_name_of_another_object_is_an_error(api: ApiServer, local: Controller) -> None:
     await local.orphan("web-0")
     with pytest.raises(AlreadyExistsError):
         await local.create("web-0")
-    ((_, reason, _),) = local.events.recorded
+    ((_, reason, _),) = local.recorded
     assert reason == "FailedCreate"
 
 
@@ -302,7 +290,7 @@ async def test_conflict_of_a_deletion_is_verified(
         api.faults.error(RequestMatcher("get", PODS), 404)
     with pytest.raises(ConflictError if found else NotFoundError):
         await local.pods.delete(local.owner, child.metadata)
-    assert [reason for _, reason, _ in local.events.recorded] == [
+    assert [reason for _, reason, _ in local.recorded] == [
         "SuccessfulCreate",
         *(["FailedDelete"] if found else []),
     ]
@@ -312,7 +300,7 @@ async def test_reasons_of_events_may_have_a_suffix(local: Controller) -> None:
     control = pod_control(local.client, Pod, recorder=local.events, reason_suffix="Pod")
     created = await control.create(local.owner, local.body("web-0"))
     await control.delete(local.owner, created.child.metadata)
-    assert [reason for _, reason, _ in local.events.recorded] == [
+    assert [reason for _, reason, _ in local.recorded] == [
         "SuccessfulCreatePod",
         "SuccessfulDeletePod",
     ]
@@ -322,4 +310,4 @@ async def test_control_without_recorder_records_nothing(api: ApiServer, local: C
     control: ApiObjectControl[Pod] = pod_control(local.client, Pod)
     child = await control.create(local.owner, local.body("web-0"))
     await control.delete(local.owner, child.child.metadata)
-    assert local.events.recorded == []
+    assert local.recorded == []

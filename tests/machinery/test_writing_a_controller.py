@@ -1,11 +1,10 @@
 """The page for authors of controllers: its example passes its tests, and its table is complete."""
 
-import asyncio
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from support.pytest_runs import passes
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
@@ -18,15 +17,7 @@ async def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
     (tmp_path / "template_controller.py").write_text(controller)
     (tmp_path / "test_template_controller.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:informerprovider", str(tmp_path)),
-        cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode()
-    assert "2 passed" in out.decode()
+    assert "2 passed" in await passes(tmp_path, "-p", "no:informerprovider")
 
 
 def test_the_example_is_the_smallest_real_controller() -> None:

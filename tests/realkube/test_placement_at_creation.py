@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from support.fault_proxy import ErrorResponse, FaultPolicy, HttpProxy
 from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
+from support.volcano_objects import sleeping_job
 
 from batholith.kube.client.client import Client
 from batholith.local.agent.settings import SimulationSettings
@@ -41,25 +42,7 @@ JOB_COUNT, REPLICAS = 20, 50
 
 
 def job(name: str, replicas: int, *, cpu: str = "10m") -> Json:
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sleep", "3600"],
-        "resources": {"requests": {"cpu": cpu}},
-    }
-    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-    task = {"name": "t", "replicas": replicas, "template": template}
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {
-            "schedulerName": "volcano",
-            "queue": "default",
-            "minAvailable": replicas,
-            "tasks": [task],
-        },
-    }
+    return sleeping_job(name, replicas, cpu=cpu)
 
 
 def passed_on(method: str, path: str) -> None:
@@ -120,17 +103,10 @@ async def run(server: RealServer, *bodies: Json) -> None:
     await wait_until_true(all_run, seconds=200)
 
 
-def writes(server: RealServer) -> Iterator[str]:
-    """The successful writes of controllers and scheduler, without Events and queues: the counts of
-    a queue are written by time, not by pod."""
-    users = ("controllers", "scheduler")
-    return audit_log.successful_writes(server.kube.audit(), of=users, besides=("events", "queues"))
-
-
 async def test_a_pod_costs_little_more_than_its_creation(tmp_path: Path) -> None:
     async with cluster(tmp_path) as server:
         await run(server, *(job(f"j{number}", REPLICAS) for number in range(JOB_COUNT)))
-        counts = Counter(writes(server))
+        counts = Counter(audit_log.component_writes(server.kube.audit()))
         pods = await server.get(PODS.path("default"))
     assert counts["create pods/binding"] == 0, counts
     assert counts["create pods"] == JOB_COUNT * REPLICAS
@@ -217,9 +193,12 @@ async def test_webhooks_and_policies_for_other_pods_have_no_effect(tmp_path: Pat
         labelled = job("a", 2)
         labelled["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {"inject": "yes"}}
         await settled(server, "a", bound=True, body=labelled)
-        before = Counter(writes(server))["create pods/binding"]
+        before = Counter(audit_log.component_writes(server.kube.audit()))["create pods/binding"]
         await run(server, job("b", 20))
-        assert Counter(writes(server))["create pods/binding"] == before
+        assert (
+            Counter(audit_log.component_writes(server.kube.audit()))["create pods/binding"]
+            == before
+        )
         await server.request("DELETE", MUTATING_CONFIGURATIONS.path(name="m"))
         await settled(server, "c", bound=False, body=labelled)
         selected = {"metadata": {"labels": {"inject": "yes"}}}
@@ -230,10 +209,10 @@ async def test_webhooks_and_policies_for_other_pods_have_no_effect(tmp_path: Pat
 async def settled(server: RealServer, name: str, *, bound: bool, body: Json | None = None) -> None:
     """Run jobs until the pods of one are bound, or are not: informers see rules a little later."""
     for attempt in range(40):
-        before = Counter(writes(server))["create pods/binding"]
+        before = Counter(audit_log.component_writes(server.kube.audit()))["create pods/binding"]
         again = {**(body or job(name, 2)), "metadata": {"name": f"{name}{attempt}"}}
         await run(server, again)
-        after = Counter(writes(server))["create pods/binding"]
+        after = Counter(audit_log.component_writes(server.kube.audit()))["create pods/binding"]
         if (after > before) is bound:
             return
         await asyncio.sleep(0.25)
@@ -291,7 +270,7 @@ async def test_members_of_a_node_that_is_deleted_get_another_one(tmp_path: Path)
             return bool(found.get("status", {}).get("running", 0) == 40)
 
         await wait_until_true(all_run, seconds=100)
-        counts = Counter(writes(server))
+        counts = Counter(audit_log.component_writes(server.kube.audit()))
         pods = (await server.get(PODS.path("default")))["items"]
     assert counts["create pods"] == 40
     assert counts["create pods/binding"] == 0

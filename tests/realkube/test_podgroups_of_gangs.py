@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from support import audit_log
 from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
+from support.volcano_objects import sleeping_job
 
 from batholith.local.agent.settings import SimulationSettings
 from batholith.model import crds
@@ -27,25 +28,7 @@ NODE_COUNT = 4
 
 
 def job(name: str, *, cpu: str = "10m") -> Json:
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sleep", "3600"],
-        "resources": {"requests": {"cpu": cpu}},
-    }
-    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-    task = {"name": "t", "replicas": 1, "template": template}
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {
-            "schedulerName": "volcano",
-            "queue": "default",
-            "minAvailable": 1,
-            "tasks": [task],
-        },
-    }
+    return sleeping_job(name, 1, cpu=cpu)
 
 
 @asynccontextmanager
@@ -87,13 +70,6 @@ async def cluster(directory: Path) -> AsyncIterator[RealServer]:
         yield server
 
 
-def writes(server: RealServer) -> Iterator[str]:
-    """The successful writes of controllers and scheduler, without Events and queues: the counts of
-    a queue are written by time, not by job."""
-    users = ("controllers", "scheduler")
-    return audit_log.successful_writes(server.kube.audit(), of=users, besides=("events", "queues"))
-
-
 @pytest.mark.soak
 async def test_a_job_of_one_pod_costs_its_pod_its_binding_and_its_status(tmp_path: Path) -> None:
     async with cluster(tmp_path) as server:
@@ -108,7 +84,7 @@ async def test_a_job_of_one_pod_costs_its_pod_its_binding_and_its_status(tmp_pat
             return [each.get("phase") for each in states].count("Running") == JOB_COUNT
 
         await wait_until_true(all_run, seconds=120)
-        counts = Counter(writes(server))
+        counts = Counter(audit_log.component_writes(server.kube.audit()))
         groups = (await server.get(PODGROUPS.path("default")))["items"]
     assert not groups
     assert counts["create pods"] == counts["create pods/binding"] == JOB_COUNT
@@ -127,7 +103,7 @@ async def test_the_explanation_is_written_with_the_condition(tmp_path: Path) -> 
 
         await wait_until_true(is_explained)
         (pod,) = (await server.get(PODS.path("default")))["items"]
-        counts = Counter(writes(server))
+        counts = Counter(audit_log.component_writes(server.kube.audit()))
 
         async def has_reason() -> bool:
             found = await server.get(JOBS.path("default", "j"))

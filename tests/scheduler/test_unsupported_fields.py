@@ -1,13 +1,13 @@
 """A pod with a constraint that is not implemented is not scheduled as if it had none."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
+from support.enforcement_rows import leaf_fields
 from support.scheduler import SchedulerWorld, node, podgroup, queue
 
-from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model.names import GROUP_NAME, QUEUE_GATE
 from batholith.scheduler.state.core_types import Pod, PodSpec
 from batholith.scheduler.state.podinfo.unsupported_fields import (
@@ -204,19 +204,8 @@ POD_FIELDS: Mapping[str, str] = {
 """What the scheduler does with every field of a pod's spec, or of the object that contains it."""
 
 
-def _fields(message: str, path: str = "") -> Iterator[str]:
-    """Yield the fields below *message* that have a row, or are nested too deep for one."""
-    for name, field in json_fields(message).items():
-        here = path + name + ("[*]" if field.shape == "rep" else "")
-        plain = here.removesuffix("[*]")
-        if plain in POD_FIELDS or field.shape == "map" or field.type in SCALARS | SPECIAL:
-            yield plain
-        elif plain != "initContainers":
-            yield from _fields(field.type, f"{here}.")
-
-
 def test_every_field_of_a_pod_is_decided_on() -> None:
-    assert sorted(_fields("core.v1.PodSpec")) == sorted(POD_FIELDS)
+    assert sorted(leaf_fields("core.v1.PodSpec", POD_FIELDS)) == sorted(POD_FIELDS)
     rejected = {path for path, handling in POD_FIELDS.items() if handling == REJECTED_FIELD}
     for row in UNSUPPORTED_FIELDS:
         assert any(row.startswith(path) or path.startswith(row) for path in rejected), row

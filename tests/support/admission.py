@@ -168,3 +168,14 @@ def warnings(new: Json | None, *others: Json, old: Json | None = None) -> list[s
 def stored_spec(stored: Json) -> Json:
     spec: Json = stored["spec"]
     return spec
+
+
+def write_request(obj: Json, old: Json | None = None) -> AdmissionRequest:
+    """The request that creates *obj*, or that makes it of *old*."""
+    return AdmissionRequest(
+        operation="CREATE" if old is None else "UPDATE",
+        namespace="default",
+        name=obj["metadata"]["name"],
+        object=obj,
+        old_object=old,
+    )

@@ -43,6 +43,13 @@ def successful_writes(
             yield f"{line['verb']} {resource}{'/' if below else ''}{below}"
 
 
+def component_writes(lines: Iterable[Json]) -> Iterator[str]:
+    """The successful writes of controllers and scheduler, without Events and queues: the counts of
+    a queue are written by time, not by pod or job."""
+    users = ("controllers", "scheduler")
+    return successful_writes(lines, of=users, besides=("events", "queues"))
+
+
 class _User(msgspec.Struct):
     username: str = ""
 

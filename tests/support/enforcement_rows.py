@@ -1,7 +1,10 @@
 """Rows of the tables that state how kinds and fields are enforced."""
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from batholith.local.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 
 SERVER, AGENT, SCHEDULER = "local/apiserver", "local/agent", "scheduler"
 _CODE = Path(__file__).parents[2] / "platform"
@@ -35,3 +38,14 @@ def enforced(enforced_by: str, body: Any = None) -> EnforcementRow:
 
 def warned(body: Any = None) -> EnforcementRow:
     return EnforcementRow("warned", "", {} if body is None else body)
+
+
+def leaf_fields(message: str, rows: Container[str], path: str = "") -> Iterator[str]:
+    """Yield the fields below *message* that are in *rows*, or nested too deep for a row."""
+    for name, field in json_fields(message).items():
+        here = path + name + ("[*]" if field.shape == "rep" else "")
+        plain = here.removesuffix("[*]")
+        if plain in rows or field.shape == "map" or field.type in SCALARS | SPECIAL:
+            yield plain
+        elif plain != "initContainers":
+            yield from leaf_fields(field.type, rows, f"{here}.")

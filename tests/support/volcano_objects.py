@@ -1,6 +1,8 @@
-"""What Volcano's chart installs, as far as we have to do with it."""
+"""What Volcano's chart installs, as far as we have to do with it, and jobs."""
 
 from typing import Any
+
+from batholith.model.names import JOBS
 
 Json = dict[str, Any]
 NAMES = {"controllers": "volcano-controllers", "scheduler": "volcano-scheduler"}
@@ -57,4 +59,29 @@ def webhook(kind: str, path: str) -> Json:
         "kind": f"{kind}WebhookConfiguration",
         "metadata": {"name": f"volcano-admission-service-{resource}-{verb}"},
         "webhooks": [one],
+    }
+
+
+def sleeping_job(
+    name: str, replicas: int, *, cpu: str, annotations: Json | None = None, **spec: Any
+) -> Json:
+    """A job whose pods sleep for an hour, in the default queue."""
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {
+            "schedulerName": "volcano",
+            "queue": "default",
+            "minAvailable": replicas,
+            "tasks": [{"name": "t", "replicas": replicas, "template": template}],
+            **spec,
+        },
     }

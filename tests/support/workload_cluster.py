@@ -249,3 +249,15 @@ async def running_workloads(server: Server, *, only: Sequence[str] = ()) -> Asyn
             if isinstance(each, Exception) and not isinstance(each, asyncio.CancelledError)
         ]
         assert not errors, errors
+
+
+def counted(**wanted: int) -> Callable[[Json], bool]:
+    """Whether a status has these counts, for the current generation."""
+
+    def holds(obj: Json) -> bool:
+        status = obj.get("status") or {}
+        return status.get("observedGeneration") == obj["metadata"]["generation"] and all(
+            status.get(key, 0) == value for key, value in wanted.items()
+        )
+
+    return holds

@@ -1,7 +1,5 @@
 """A cluster in its own thread, for tests and clients that block."""
 
-import asyncio
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
+from support.pytest_runs import passes
 
 from batholith.kube.errors import NotFoundError
 from batholith.testing import (
@@ -145,12 +144,5 @@ async def test_the_plugin_imports_nothing_in_runs_that_do_not_use_it(tmp_path: P
         "    assert own <= {'batholith', 'batholith.pytest_plugin'}, own\n"
         "    assert 'aiohttp' not in sys.modules and 'asyncio.base_events' not in sys.modules\n"
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:anyio"),
-        *("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-W", "error", str(tmp_path)),
-        cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode()
+    without = ("no:asyncio", "no:anyio", "no:schemathesis", "no:hypothesispytest")
+    await passes(tmp_path, *(option for each in without for option in ("-p", each)), "-W", "error")

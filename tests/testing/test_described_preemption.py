@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.running_controller import running
+from support.volcano_objects import sleeping_job
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
@@ -77,16 +78,7 @@ def check_events(cluster: Cluster) -> None:
 
 
 def job(name: str, *, cpu: str = "2", **spec: Any) -> Json:
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sleep", "600"],
-        "resources": {"requests": {"cpu": cpu}},
-    }
-    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-    body = {"schedulerName": "volcano", "minAvailable": 1, **spec}
-    body["tasks"] = [{"name": "t", "replicas": 1, "template": template}]
-    return {"metadata": {"name": name}, "spec": body}
+    return sleeping_job(name, 1, cpu=cpu, **spec)
 
 
 def uid_of(cluster: Cluster, name: str) -> str:

@@ -1,11 +1,10 @@
 """The page for authors of tests, followed to the letter."""
 
-import asyncio
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from support.pytest_runs import passes
 
 pytestmark = pytest.mark.process
 
@@ -21,12 +20,4 @@ async def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     (tmp_path / "test_blocking.py").write_text(blocking)
     (tmp_path / "test_fixtures.py").write_text(fixtures)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:informerprovider", str(tmp_path)),
-        cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode()
-    assert "7 passed" in out.decode()
+    assert "7 passed" in await passes(tmp_path, "-p", "no:informerprovider")

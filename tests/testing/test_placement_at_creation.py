@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from support.volcano_objects import sleeping_job
 
 from batholith.model.names import (
     COMMANDS,
@@ -32,20 +33,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 def job(name: str, replicas: int, *, cpu: str = "1", **more: Any) -> Json:
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sleep", "600"],
-        "resources": {"requests": {"cpu": cpu}},
-    }
-    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-    task = {"name": "t", "replicas": replicas, "template": template}
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": more.pop("annotations", {})},
-        "spec": {"schedulerName": "volcano", "minAvailable": replicas, "tasks": [task], **more},
-    }
+    return sleeping_job(name, replicas, cpu=cpu, **more)
 
 
 def bindings(cluster: Cluster) -> int:

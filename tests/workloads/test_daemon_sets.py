@@ -1,11 +1,11 @@
 """DaemonSets, as kube-controller-manager runs them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from support.api_servers import add_node, merge_patch
-from support.workload_cluster import NODE, WorkloadCluster, template
+from support.workload_cluster import NODE, WorkloadCluster, counted, template
 
 from batholith.model.names import CONTROLLERREVISIONS, DAEMONSETS, NODES, PODS
 
@@ -81,16 +81,6 @@ async def bind(cluster: WorkloadCluster, pods: list[Json]) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": node_of(pod)}
         body = {"metadata": {"name": name}, "target": target}
         await cluster.server.create(cluster.path(PODS, name, "binding"), body)
-
-
-def counted(**wanted: int) -> Callable[[Json], bool]:
-    def holds(obj: Json) -> bool:
-        status = obj.get("status") or {}
-        return status.get("observedGeneration") == obj["metadata"]["generation"] and all(
-            status.get(key, 0) == value for key, value in wanted.items()
-        )
-
-    return holds
 
 
 async def test_each_node_gets_a_pod(cluster: WorkloadCluster) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.embedded_apiserver import PODS as _PODS_PATH
 from support.embedded_apiserver import wait_owners_observed
-from support.workload_cluster import NODE, WorkloadCluster, template
+from support.workload_cluster import NODE, WorkloadCluster, counted, template
 
 from batholith.model.names import PODS, REPLICASETS, REPLICATIONCONTROLLERS
 
@@ -17,18 +17,6 @@ LABELS = {"app": "web"}
 async def make_set(cluster: WorkloadCluster, name: str = "web", **spec: Any) -> Json:
     spec = {"selector": {"matchLabels": LABELS}, "template": template(nodeName=NODE), **spec}
     return await cluster.create(REPLICASETS, name, spec)
-
-
-def counted(**wanted: int) -> Any:
-    """Whether the status has these counts, for the current generation."""
-
-    def holds(obj: Json) -> bool:
-        status = obj.get("status") or {}
-        return status.get("observedGeneration") == obj["metadata"]["generation"] and all(
-            status.get(key, 0) == value for key, value in wanted.items()
-        )
-
-    return holds
 
 
 async def test_pods_are_created_and_counted(cluster: WorkloadCluster) -> None:

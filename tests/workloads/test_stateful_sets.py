@@ -1,10 +1,9 @@
 """StatefulSets, as kube-controller-manager runs them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.workload_cluster import NODE, WorkloadCluster, template
+from support.workload_cluster import NODE, WorkloadCluster, counted, template
 
 from batholith.model.names import (
     CONTROLLERREVISIONS,
@@ -43,16 +42,6 @@ async def make_set(cluster: WorkloadCluster, **spec: Any) -> Json:
 async def set_image(cluster: WorkloadCluster, image: str) -> None:
     spec = {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}
     await cluster.patch(STATEFULSETS, "web", {"spec": spec})
-
-
-def counted(**wanted: int) -> Callable[[Json], bool]:
-    def holds(obj: Json) -> bool:
-        status = obj.get("status") or {}
-        return status.get("observedGeneration") == obj["metadata"]["generation"] and all(
-            status.get(key, 0) == value for key, value in wanted.items()
-        )
-
-    return holds
 
 
 def images(pods: list[Json]) -> dict[str, str]:
