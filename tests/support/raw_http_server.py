@@ -9,6 +9,23 @@ from dataclasses import dataclass, field
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
+INVALID_BODIES = (
+    b"content-length: 4\r\n\r\nabc",
+    b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
+    b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    b"transfer-encoding: chunked\r\n\r\nx\r\nabc\r\n0\r\n\r\n",
+    b"transfer-encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+    b"transfer-encoding: gzip\r\n\r\nabc",
+    b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+    b"content-length: +3\r\n\r\nabc",
+    b"content-length: -3\r\n\r\nabc",
+    b"connection: upgrade\r\nupgrade: x\r\ncontent-length: 4\r\n\r\nabc",
+    b"x: y",
+)
+"""The last headers and the body of requests that are incomplete or contradict themselves."""
+
+
 @dataclass(slots=True)
 class RawConnection:
     """One connection to the server."""
