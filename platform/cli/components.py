@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..machinery.lifecycle import Runnable
 from ..model.job_size import MAX_PODS
 from ..model.service_network import PodNetwork
 from . import logs, node_flags
@@ -37,7 +38,6 @@ from .go_flags import command_from_groups
 from .history_flags import HistoryElectionFlags, HistoryFlags
 from .leader_election import election_client
 from .manager import (
-    Runnable,
     Telemetry,
     exit_on_error,
     new_client,

@@ -6,6 +6,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..machinery.lifecycle import LeaderElectionRunnable
 from . import controller_selection
 from .controller_flags import (
     BatchFlags,
@@ -16,7 +17,6 @@ from .controller_flags import (
     training_settings,
 )
 from .flag_groups import ClusterFlags
-from .leader_election import LeaderElectionRunnable
 from .manager import Telemetry
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..machinery.lifecycle import LeaderElectionRunnable, Runnable
 from . import controller_selection
 from .controller_builder import ControllerInputs
 from .controller_flags import BatchFlags, ControllerFlags, TrainingFlags, validate
@@ -19,12 +20,10 @@ from .go_flags import IgnoredFlag, command_from_groups
 from .leader_election import (
     ElectedRunnable,
     ElectionFlags,
-    LeaderElectionRunnable,
     fenced_client,
     leader_election,
 )
 from .manager import (
-    Runnable,
     Telemetry,
     ensure_no_others,
     exit_on_error,

@@ -26,6 +26,7 @@ from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
 from ..httpserver.sockets import bind
+from ..kube.metrics import MonitoredInformer
 
 log = logging.getLogger(__name__)
 
@@ -68,27 +69,6 @@ class Leadership(Protocol):
 
     def healthy(self) -> bool:
         """Return False if it leads although its lease has long expired."""
-        ...
-
-
-class MonitoredInformer(Protocol):
-    """Informer, as seen by health checks."""
-
-    name: str
-
-    @property
-    def synced(self) -> bool:
-        """Return whether the initial list is complete."""
-        ...
-
-    @property
-    def is_absent(self) -> bool:
-        """Return whether the cluster lacks what it lists, and may do so."""
-        ...
-
-    @property
-    def stale_seconds(self) -> float:
-        """Return for how many seconds the watch has been down; 0 while it is up."""
         ...
 
 

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..kube.supervision import cancel_and_wait
+from ..machinery.lifecycle import LeaderElectionRunnable
 from .flag_groups import ClusterFlags
 from .manager import Telemetry, credentials, new_client
 from .process import exit_now
@@ -99,16 +100,6 @@ def _seconds(flag: str, text: str) -> float:
         return parse(text).total_seconds()
     except DurationError as error:
         raise DurationError(f"--leader-elect-{flag}: {error}") from None
-
-
-class LeaderElectionRunnable(Protocol):
-    """A component that can wait for its election while it runs."""
-
-    def run(
-        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
-    ) -> Coroutine[Any, Any, None]:
-        """Run until cancelled; start work once *elected* is set."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

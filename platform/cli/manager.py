@@ -1,14 +1,15 @@
 """Building blocks of the commands: clients, telemetry, and running components."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import typer
 
+from ..machinery.lifecycle import Runnable
 from .flag_groups import ClusterFlags, EndpointFlags, FlagError
 
 if TYPE_CHECKING:
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
 EVENT_FLUSH_TIMEOUT = 1.0
 """Seconds to write pending events after everything else has stopped."""
-
-
-class Runnable(Protocol):
-    """A component of a process, like controller-runtime's ``Runnable``."""
-
-    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
-        """Run until cancelled; set *ready* once work has started."""
-        ...
 
 
 class ComponentExitedError(Exception):

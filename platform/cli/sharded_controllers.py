@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..kube.supervision import cancel_and_wait
+from ..machinery.lifecycle import LeaderElectionRunnable
 from .controller_builder import Builder, ControllerInputs, SharedMetrics, import_controllers
 from .flag_groups import FlagError
-from .leader_election import LeaderElectionRunnable, election_client
+from .leader_election import election_client
 from .manager import ComponentExitedError, new_client
 from .process import exit_now
 

@@ -141,8 +141,8 @@ class InformerCounts(Protocol):
     def handler_errors(self) -> int: ...
 
 
-class InstrumentedInformer(Protocol):
-    """An informer that reports its counts."""
+class MonitoredInformer(Protocol):
+    """An informer that reports whether it is current."""
 
     name: str
 
@@ -160,6 +160,10 @@ class InstrumentedInformer(Protocol):
     def stale_seconds(self) -> float:
         """Seconds since the watch failed; 0 while the informer is current."""
         ...
+
+
+class InstrumentedInformer(MonitoredInformer, Protocol):
+    """An informer that also reports its counts."""
 
     def stats(self) -> InformerCounts:
         """Return the current counts."""

@@ -1,9 +1,27 @@
 """Controller startup and shutdown: informers first, then workers; stopped in reverse order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+
+class Runnable(Protocol):
+    """A component of a process, like controller-runtime's ``Runnable``."""
+
+    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
+        """Run until cancelled; set *ready* once work has started."""
+        ...
+
+
+class LeaderElectionRunnable(Protocol):
+    """A component that can wait for its election while it runs."""
+
+    def run(
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Run until cancelled; set *ready* once synced, and start work once *elected* is set."""
+        ...
 
 
 class Syncable(Protocol):

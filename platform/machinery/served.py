@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.errors import ApiError, ConnectionLostError, DecodeError, NotFoundError
@@ -14,6 +14,7 @@ from ..kube.timing import Timing
 from ..model.base import ApiStruct
 from ..model.names import Resource
 from .clock import Clock
+from .lifecycle import LeaderElectionRunnable
 
 log = logging.getLogger(__name__)
 
@@ -106,16 +107,6 @@ def _discovery_path(resource: Resource) -> str:
     return f"/apis/{resource.group}/{resource.version}"
 
 
-class Controller(Protocol):
-    """What runs until it is cancelled."""
-
-    def run(
-        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
-    ) -> Coroutine[Any, Any, None]:
-        """Run; set *ready* once synced, and begin work after *elected*."""
-        ...
-
-
 class ServedVersion:
     """Runs a controller of the first of several versions that the API server has, since CRDs may be
     installed later, and the server may be upgraded.
@@ -125,7 +116,7 @@ class ServedVersion:
 
     def __init__(
         self,
-        create: Callable[[Resource], Controller],
+        create: Callable[[Resource], LeaderElectionRunnable],
         versions: Sequence[Resource],
         *,
         client: Client,
@@ -138,7 +129,7 @@ class ServedVersion:
 
     _choices: Sequence[tuple[Resource, ...]]
     """What has to be served; the first one counts that is."""
-    _create: Callable[[tuple[Resource, ...]], Controller]
+    _create: Callable[[tuple[Resource, ...]], LeaderElectionRunnable]
 
     def _start(self, client: Client, clock: Clock, interval: float) -> None:
         wanted = [each for choice in self._choices for each in choice]
@@ -184,7 +175,7 @@ class ServedController(ServedVersion):
 
     def __init__(
         self,
-        create: Callable[[], Controller],
+        create: Callable[[], LeaderElectionRunnable],
         resources: Collection[Resource],
         *,
         client: Client,

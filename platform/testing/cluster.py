@@ -12,6 +12,7 @@ from ..job_ctrl.plugins import entry_points
 from ..local.agent.settings import SimulationSettings
 from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
 from ..local.workloads.service import workload_controllers
+from ..machinery.lifecycle import Runnable
 from ..model import crds as volcano_crds
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
@@ -19,7 +20,7 @@ from . import components
 from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer, BlockingApiServer
 from .blocking import calling
 from .changes import WAIT_SECONDS, Json
-from .components import Component, Components
+from .components import Components
 
 
 class Cluster(ApiServer):
@@ -148,7 +149,7 @@ class Cluster(ApiServer):
 
     async def _start_components(self) -> None:
         run = self._components
-        wanted: dict[str, Component] = {}
+        wanted: dict[str, Runnable] = {}
         if self._simulation.nodes:
             client = await run.client(self.credentials_of("agent"), "agent")
             wanted |= components.agent(client, self._simulation, self.kubeconfig.parent, self.clock)

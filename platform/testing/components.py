@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..batch_ctrl.controller import BatchJobController
 from ..batch_ctrl.settings import ALL_JOBS, BatchJobSettings
@@ -22,6 +22,7 @@ from ..kube.timing import Timing
 from ..local.agent.service import Agent
 from ..local.agent.settings import AgentSettings, SimulationSettings
 from ..machinery.clock import Clock, SystemClock
+from ..machinery.lifecycle import Runnable
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import PODGROUPS
 from ..model.podgroup import PodGroup
@@ -35,14 +36,6 @@ class ComponentError(Exception):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the {name} ended before the cluster was stopped")
-
-
-class Component(Protocol):
-    """What runs until it is cancelled."""
-
-    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
-        """Run, and set *ready* when work begins."""
-        ...
 
 
 class Components:
@@ -68,7 +61,7 @@ class Components:
         self._run(f"event recorder of {component}", recorder.run())
         return recorder
 
-    async def start(self, components: Mapping[str, Component]) -> None:
+    async def start(self, components: Mapping[str, Runnable]) -> None:
         """Start *components*, and wait until they work.
 
         Raises:
@@ -114,7 +107,7 @@ async def _either(task: asyncio.Task[None], ready: asyncio.Event) -> None:
 
 def agent(
     client: Client, simulation: SimulationSettings, data_dir: Path, clock: Clock | None = None
-) -> Mapping[str, Component]:
+) -> Mapping[str, Runnable]:
     """Return the agent of simulated nodes."""
     settings = AgentSettings(data_dir=data_dir, simulation=simulation)
     return {"agent": Agent(client, settings=settings, clock=clock)}
@@ -127,7 +120,7 @@ def controllers(
     place_at_creation: bool = False,
     podgroups_of: PodGroupsOf = PodGroupsOf.ALL,
     clock: Clock | None = None,
-) -> Mapping[str, Component]:
+) -> Mapping[str, Runnable]:
     """Return Volcano's controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = clock or SystemClock()
@@ -159,7 +152,7 @@ def controllers(
 
 def batch_controllers(
     client: Client, recorder: EventRecorder, clock: Clock
-) -> Mapping[str, Component]:
+) -> Mapping[str, Runnable]:
     """Return the controllers of Jobs and CronJobs of ``batch/v1``."""
     return {
         "batch job controller": BatchJobController(
@@ -183,7 +176,7 @@ def scheduler(
     *,
     place_at_creation: bool = False,
     clock: Clock | None = None,
-) -> Mapping[str, Component]:
+) -> Mapping[str, Runnable]:
     """Return the scheduler, for pods of ``volcano`` and of ``default-scheduler``."""
     settings = SchedulerSettings(
         pod_scheduler_names=("default-scheduler",),

@@ -1,76 +1,15 @@
 """Allocates tasks of a gang with a constraint on the network in the domain that suits best."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 from ..state.gangs.diagnosis import FitError
 from ..state.gangs.gang import Gang, Task
-from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.resources import IntVector
 from .affinity_order import in_affinity_order
 from .gang_domains import EVERYWHERE, GangDomains, Needs, Option
 from .missing_members import MissingMembers, required_tasks
+from .session_view import OpenStatement, SessionView
 from .task_runs import runs
-from .unfit_tasks import Failures, UnfitTasks
-
-
-class OpenStatement(Protocol):
-    """What is needed of the statement of the gang."""
-
-    unfit: UnfitTasks
-
-    def savepoint(self) -> int:
-        """Return a point to which :meth:`rollback_to` returns."""
-        ...
-
-    def rollback_to(self, savepoint: int) -> None:
-        """Undo the operations after *savepoint*."""
-        ...
-
-    def try_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
-        """Allocate tasks until *missing* is satisfied or cannot be satisfied."""
-        ...
-
-    def try_extra(self, tasks: Sequence[Task], at_most: int) -> int:
-        """Allocate up to *at_most* tasks; returns how many."""
-        ...
-
-    def has_failed(self, task: Task) -> bool:
-        """Return whether *task* is blocked, or another task of its role did not fit."""
-        ...
-
-    def failures(self) -> Failures:
-        """Return which tasks did not fit, and why."""
-        ...
-
-    def set_failures(self, failures: Failures) -> None:
-        """Forget which tasks did not fit since then."""
-        ...
-
-    def add_failure(self, task: Task, error: FitError) -> None:
-        """Record that *task* does not fit because of *error*."""
-        ...
-
-
-class SessionView(Protocol):
-    """What is needed of the session."""
-
-    def domains_of(self, gang: Gang) -> GangDomains | None:
-        """Return the domains into which *gang* may go; ``None`` for everywhere."""
-        ...
-
-    def within(self, option: Option) -> AbstractContextManager[None]:
-        """Return the context in which the nodes of *option* alone are used."""
-        ...
-
-    def capacities(self, eq_class: EquivalenceClass) -> IntVector:
-        """Return how many more pods of *eq_class* fit on each node, apart from other pods."""
-        ...
-
-    def total_request(self, tasks: Sequence[Task]) -> IntVector:
-        """Return what *tasks* request together."""
-        ...
+from .unfit_tasks import Failures
 
 
 class DomainAllocation:

@@ -1,102 +1,31 @@
 """Statements: all-or-nothing attempts to schedule a gang."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from ..plugins.extension_points import (
     NOT_ENOUGH_RESOURCES,
     UNSUPPORTED_FIELD,
     Allocation,
-    Rejection,
 )
 from ..plugins.placement import GangRef, Placement
 from ..state.cache.cache import SchedulerCache
-from ..state.gangs.diagnosis import Diagnosis, FitError, NodeFit, Stage
-from ..state.gangs.gang import Gang, QueueInfo, SubGroup, Task, TaskStatus
+from ..state.gangs.diagnosis import Diagnosis, FitError, Stage
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.queue.scheduling_queue import ClusterEvent
-from ..state.resources import IntVector
 from .affinity_order import in_affinity_order
 from .domain_allocation import DomainAllocation
-from .gang_domains import GangDomains, Option
 from .missing_members import MissingMembers
 from .placer import Placer
 from .plugin_calls import PluginError
 from .pod_aware_placer import PodAwarePlacer
+from .session_view import SessionView
 from .sub_group_allocation import SubGroupAllocation
 from .task_runs import grouped, runs
 from .unfit_tasks import ClassCapacity, FailureKey, Failures, UnfitTasks
-
-
-class SessionView(Protocol):
-    """What a statement needs of its session."""
-
-    cache: SchedulerCache
-    is_restricted: bool
-    """Whether only some nodes may be chosen now."""
-
-    def notify_listeners(self, change: Allocation, *, allocated: bool) -> None:
-        """Call the listeners: *change* is allocated, or else deallocated."""
-        ...
-
-    def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
-        """Call the listeners for an operation that is undone."""
-        ...
-
-    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
-        """Return the placer of *eq_class* in this session."""
-        ...
-
-    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """Return how many more pods of *eq_class* the queue may allocate."""
-        ...
-
-    def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
-        """Return why the queue allocates no more pods of *eq_class*, or ``None`` if it does."""
-        ...
-
-    def counted(
-        self, queue: QueueInfo, eq_class: EquivalenceClass, count: int
-    ) -> AbstractContextManager[object]:
-        """Count *count* pods of *eq_class* in the block as allocated in *queue*."""
-        ...
-
-    def limit_events(self, queue: QueueInfo) -> frozenset[ClusterEvent]:
-        """Return what may raise the limits of *queue*."""
-        ...
-
-    def claim_rejection(self, task: Task) -> str:
-        """Return which PVC or claim of devices blocks *task* and why; empty if none does."""
-        ...
-
-    def explain(self, eq_class: EquivalenceClass) -> NodeFit:
-        """Return why no node fits another pod of *eq_class*."""
-        ...
-
-    def domains_of(self, gang: Gang, sub_group: SubGroup | None = None) -> GangDomains | None:
-        """Return the domains of the network into which *gang*, or *sub_group*, may go; ``None`` for
-        everywhere."""
-        ...
-
-    def capacities(self, eq_class: EquivalenceClass) -> IntVector:
-        """Return how many more pods of *eq_class* fit on each node, apart from other pods."""
-        ...
-
-    def total_request(self, tasks: Sequence[Task]) -> IntVector:
-        """Return what *tasks* request together."""
-        ...
-
-    def kept_nodes(self, gang: Gang) -> Option | None:
-        """Return the nodes that are kept for *gang*; ``None`` if there are none."""
-        ...
-
-    def within(self, option: Option) -> AbstractContextManager[None]:
-        """Return the context in which the nodes of *option* alone are used."""
-        ...
 
 
 class OperationKind(Enum):

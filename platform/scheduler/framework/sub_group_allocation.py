@@ -6,82 +6,22 @@ one may, which has lost fewer pods, or may be elsewhere.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from ..state.gangs.diagnosis import FitError, Stage
 from ..state.gangs.gang import Gang, SubGroup, Task
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.resources import IntVector
 from .affinity_order import in_affinity_order
 from .gang_domains import EVERYWHERE, GangDomains, Option
 from .missing_members import MissingMembers
+from .session_view import OpenStatement, SessionView
 from .sub_group_units import try_units, units_of
 from .task_runs import grouped, runs
-from .unfit_tasks import Failures, UnfitTasks
+from .unfit_tasks import Failures
 
 _ALL = (EVERYWHERE,)
-
-
-class OpenStatement(Protocol):
-    """What is needed of the statement of the gang."""
-
-    unfit: UnfitTasks
-
-    def savepoint(self) -> int:
-        """Return a point to which :meth:`rollback_to` returns."""
-        ...
-
-    def rollback_to(self, savepoint: int) -> None:
-        """Undo the operations after *savepoint*."""
-        ...
-
-    def fitting_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
-        """Return how many of *tasks* fit queue and nodes; records the first that does not fit."""
-        ...
-
-    def allocate_best(self, tasks: Sequence[Task]) -> None:
-        """Allocate *tasks* on the best nodes."""
-        ...
-
-    def has_failed(self, task: Task) -> bool:
-        """Return whether *task* is blocked, or its sub-group or role did not fit."""
-        ...
-
-    def failures(self) -> Failures:
-        """Return which tasks did not fit, and why."""
-        ...
-
-    def set_failures(self, failures: Failures) -> None:
-        """Forget which tasks did not fit since then."""
-        ...
-
-    def add_failure(self, task: Task, error: FitError) -> None:
-        """Record that *task* does not fit because of *error*."""
-        ...
-
-
-class SessionView(Protocol):
-    """What is needed of the session."""
-
-    def domains_of(self, gang: Gang, sub_group: SubGroup | None = None) -> GangDomains | None:
-        """Return the domains into which *gang*, or *sub_group*, may go; ``None`` for everywhere."""
-        ...
-
-    def within(self, option: Option) -> AbstractContextManager[None]:
-        """Return the context in which the nodes of *option* alone are used."""
-        ...
-
-    def capacities(self, eq_class: EquivalenceClass) -> IntVector:
-        """Return how many more pods of *eq_class* fit on each node, apart from other pods."""
-        ...
-
-    def total_request(self, tasks: Sequence[Task]) -> IntVector:
-        """Return what *tasks* request together."""
-        ...
 
 
 class SubGroupAllocation:
