@@ -9,7 +9,7 @@ import msgspec
 from ...kube.client.client import Client, PatchType
 from ...kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
 from ...model.base import ApiStruct
-from ...model.meta import ObjectMeta
+from ...model.meta import MetadataOnly, ObjectMeta
 from ...model.names import OPERATION
 from ...wire.jobs import JobSummary
 from ..http.preconditions import Preconditions
@@ -38,10 +38,6 @@ class _Scaled(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = {}
-
-
-class _Deleted(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 def not_found(kind: JobKind, namespace: str, name: str) -> ProblemError:
@@ -119,7 +115,7 @@ async def delete(
             if preconditions.is_versioned:
                 raise preconditions.failed() from None
             continue  # deleted and created again in between
-        remaining = msgspec.json.decode(response, type=_Deleted).metadata
+        remaining = msgspec.json.decode(response, type=MetadataOnly).metadata
         return msgspec.structs.replace(
             kind.summarize(found), deleting=remaining.deletion_timestamp is not None
         )

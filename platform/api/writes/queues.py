@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ...kube.client.client import Client
 from ...kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ...model.base import ApiStruct
-from ...model.meta import ObjectMeta
+from ...model.meta import MetadataOnly, ObjectMeta
 from ...model.names import OPERATION, QUEUES
 from ...model.quantity_advice import quantity_advice
 from ...model.queue import Queue
@@ -51,10 +51,6 @@ _FIELDS = {
 class _Spec(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = {}
-
-
-class _Remaining(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 def not_found(name: str) -> ProblemError:
@@ -226,6 +222,6 @@ async def delete(client: Client, name: str, *, preconditions: Preconditions) -> 
             if preconditions.is_versioned:
                 raise preconditions.failed() from None
             continue  # deleted and created again in between
-        remaining = msgspec.json.decode(response, type=_Remaining).metadata
+        remaining = msgspec.json.decode(response, type=MetadataOnly).metadata
         return found, remaining.deletion_timestamp is not None
     raise ProblemError(409, f"queue {name!r} is created again all the time", retry_after=1)

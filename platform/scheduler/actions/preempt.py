@@ -11,7 +11,6 @@ Tasks are not evicted for others of their own gang: it would not be ready after 
 """
 
 import heapq
-from collections.abc import Mapping
 
 from ..framework.candidate import Candidate
 from ..framework.plugin_decisions import SortKey
@@ -19,25 +18,9 @@ from ..framework.possible_victims import PossibleVictims
 from ..framework.preemption import EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
-from .starving import eviction_delay, try_candidate
+from .starving import try_candidate
 
 _Entry = tuple[SortKey, SortKey, str, Candidate]
-
-
-class Preempt:
-    """The action with its arguments."""
-
-    def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Parse the arguments.
-
-        Raises:
-            ArgumentError: one has an impossible value.
-        """
-        self._options = EvictionOptions(delay=eviction_delay(arguments))
-
-    def __call__(self, session: Session) -> None:
-        """Evict pods for starving gangs of their queues."""
-        preempt(session, self._options)
 
 
 def preempt(session: Session, options: EvictionOptions) -> None:

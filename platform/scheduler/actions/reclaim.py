@@ -10,7 +10,6 @@
 """
 
 import heapq
-from collections.abc import Mapping
 
 from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
@@ -19,23 +18,7 @@ from ..framework.possible_victims import PossibleVictims
 from ..framework.preemption import EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
-from .starving import eviction_delay, try_candidate
-
-
-class Reclaim:
-    """The action with its arguments."""
-
-    def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Parse the arguments.
-
-        Raises:
-            ArgumentError: one has an impossible value.
-        """
-        self._options = EvictionOptions(delay=eviction_delay(arguments))
-
-    def __call__(self, session: Session) -> None:
-        """Evict pods of other queues for starving gangs."""
-        reclaim(session, self._options)
+from .starving import try_candidate
 
 
 def reclaim(session: Session, options: EvictionOptions) -> None:

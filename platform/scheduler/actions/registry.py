@@ -1,40 +1,49 @@
 """The table of scheduler actions; other packages add some by entry points."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from ..framework.preemption import EvictionOptions
 from ..framework.session import Session
 from ..framework.victims import Reach
 from .allocate import Allocate
 from .backfill import backfill
 from .enqueue import enqueue
-from .gang_evictions import GangPreempt, GangReclaim
-from .preempt import Preempt
-from .reclaim import Reclaim
+from .gang_evictions import domain_options
+from .preempt import preempt
+from .reclaim import reclaim
 from .shuffle import shuffle
+from .starving import eviction_options
 
 Action = Callable[[Session], None]
 NamedAction = tuple[str, Action]
 ActionFactory = Callable[[Mapping[str, object]], Action]
 """What an entry point of ``batholith.scheduler_actions`` is: it gets the action's arguments."""
 
+
+def _evicting(
+    evict: Callable[[Session, EvictionOptions], None],
+    options_of: Callable[[Mapping[str, object]], EvictionOptions],
+) -> ActionFactory:
+    """Return the factory of an action that evicts with the options of its arguments."""
+    return lambda arguments: partial(evict, options=options_of(arguments))
+
+
 ENQUEUE, SHUFFLE = "enqueue", "shuffle"
 CONFIGURED: Mapping[str, ActionFactory] = {
     "allocate": Allocate,
-    "gangpreempt": GangPreempt,
-    "gangreclaim": GangReclaim,
-    "preempt": Preempt,
-    "reclaim": Reclaim,
+    "gangpreempt": _evicting(preempt, domain_options),
+    "gangreclaim": _evicting(reclaim, domain_options),
+    "preempt": _evicting(preempt, eviction_options),
+    "reclaim": _evicting(reclaim, eviction_options),
 }
 """Actions that have arguments."""
 
 ACTIONS: Mapping[str, Action] = {
     ENQUEUE: enqueue,
-    "allocate": Allocate({}),
+    "allocate": CONFIGURED["allocate"]({}),
     "backfill": backfill,
-    "gangpreempt": GangPreempt({}),
-    "gangreclaim": GangReclaim({}),
-    "preempt": Preempt({}),
-    "reclaim": Reclaim({}),
+    **{name: CONFIGURED[name]({}) for name in ("gangpreempt", "gangreclaim", "preempt", "reclaim")},
     SHUFFLE: shuffle,
 }
 """All actions of Volcano by name."""

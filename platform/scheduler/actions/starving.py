@@ -26,6 +26,15 @@ def eviction_delay(arguments: Mapping[str, object]) -> float:
     return delay.total_seconds() if delay else 0.0
 
 
+def eviction_options(arguments: Mapping[str, object]) -> EvictionOptions:
+    """Return the options of an action that evicts in the first domain in which a gang fits.
+
+    Raises:
+        ArgumentError: one has an impossible value.
+    """
+    return EvictionOptions(delay=eviction_delay(arguments))
+
+
 def try_candidate(
     session: Session, candidate: Candidate, reach: Reach, options: EvictionOptions
 ) -> Candidate | None:

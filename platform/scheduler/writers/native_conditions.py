@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from ...kube.client.client import Client, PatchType
 from ...machinery.clock import Clock
-from ...model.base import ApiStruct
-from ...model.meta import Condition, ObjectMeta
+from ...model.meta import Condition, MetadataOnly
 from ...model.native_podgroup import SCHEDULED_CONDITIONS
 from ..framework.completeness import SCHEDULED
 from ..framework.podgroup_status import UNSCHEDULABLE, PodGroupReport
@@ -26,10 +25,6 @@ class _State:
     observed: Condition | None
     version: str
     written_at: float = float("-inf")
-
-
-class _Written(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class NativeConditions:
@@ -96,7 +91,7 @@ class NativeConditions:
             namespace=meta.namespace,
             subresource="status",
             kind=PatchType.STRATEGIC,
-            view=_Written,
+            view=MetadataOnly,
         )
         if is_newer(new.metadata.resource_version, state.version):
             state.version, state.observed = new.metadata.resource_version, desired

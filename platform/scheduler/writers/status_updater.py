@@ -23,9 +23,8 @@ from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, 
 from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import BucketRateLimiter, ExponentialFailureRateLimiter
 from ...model import names
-from ...model.base import ApiStruct
 from ...model.log_fields import object_fields
-from ...model.meta import ObjectMeta, ObjectReference
+from ...model.meta import MetadataOnly, ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
 from ..framework.completeness import SCHEDULED
@@ -159,12 +158,6 @@ class _QueueState:
     written_at: float = float("-inf")
     is_scheduled: bool = False
     """Whether a write is due already."""
-
-
-class _WrittenObject(ApiStruct, frozen=True):
-    """The part of a written object that the next write needs."""
-
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class StatusUpdater:
@@ -481,7 +474,7 @@ class StatusUpdater:
                 namespace=desired.namespace,
                 subresource="status",
                 kind=PatchType.STRATEGIC,
-                view=_WrittenObject,
+                view=MetadataOnly,
             )
             self._pod_versions.record_write(uid, new.metadata.resource_version)
         state.observed_condition = (desired.reason, desired.message)
@@ -505,7 +498,7 @@ class StatusUpdater:
             "status": {"allocated": allocated},
         }
         new = await self._client.patch(
-            names.QUEUES, name, body, subresource="status", view=_WrittenObject
+            names.QUEUES, name, body, subresource="status", view=MetadataOnly
         )
         state.written_at = self._clock.monotonic()
         if is_newer(new.metadata.resource_version, state.version):
