@@ -6,10 +6,9 @@ has a network namespace, they are addresses of the range for benchmarks (RFC 254
 the Internet nor the networks of companies use.
 """
 
-import ipaddress
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 
 class PodNetwork(StrEnum):
@@ -76,14 +75,19 @@ def is_cluster_ip(text: str) -> bool:
     return any(is_in(each.cluster_ips, text) for each in _RANGES.values())
 
 
+def ipv4_address(text: str) -> IPv4Address | None:
+    """Parse an address of IPv4; ``None`` if it is none."""
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        return None
+
+
 def is_in(network: IPv4Network, text: str) -> bool:
     """Whether *text* is an address of *network* other than its ends."""
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
+    address = ipv4_address(text)
     ends = (network.network_address, network.broadcast_address)
-    return address in network and address not in ends
+    return address is not None and address in network and address not in ends
 
 
 def is_permitted_endpoint(text: str) -> bool:
@@ -92,9 +96,8 @@ def is_permitted_endpoint(text: str) -> bool:
     Otherwise an endpoint could lead to a program that only this machine's users may reach, or
     back to the proxy, without end.
     """
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
+    address = ipv4_address(text)
+    if address is None:
         return False
     if address in HOST_RANGES.pod_ips:
         return True

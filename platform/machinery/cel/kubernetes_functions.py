@@ -20,8 +20,8 @@ _SEMVER = re.compile(
 _S = "string"
 
 
-def _succeeds(read: Callable[[str], Any]) -> Callable[[str], bool]:
-    """Return whether *read* accepts a text."""
+def accepts(read: Callable[[str], object]) -> Callable[[str], bool]:
+    """Return a function that returns whether *read* accepts a text."""
 
     def check(text: str) -> bool:
         try:
@@ -66,14 +66,14 @@ def _added(sign: int, whole: bool) -> Callable[[str, Any], dict[str, Any]]:
 
 _QUANTITIES = (
     Signature("quantity", (_S,), QUANTITY, _quantity, member=False),
-    Signature("isQuantity", (_S,), "bool", _succeeds(_nanos), member=False),
+    Signature("isQuantity", (_S,), "bool", accepts(_nanos), member=False),
     Signature("sign", (QUANTITY,), "int", lambda one: _compare(one, "0")),
     Signature("isGreaterThan", (QUANTITY,) * 2, "bool", lambda *pair: _compare(*pair) > 0),
     Signature("isLessThan", (QUANTITY,) * 2, "bool", lambda *pair: _compare(*pair) < 0),
     Signature("compareTo", (QUANTITY,) * 2, "int", _compare),
     Signature("asApproximateFloat", (QUANTITY,), "double", lambda one: int(one) / _NANO),
     Signature("asInteger", (QUANTITY,), "int", _as_integer),
-    Signature("isInteger", (QUANTITY,), "bool", _succeeds(_as_integer)),
+    Signature("isInteger", (QUANTITY,), "bool", accepts(_as_integer)),
     Signature("add", (QUANTITY, QUANTITY), QUANTITY, _added(1, whole=False)),
     Signature("add", (QUANTITY, "int"), QUANTITY, _added(1, whole=True)),
     Signature("sub", (QUANTITY, QUANTITY), QUANTITY, _added(-1, whole=False)),
@@ -112,7 +112,7 @@ def _port(text: str) -> str:
 
 _URLS = (
     Signature("url", (_S,), URL, _url, member=False),
-    Signature("isURL", (_S,), "bool", _succeeds(_check_url), member=False),
+    Signature("isURL", (_S,), "bool", accepts(_check_url), member=False),
     Signature("getScheme", (URL,), _S, lambda text: urlsplit(text).scheme),
     Signature("getHost", (URL,), _S, _host),
     Signature("getHostname", (URL,), _S, _hostname),
@@ -186,7 +186,7 @@ def _contains_cidr(cidr: str, other: str) -> bool:
 
 _ADDRESSES = (
     Signature("ip", (_S,), IP, _ip, member=False),
-    Signature("isIP", (_S,), "bool", _succeeds(_parse_ip), member=False),
+    Signature("isIP", (_S,), "bool", accepts(_parse_ip), member=False),
     Signature(
         "ip.isCanonical", (_S,), "bool", lambda text: str(_parse_ip(text)) == text, member=False
     ),
@@ -197,7 +197,7 @@ _ADDRESSES = (
     Signature("isLinkLocalUnicast", (IP,), "bool", lambda text: _parse_ip(text).is_link_local),
     Signature("isGlobalUnicast", (IP,), "bool", _is_global_unicast),
     Signature("cidr", (_S,), CIDR, _cidr, member=False),
-    Signature("isCIDR", (_S,), "bool", _succeeds(_parse_cidr), member=False),
+    Signature("isCIDR", (_S,), "bool", accepts(_parse_cidr), member=False),
     Signature("containsIP", (CIDR, _S), "bool", _contains_ip),
     Signature("containsIP", (CIDR, IP), "bool", _contains_ip),
     Signature("containsCIDR", (CIDR, _S), "bool", _contains_cidr),
@@ -241,7 +241,7 @@ def _compare_versions(one: str, other: str) -> int:
 
 _VERSIONS = (
     Signature("semver", (_S,), SEMVER, _semver, member=False),
-    Signature("isSemver", (_S,), "bool", _succeeds(_parse_version), member=False),
+    Signature("isSemver", (_S,), "bool", accepts(_parse_version), member=False),
     Signature("isGreaterThan", (SEMVER,) * 2, "bool", lambda *pair: _compare_versions(*pair) > 0),
     Signature("isLessThan", (SEMVER,) * 2, "bool", lambda *pair: _compare_versions(*pair) < 0),
     Signature("compareTo", (SEMVER,) * 2, "int", _compare_versions),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ....model import validation
-from ....model.service_network import CLUSTER_DOMAIN
+from ....model.service_network import CLUSTER_DOMAIN, ipv4_address
 from .core_types import Pod, Service
 from .endpoint_types import EndpointSlice
 
@@ -53,16 +53,10 @@ def remote_endpoints(found: EndpointSlice, own_node: str) -> Iterator[RemoteEndp
             continue
         name = endpoint.hostname or ""
         for address in endpoint.addresses:
-            if _is_address(address) and not (name and validation.dns1123_label_error(name)):
+            if ipv4_address(address) is not None and not (
+                name and validation.dns1123_label_error(name)
+            ):
                 yield RemoteEndpoint(found.service, address, name)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def allocate_address(uid: str, taken: Collection[str], network: ipaddress.IPv4Network) -> str:

@@ -7,6 +7,7 @@ import urllib.parse
 from collections.abc import Callable
 from datetime import date
 
+from ....machinery.cel.kubernetes_functions import accepts
 from ....model import durations, times
 
 _HOSTNAME = re.compile(
@@ -21,29 +22,16 @@ def _is_uri(text: str) -> bool:
     return bool(urllib.parse.urlsplit(text).scheme)
 
 
-def _reads(read: Callable[[str], object]) -> Callable[[str], bool]:
-    """Return a check that *read* does not raise ValueError."""
-
-    def check(text: str) -> bool:
-        try:
-            read(text)
-        except ValueError:
-            return False
-        return True
-
-    return check
-
-
 FORMATS: dict[str, Callable[[str], bool]] = {
-    "date-time": _reads(times.parse),
-    "datetime": _reads(times.parse),
-    "date": _reads(date.fromisoformat),
-    "duration": _reads(durations.parse),
-    "byte": _reads(lambda text: base64.b64decode(text, validate=True)),
+    "date-time": accepts(times.parse),
+    "datetime": accepts(times.parse),
+    "date": accepts(date.fromisoformat),
+    "duration": accepts(durations.parse),
+    "byte": accepts(lambda text: base64.b64decode(text, validate=True)),
     "uri": _is_uri,
-    "ipv4": _reads(ipaddress.IPv4Address),
-    "ipv6": _reads(ipaddress.IPv6Address),
-    "cidr": _reads(lambda text: ipaddress.ip_network(text, strict=False)),
+    "ipv4": accepts(ipaddress.IPv4Address),
+    "ipv6": accepts(ipaddress.IPv6Address),
+    "cidr": accepts(lambda text: ipaddress.ip_network(text, strict=False)),
     "hostname": lambda text: bool(_HOSTNAME.fullmatch(text)),
     "email": lambda text: bool(_EMAIL.fullmatch(text)),
     "uuid": lambda text: bool(_UUID.fullmatch(text)),

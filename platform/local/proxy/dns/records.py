@@ -1,11 +1,10 @@
 """Which records a name of the cluster's domain has: Kubernetes' DNS-based service discovery 1.1."""
 
-import ipaddress
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from ....model.service_network import CLUSTER_DOMAIN, HEADLESS
+from ....model.service_network import CLUSTER_DOMAIN, HEADLESS, ipv4_address
 from ..types import Endpoint, EndpointSlice, Service
 
 T_co = TypeVar("T_co", covariant=True)
@@ -136,16 +135,8 @@ def _ready(found: EndpointSlice) -> Iterator[tuple[Endpoint, str]]:
     for endpoint in found.endpoints or ():
         if endpoint.conditions.ready is not False:
             for address in endpoint.addresses:
-                if _is_address(address):
+                if ipv4_address(address) is not None:
                     yield endpoint, address
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _label(endpoint: Endpoint, address: str) -> str:
