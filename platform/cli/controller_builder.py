@@ -18,6 +18,7 @@ from .controller_flags import (
 )
 from .flag_groups import ClusterFlags
 from .manager import Telemetry
+from .process import restore_termination_handlers
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -315,7 +316,6 @@ class Builder:
             configuration_namespace,
         )
         from ..model.names import HYPERNODES
-        from .process import restore_termination_handlers
 
         settings = HyperNodeSettings(
             reconcile_timeout=self._timeout,
