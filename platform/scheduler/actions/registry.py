@@ -1,7 +1,6 @@
 """The table of scheduler actions; other packages add some by entry points."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from ..framework.preemption import EvictionOptions
 from ..framework.session import Session
@@ -26,7 +25,12 @@ def _evicting(
     options_of: Callable[[Mapping[str, object]], EvictionOptions],
 ) -> ActionFactory:
     """Return the factory of an action that evicts with the options of its arguments."""
-    return lambda arguments: partial(evict, options=options_of(arguments))
+
+    def create(arguments: Mapping[str, object]) -> Action:
+        options = options_of(arguments)
+        return lambda session: evict(session, options)
+
+    return create
 
 
 ENQUEUE, SHUFFLE = "enqueue", "shuffle"
