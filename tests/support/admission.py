@@ -171,7 +171,7 @@ def stored_spec(stored: Json) -> Json:
 
 
 def write_request(obj: Json, old: Json | None = None) -> AdmissionRequest:
-    """The request that creates *obj*, or that makes it of *old*."""
+    """The request that creates *obj*, or that updates *old* to it."""
     return AdmissionRequest(
         operation="CREATE" if old is None else "UPDATE",
         namespace="default",

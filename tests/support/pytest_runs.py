@@ -1,4 +1,4 @@
-"""Runs of pytest in a process of its own, on files that a test wrote."""
+"""Runs of pytest in a separate process, on files that a test wrote."""
 
 import asyncio
 import sys

@@ -19,7 +19,7 @@ from .unfit_tasks import Failures, UnfitTasks
 
 
 class SessionView(Protocol):
-    """What a statement and its parts need of their session."""
+    """What a statement, and the allocations that it delegates to, need of their session."""
 
     cache: SchedulerCache
     is_restricted: bool
@@ -86,7 +86,7 @@ class SessionView(Protocol):
 
 
 class OpenStatement(Protocol):
-    """What the parts of a statement need of it."""
+    """What the allocations that a statement delegates to need of it."""
 
     unfit: UnfitTasks
 
