@@ -94,7 +94,7 @@ def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     yield f"{_TESTING}/nginx:1.15-4", _web_server()
     yield f"{_TESTING}/nginx:1.27-0", _web_server()
     for name in ("nautilus", "kitten"):
-        yield f"{_TESTING}/{name}:1.7", _picture_server(name)
+        yield f"{_TESTING}/{name}:1.8", _picture_server(name)
     user = {"Entrypoint": ["/bin/id"], "User": "1234"}
     yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
 

@@ -138,7 +138,7 @@ def _is_property(node: ast.FunctionDef) -> bool:
 
 
 def _getter_text(node: ast.FunctionDef) -> str:
-    """Return what the docstring of a getter says between its first line and its result."""
+    """Return the docstring of a getter between its first line and its result."""
     text = (ast.get_docstring(node) or "").replace(_LINTER_COMMENT, "")
     return text.partition("\n")[2].partition(":return:")[0].strip()
 
