@@ -74,6 +74,9 @@ MetricsAddress = Annotated[
     str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
 ]
 
+_API_SERVER_CONNECTIONS = 3000
+"""Default limit of connections: a client that uses HTTP/1.1 needs one for each watch."""
+
 
 def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
     """Return the inherited socket, or bind one at *address*; exit the command on errors."""
@@ -167,13 +170,15 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission import installed_crds, other_jobs
     from ..admission.webhooks import webhooks
+    from ..httpserver.limits import raise_open_files
     from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
 
     logs.configure(log_format=log_format, level=log_level)
     with exit_on_error(ValueError):
-        limits = parse_http_limits(http_limits)
+        limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
+    raise_open_files(limits.connections)
     listener = _bind_or_inherit(listen_fd, listen_address)
     host = _reachable_host(listener)
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
