@@ -7,7 +7,6 @@ Processor time is that of the servers (with etcd); compare the ratios, as machin
 
 import asyncio
 import contextlib
-import json
 import resource
 import subprocess
 import sys
@@ -17,9 +16,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
+import msgspec
+
 from batholith.httpserver.limits import raise_open_files
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
+from batholith.local.supervisor.supervisor import UpState
 from batholith.model.base import ApiStruct
 from batholith.model.names import PODS
 from bench.apiserver import NAMESPACE, Server, all_of, pod, running_server
@@ -28,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from support.realkube import RealKube, server_view  # shared with the tests
 
-ROUNDS, WATCHES, WATCHED_CREATES, IDLE_SECONDS = 3, 1000, 20, 20
+ROUNDS, WATCHES, WATCHED_CREATES, IDLE_SECONDS = 3, 1000, 20, 10
 _CLI = (sys.executable, "-m", "batholith.cli")
 
 
@@ -141,9 +143,8 @@ def cluster(directory: Path) -> None:
     subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
     after, elapsed = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - begun
     try:
-        state = json.loads((data / "up.json").read_text())
-        supervisor = state["supervisor"]["pid"]
-        pids = list(_descendants(supervisor))
+        state = msgspec.json.decode((data / "up.json").read_bytes(), type=UpState)
+        pids = list(_descendants(state.supervisor.pid))
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime + _cpu(pids)
         print(f"up: {elapsed:.1f} s, {spent:.1f} s of processor time")
         time.sleep(IDLE_SECONDS)
@@ -151,14 +152,15 @@ def cluster(directory: Path) -> None:
         time.sleep(IDLE_SECONDS)
         share = (_cpu(pids) - idle) / IDLE_SECONDS
         print(f"idle: {100 * share:.2f} % of a core, {_memory(pids):.0f} MiB in all")
-        for name, component in state["parts"].items():
-            print(f"  {name}: {_memory([component['process']['pid']]):.0f} MiB")
+        for name, component in state.components.items():
+            if component.process is not None:
+                print(f"  {name}: {_memory([component.process.pid]):.0f} MiB")
     finally:
         subprocess.run((*_CLI, "down", "--data-dir", str(data)), check=True)
 
 
 async def main(count: int) -> None:
-    """Print all figures."""
+    """Print all measurements."""
     raise_open_files(WATCHES + 500)
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as name:
         await compare(count, Path(name, "real"))

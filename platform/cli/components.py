@@ -170,7 +170,6 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission import installed_crds, other_jobs
     from ..admission.webhooks import webhooks
-    from ..httpserver.limits import raise_open_files
     from ..local.supervisor.apiserver import Settings, serve
     from ..model import crds
 
@@ -178,7 +177,6 @@ def apiserver(
     with exit_on_error(ValueError):
         limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
-    raise_open_files(limits.connections)
     listener = _bind_or_inherit(listen_fd, listen_address)
     host = _reachable_host(listener)
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)

@@ -50,14 +50,14 @@ def register_conversation(conversation: Conversation) -> Conversation:
     return conversation
 
 
-CSI = {"csi": {"driver": "a.b", "volumeHandle": "h"}}
+CSI: Json = {"csi": {"driver": "a.b", "volumeHandle": "h"}}
 
 
 @register_conversation
 async def inline_volumes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattachments?dryRun=All"
-    whole = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **CSI}
-    for volume in (
+    whole: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **CSI}
+    volume_rows: tuple[Json, ...] = (
         {},
         CSI,
         {"accessModes": ["ReadWriteOnce"], **CSI},
@@ -78,7 +78,8 @@ async def inline_volumes(send: RecordedConversation) -> None:
         {**whole, "csi": {"driver": "a.b"}},
         {**whole, "csi": {"volumeHandle": "a"}},
         {**whole, "csi": {"driver": "a b", "volumeHandle": "h"}},
-    ):
+    )
+    for volume in volume_rows:
         spec = {"attacher": "a.b", "nodeName": "n", "source": {"inlineVolumeSpec": volume}}
         await send("POST", path, {"metadata": {"name": "a"}, "spec": spec})
 
@@ -86,10 +87,10 @@ async def inline_volumes(send: RecordedConversation) -> None:
 @register_conversation
 async def volumes(send: RecordedConversation) -> None:
     path = "/api/v1/persistentvolumes"
-    whole = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
-    host = {**whole, "hostPath": {"path": "/a"}}
-    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
-    for spec in (
+    whole: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    host: Json = {**whole, "hostPath": {"path": "/a"}}
+    affinity: Json = {"required": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+    spec_rows: tuple[Json, ...] = (
         {},
         whole,
         host,
@@ -117,15 +118,17 @@ async def volumes(send: RecordedConversation) -> None:
         {**whole, "local": {"path": "/a"}},
         {**whole, "local": {"path": ""}, "nodeAffinity": affinity},
         {**whole, "nfs": {"server": "", "path": "a"}},
-    ):
+    )
+    for spec in spec_rows:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "a"}, "spec": spec})
     await send("POST", path, {"metadata": {"name": "a"}, "spec": {**host, "storageClassName": "c"}})
-    for spec in (
+    later_spec_rows: tuple[Json, ...] = (
         {"hostPath": {"path": "/b"}},
         {"volumeMode": "Block"},
         {"capacity": {"storage": "0"}},
         {"accessModes": []},
-    ):
+    )
+    for spec in later_spec_rows:
         await send("PATCH", f"{path}/a?dryRun=All", {"spec": spec}, MERGE)
     await send.server.request("DELETE", f"{path}/a")
     await send.server.request(
@@ -138,7 +141,7 @@ async def statuses_of_attachments(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattachments"
     spec = {"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
     await send("POST", path, {"metadata": {"name": "a"}, "spec": spec})
-    for status in (
+    status_rows: tuple[Json, ...] = (
         {"attached": True},
         {"attached": True, "attachError": {"message": "a" * 1025}},
         {"attached": False, "detachError": {"message": "a" * 1025, "errorCode": -1}},
@@ -146,7 +149,8 @@ async def statuses_of_attachments(send: RecordedConversation) -> None:
         {"attachmentMetadata": {"a": "b" * 300_000}},
         {"attachmentMetadata": {"": "b"}},
         {"attached": False, "attachError": {"time": "2020-01-01T00:00:00Z"}},
-    ):
+    )
+    for status in status_rows:
         await send("PATCH", f"{path}/a/status?dryRun=All", {"status": status}, MERGE)
     await send("PATCH", f"{path}/a/status?dryRun=All", {"spec": {"nodeName": "m"}}, MERGE)
     await send("PATCH", f"{path}/a?dryRun=All", {"status": {"attached": True}}, MERGE)
@@ -159,7 +163,7 @@ async def statuses_of_ingresses(send: RecordedConversation) -> None:
     path = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
     backend = {"service": {"name": "s", "port": {"number": 80}}}
     await send("POST", path, {"metadata": {"name": "a"}, "spec": {"defaultBackend": backend}})
-    for entry in (
+    entry_rows: tuple[Json, ...] = (
         {"ip": "1.2.3.4"},
         {"ip": "1.2.3.04"},
         {"ip": "::ffff:1.2.3.4"},
@@ -174,7 +178,8 @@ async def statuses_of_ingresses(send: RecordedConversation) -> None:
         {"ip": "1.2.3.4", "ports": [{"port": 80, "protocol": "Odd"}]},
         {"ip": "1.2.3.4", "ports": [{"port": 80, "protocol": "TCP", "error": "a b"}]},
         {"ip": "1.2.3.4", "ports": [{"port": 80, "protocol": "TCP", "error": "a/b_c"}]},
-    ):
+    )
+    for entry in entry_rows:
         status = {"loadBalancer": {"ingress": [entry]}}
         await send("PATCH", f"{path}/a/status?dryRun=All", {"status": status}, MERGE)
     await send("DELETE", f"{path}/a")
@@ -224,7 +229,7 @@ async def data_of_revisions(send: RecordedConversation) -> None:
 async def storage_classes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/storageclasses"
     body = {"provisioner": "a.b/c"}
-    for change in (
+    change_rows: tuple[Json, ...] = (
         {},
         {"provisioner": ""},
         {"provisioner": "A b"},
@@ -246,17 +251,19 @@ async def storage_classes(send: RecordedConversation) -> None:
                 {"matchLabelExpressions": 2 * [{"key": "a", "values": ["a"]}]},
             ]
         },
-    ):
+    )
+    for change in change_rows:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "a"}, **body, **change})
     await send("POST", path, {"metadata": {"name": "a"}, **body, "parameters": {"a": "b"}})
-    for change in (
+    later_change_rows: tuple[Json, ...] = (
         {"provisioner": "c"},
         {"parameters": {"a": "c"}},
         {"reclaimPolicy": "Retain"},
         {"volumeBindingMode": "WaitForFirstConsumer"},
         {"mountOptions": ["a"]},
         {"allowVolumeExpansion": True},
-    ):
+    )
+    for change in later_change_rows:
         await send("PATCH", f"{path}/a?dryRun=All", change, MERGE)
     await send("DELETE", f"{path}/a")
 
@@ -279,7 +286,7 @@ async def drivers(send: RecordedConversation) -> None:
     ):
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": name}, "spec": spec})
     await send("POST", path, {"metadata": {"name": "a.b"}, "spec": {}})
-    for spec in (
+    spec_rows: tuple[Json, ...] = (
         {"attachRequired": False},
         {"fsGroupPolicy": "None"},
         {"volumeLifecycleModes": ["Ephemeral"]},
@@ -287,11 +294,12 @@ async def drivers(send: RecordedConversation) -> None:
         {"storageCapacity": True},
         {"requiresRepublish": True},
         {"seLinuxMount": True},
-    ):
+    )
+    for spec in spec_rows:
         await send("PATCH", f"{path}/a.b?dryRun=All", {"spec": spec}, MERGE)
     await send("DELETE", f"{path}/a.b")
     path = f"{STORAGE}/csinodes"
-    for listed in (
+    listed_rows: tuple[list[Json], ...] = (
         [],
         [{"name": "a.b", "nodeID": "n"}],
         [{"name": "", "nodeID": "n"}],
@@ -303,7 +311,8 @@ async def drivers(send: RecordedConversation) -> None:
         [{"name": "a.b", "nodeID": "n", "topologyKeys": ["a", "a"]}],
         [{"name": "a.b", "nodeID": "n", "topologyKeys": [""]}],
         [{"name": "a.b", "nodeID": "n", "allocatable": {"count": -1}}],
-    ):
+    )
+    for listed in listed_rows:
         body = {"metadata": {"name": "n"}, "spec": {"drivers": listed}}
         await send("POST", f"{path}?dryRun=All", body)
 
@@ -311,14 +320,15 @@ async def drivers(send: RecordedConversation) -> None:
 @register_conversation
 async def attribute_classes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattributesclasses"
-    for body in (
+    body_rows: tuple[Json, ...] = (
         {"driverName": "a.b", "parameters": {"a": "b"}},
         {"driverName": "a.b"},
         {"driverName": "", "parameters": {"a": "b"}},
         {"driverName": "A b", "parameters": {"a": "b"}},
         {"driverName": "a.b", "parameters": {"": "b"}},
         {"driverName": "a" * 64, "parameters": {"a": "b"}},
-    ):
+    )
+    for body in body_rows:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "a"}, **body})
     body = {"driverName": "a.b", "parameters": {"a": "b"}}
     await send("POST", path, {"metadata": {"name": "a"}, **body})
@@ -330,7 +340,7 @@ async def attribute_classes(send: RecordedConversation) -> None:
 @register_conversation
 async def runtime_classes(send: RecordedConversation) -> None:
     path = "/apis/node.k8s.io/v1/runtimeclasses"
-    for body in (
+    body_rows: tuple[Json, ...] = (
         {"handler": "a"},
         {"handler": ""},
         {"handler": "A_b"},
@@ -343,7 +353,8 @@ async def runtime_classes(send: RecordedConversation) -> None:
         {"handler": "a", "scheduling": {"tolerations": [{"operator": "Odd"}]}},
         {"handler": "a", "scheduling": {"tolerations": [{"key": "a b"}]}},
         {"handler": "a", "scheduling": {"tolerations": 2 * [{"key": "a", "operator": "Exists"}]}},
-    ):
+    )
+    for body in body_rows:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "a"}, **body})
     await send("POST", path, {"metadata": {"name": "a"}, "handler": "a"})
     await send("PATCH", f"{path}/a?dryRun=All", {"handler": "b"}, MERGE)
@@ -354,7 +365,7 @@ async def runtime_classes(send: RecordedConversation) -> None:
 async def disruption_budgets(send: RecordedConversation) -> None:
     path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
     selector = {"matchLabels": {"a": "b"}}
-    for spec in (
+    spec_rows: tuple[Json, ...] = (
         {},
         {"minAvailable": 1},
         {"minAvailable": 1, "selector": selector},
@@ -371,16 +382,18 @@ async def disruption_budgets(send: RecordedConversation) -> None:
         {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
         {"unhealthyPodEvictionPolicy": "Odd"},
         {"unhealthyPodEvictionPolicy": "AlwaysAllow"},
-    ):
+    )
+    for spec in spec_rows:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"name": "a"}, "spec": spec})
     await send("POST", path, {"metadata": {"name": "a"}, "spec": {"minAvailable": 1}})
-    for status in (
+    status_rows: tuple[Json, ...] = (
         {"disruptionsAllowed": -1},
         {"currentHealthy": -1},
         {"desiredHealthy": -1},
         {"expectedPods": -1},
         {"observedGeneration": 7},
-    ):
+    )
+    for status in status_rows:
         await send("PATCH", f"{path}/a/status?dryRun=All", {"status": status}, MERGE)
     await send("DELETE", f"{path}/a")
 

@@ -7,6 +7,7 @@ import pytest
 from support.kubectl import Kubectl
 
 from batholith.local.apiserver.discovery import descriptions
+from batholith.local.apiserver.kinds import go_types
 
 GETTERS = '''
 class V1Colour(object):
@@ -78,7 +79,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(parents=True)
     (tmp_path / "kubernetes" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(descriptions.go_types, "schemas", lambda: {COLOUR: PALETTE})
+    monkeypatch.setattr(go_types, "schemas", lambda: {COLOUR: PALETTE})
     for cached in (descriptions.described, descriptions._model, descriptions._modules):
         monkeypatch.setattr(descriptions, cached.__name__, cached.__wrapped__)
     return directory
