@@ -61,10 +61,21 @@ def _add_program(layer: Layer, name: str) -> None:
         layer.file("/".join(parts), Path(source).read_bytes(), mode=0o755)
 
 
+def _sources() -> Path:
+    """Return the directory of the Go module whose cases are run."""
+    command = ("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+    result = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return Path(result.stdout.strip())
+
+
 def _agnhost(programs: Path) -> ImageFiles:
     own = Layer()
     _add_program(own, "curl")
     own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
+    for name in ("localhost.crt", "localhost.key"):  # which cases serve, and one server uses
+        own.file(name, (_sources() / "test/images/agnhost/porter" / name).read_bytes())
     own.link("agnhost-2", "agnhost")
     return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
 
