@@ -1,4 +1,4 @@
-"""As test_conformance_of_validation.py: kinds of storage, names, statuses, and budgets."""
+"""As test_conformance_of_validation.py: kinds of storage, names, statuses, budgets, patches."""
 
 from pathlib import Path
 from typing import Any
@@ -409,6 +409,21 @@ async def webhook_bundles(send: RecordedConversation) -> None:
             "admissionReviewVersions": ["v1"],
         }
         await send("POST", path, {"metadata": {"name": "a"}, "webhooks": [webhook]})
+
+
+@register_conversation
+async def patches_of_wrong_types(send: RecordedConversation) -> None:
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    labels = {"a": "b"}
+    pods = {"containers": [{"name": "c", "image": "i"}]}
+    template = {"metadata": {"labels": labels}, "spec": pods}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    await send.server.create(path, {"metadata": {"name": "wrong"}, "spec": spec})
+    for content in ("", [], 1, True):
+        for field in ("spec", "status"):
+            for subresource in ("", "/status"):
+                await send("PATCH", f"{path}/wrong{subresource}", {field: content}, MERGE)
+    await send.server.request("DELETE", f"{path}/wrong")
 
 
 NAMES = ("A", "a_b", "a.b", "-a", "a" * 64, "a" * 254, "1a", "a/b", "a%b", ".", "a:b", "a b")
