@@ -419,7 +419,8 @@ async def patches_of_wrong_types(send: RecordedConversation) -> None:
     template = {"metadata": {"labels": labels}, "spec": pods}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
     await send.server.create(path, {"metadata": {"name": "wrong"}, "spec": spec})
-    for content in ("", [], 1, True):
+    contents: tuple[Any, ...] = ("", [], 1, True)
+    for content in contents:
         for field in ("spec", "status"):
             for subresource in ("", "/status"):
                 await send("PATCH", f"{path}/wrong{subresource}", {field: content}, MERGE)

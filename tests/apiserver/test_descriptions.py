@@ -1,6 +1,7 @@
 """Descriptions of built-in kinds, from the installed Python client of Kubernetes."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(parents=True)
     (tmp_path / "kubernetes" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kubernetes", raising=False)  # another test may import it
     monkeypatch.setattr(go_types, "schemas", lambda: {COLOUR: PALETTE})
     for cached in (descriptions.described, descriptions._model, descriptions._modules):
         monkeypatch.setattr(descriptions, cached.__name__, cached.__wrapped__)

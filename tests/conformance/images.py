@@ -90,7 +90,14 @@ def _web_server() -> ImageFiles:
 
 def _picture_server(name: str) -> ImageFiles:
     """Return an image of the two between which cases update pods."""
-    own = Layer().dir("www").file("www/data.json", json.dumps({"image": f"{name}.jpg"}))
+    data = json.dumps({"image": f"{name}.jpg"})
+    own = (
+        Layer()
+        .file("data.json", data)
+        .file(f"{name}.jpg", "")
+        .dir("www")
+        .file("www/data.json", data)
+    )
     command = ["httpd", "-f", "-p", "80", "-h", "/www"]
     return image([_base(), own], {"Cmd": command}, compress=False)
 

@@ -145,7 +145,7 @@ def upgrade_head(method: str, path: str, headers: Sequence[tuple[str, str]]) -> 
     ]
     if method == "POST":
         lines.append("content-length: 0")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", errors="replace")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def _agent_query(subresource: str, raw_query: bytes) -> list[tuple[str, str]]:
