@@ -74,6 +74,9 @@ MetricsAddress = Annotated[
     str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
 ]
 
+_API_SERVER_CONNECTIONS = 3000
+"""Default limit of connections: a client that uses HTTP/1.1 needs one for each watch."""
+
 
 def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
     """Return the inherited socket, or bind one at *address*; exit the command on errors."""
@@ -172,7 +175,7 @@ def apiserver(
 
     logs.configure(log_format=log_format, level=log_level)
     with exit_on_error(ValueError):
-        limits = parse_http_limits(http_limits)
+        limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
     host = _reachable_host(listener)

@@ -91,8 +91,8 @@ class Telemetry:
         return enabled
 
 
-def parse_http_limits(text: str) -> "Limits":
-    """Parse the value of ``--http-limits``.
+def parse_http_limits(text: str, *, connections: int | None = None) -> "Limits":
+    """Parse the value of ``--http-limits``; *connections* is another default.
 
     Raises:
         FlagError: a name or value is invalid.
@@ -100,7 +100,8 @@ def parse_http_limits(text: str) -> "Limits":
     from ..httpserver.limits import Limits, LimitsError
 
     try:
-        return Limits.parse(text)
+        base = Limits() if connections is None else Limits(connections=connections)
+        return Limits.parse(text, base=base)
     except LimitsError as error:
         raise FlagError(f"--http-limits: {error}") from error
 

@@ -67,6 +67,20 @@ class Limits:
         return max(1, min(self.connections, files - files // _RESERVED_FD_RATIO))
 
 
+def raise_open_files(connections: int) -> None:
+    """Let this process open the files for *connections*, as far as it may.
+
+    The usual soft limit is a few hundred connections, for programs that use `select`. Programs of
+    Go raise it, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections * _RESERVED_FD_RATIO // (_RESERVED_FD_RATIO - 1) + 1
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _parse_positive(name: str, value: str, *, integer: bool) -> float:
     try:
         if integer:

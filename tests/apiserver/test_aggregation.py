@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.api_servers import ServerFactory, merge_patch
@@ -25,12 +26,13 @@ from batholith.local.apiserver.aggregation.client import user_headers
 from batholith.local.apiserver.authorization.bootstrap_policy import RESOURCES as POLICIES
 from batholith.local.apiserver.errors.status import StatusError
 from batholith.local.apiserver.http.auth import User
-from batholith.model.names import API_SERVICES, DEPLOYMENTS, SERVICES
+from batholith.model.names import API_SERVICES, DEPLOYMENTS, ENDPOINTSLICES, NAMESPACES, SERVICES
 
 Json = dict[str, Any]
 
 CLUSTER_ROLES, BINDINGS = POLICIES[:2]
 AVAILABLE = ("True", "Passed")
+_NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
 
 
 @pytest.fixture
@@ -141,7 +143,114 @@ async def test_a_watch_is_passed_on_as_it_arrives(
     await wait_until_equal(things.open_watches, 0)
 
 
+async def test_an_upgraded_connection_is_passed_on(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    await register(server, servers, things)
+    url = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(
+        url.hostname, url.port, ssl=ssl.create_default_context(cadata=server.ca.decode())
+    )
+    head = (
+        f"GET {THINGS}/a/exec?command=x HTTP/1.1\r\nHost: {url.netloc}\r\n"
+        f"Authorization: Bearer {server.tokens['admin']}\r\n"
+        "Connection: Upgrade\r\nUpgrade: echo\r\nX-Stream-Protocol-Version: v5\r\n\r\n"
+    )
+    try:
+        writer.write(head.encode())
+        response = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in response.splitlines()[0]
+        assert b"upgrade: echo" in response.lower()
+        for text in (b"one", b"two" * 50_000):
+            writer.write(text)
+            assert await reader.readexactly(len(text)) == text.upper()
+    finally:
+        writer.close()
+    (request,) = things.requests
+    assert request["path"] == f"{THINGS}/a/exec?command=x"
+    headers = dict(request["headers"])
+    assert headers["x-stream-protocol-version"] == "v5"
+    assert headers["x-remote-user"]
+    assert "authorization" not in headers
+
+
+async def test_the_response_of_a_server_that_does_not_upgrade_is_passed_on(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    await register(server, servers, things)
+    headers = {"Connection": "Upgrade", "Upgrade": "other"}
+    response = await server.request("GET", f"{THINGS}/a", headers=headers)
+    assert response.status == 418
+
+
 EMBEDDED = pytest.mark.parametrize("servers", ["embedded"], indirect=True)
+
+
+async def test_objects_of_other_servers_are_deleted_with_their_namespace(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    await register(server, servers, things)
+    await server.create(NAMESPACES.path(), {"metadata": {"name": "going"}})
+    things.stored["going"] = 2
+
+    async def status() -> int:
+        return (await server.request("GET", NAMESPACES.path("", "going"))).status
+
+    await server.request("DELETE", NAMESPACES.path("", "going"))
+    await wait_until_equal(status, 404)
+    assert things.stored["going"] == 0
+    deleting = [each for each in things.requests if each["method"] == "DELETE"]
+    # The real kube-controller-manager of the tests has the token of the administrator.
+    user = "admin" if servers.name == "real" else _NAMESPACE_CONTROLLER
+    assert {dict(each["headers"])["x-remote-user"] for each in deleting} == {user}
+
+
+@EMBEDDED
+async def test_a_namespace_stays_while_other_servers_may_have_objects_of_it(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    await register(server, servers, things)
+    await server.create(NAMESPACES.path(), {"metadata": {"name": "going"}})
+    things.stored["going"] = 1
+    await server.request("DELETE", SERVICES.path("default", SERVICE))
+    await wait_until_equal(lambda: condition(server), ("False", "ServiceNotFound"))
+    await server.request("DELETE", NAMESPACES.path("", "going"))
+
+    async def reason() -> str:
+        found = (await server.get(NAMESPACES.path("", "going"))).get("status") or {}
+        kind = "NamespaceDeletionDiscoveryFailure"
+        reasons = [e["reason"] for e in found.get("conditions") or () if e["type"] == kind]
+        return "".join(reasons)
+
+    await wait_until_equal(reason, "DiscoveryFailed")
+    await server.request("DELETE", API_SERVICES.path("", NAME))
+
+    async def status() -> int:
+        return (await server.request("GET", NAMESPACES.path("", "going"))).status
+
+    await wait_until_equal(status, 404)
+    assert things.stored["going"] == 1
+
+
+@EMBEDDED
+async def test_a_service_may_name_another_host(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    await register(server, servers, things)
+    path = SERVICES.path("default", SERVICE)
+    await server.request("DELETE", path)
+    await server.request("DELETE", f"{ENDPOINTSLICES.path('default')}/{SERVICE}")
+    ports = [{"name": "https", "port": things.port}]
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": ports}
+    await server.create(SERVICES.path("default"), {"metadata": {"name": SERVICE}, "spec": spec})
+
+    async def is_passed_on() -> bool:
+        return (await server.request("GET", f"{API}/things")).status == 418
+
+    await wait_until_true(is_passed_on)
+    # Other requests for the Service do not reach that host.
+    proxied = await server.request("GET", f"{path}:{things.port}/proxy/")
+    assert proxied.status == 503
 
 
 async def test_other_servers_are_in_the_lists_of_groups(
@@ -173,7 +282,7 @@ async def test_other_servers_are_in_aggregated_discovery(
         "responseKind": {"group": GROUP, "version": "v1", "kind": "Thing"},
         "scope": "Namespaced",
         "singularResource": "thing",
-        "verbs": ["get", "list"],
+        "verbs": ["get", "list", "delete", "deletecollection"],
         "shortNames": ["th"],
         "subresources": [
             {

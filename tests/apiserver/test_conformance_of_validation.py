@@ -289,9 +289,27 @@ async def bundles_of_conversions(send: RecordedConversation) -> None:
         webhook = {"conversionReviewVersions": ["v1"], "clientConfig": config}
         return {"conversion": {"strategy": "Webhook", "webhook": webhook}}
 
+    async def record_established(reason: str) -> None:
+        """Record the condition Established once it has a reason."""
+
+        async def found() -> Json | None:
+            status = (await send.server.get(f"{path}/hats.ca.io")).get("status") or {}
+            for each in status.get("conditions") or ():
+                if (each["type"], each["reason"]) == ("Established", reason):
+                    return {"status": each["status"], "message": each["message"]}
+            return None
+
+        async def has_reason() -> bool:
+            return await found() is not None
+
+        await wait_until_true(has_reason)
+        send.responses.append((reason, RawResponse(200, await found() or {})))
+
     body = {"metadata": {"name": "hats.ca.io"}, "spec": spec | conversion(b"invalid")}
-    await record("creation with an invalid bundle", "POST", f"{path}?dryRun=All", body)
-    await record("creation", "POST", path, {**body, "spec": spec})
+    await record("creation with an invalid bundle", "POST", path, body)
+    await record_established("InvalidCABundle")
+    await record("an unset bundle", "PATCH", f"{path}/hats.ca.io", {"spec": {"conversion": None}})
+    await record_established("InitialNamesAccepted")
     await send.wait_status(200, "GET", "/apis/ca.io/v1/hats")
     for name, bundle in (
         ("an invalid bundle", b"invalid"),

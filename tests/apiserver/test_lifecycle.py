@@ -28,6 +28,7 @@ from support.embedded_apiserver import (
 )
 from support.polling import wait_until_true
 
+from batholith.local.apiserver.aggregation.content import RemoteContent
 from batholith.local.apiserver.controllers.base import ControllerContext, internal_request
 from batholith.local.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
 from batholith.local.apiserver.controllers.namespaces import NamespaceController
@@ -612,7 +613,9 @@ async def test_finalization_leaves_a_recreated_namespace_alone(
         context = ControllerContext(
             writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
         )
-        await reconcile(NamespaceController(context, ca=b""), "n")
+        app = server.running.app
+        remote = RemoteContent(app.remote_apis, app.aggregator)
+        await reconcile(NamespaceController(context, ca=b"", remote=remote), "n")
         assert deleted == ["old"]
         namespace = await server.get(path)
     assert namespace["spec"]["finalizers"] == ["kubernetes"]

@@ -152,7 +152,9 @@ ROWS: Mapping[str, EnforcementRow] = {
         f"{SERVER}/controllers/volume_binding.py", {"provisioner": "p"}
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
-    "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
+    "storage.k8s.io/v1/volumeattributesclasses": warned(
+        {"driverName": "d", "parameters": {"a": "b"}}
+    ),
     "admissionregistration.k8s.io/v1/mutatingadmissionpolicies": enforced(
         f"{SERVER}/admission/mutating_policies.py", MINIMAL_FIELDS["MutatingAdmissionPolicy"]
     ),

@@ -61,10 +61,21 @@ def _add_program(layer: Layer, name: str) -> None:
         layer.file("/".join(parts), Path(source).read_bytes(), mode=0o755)
 
 
+def _sources() -> Path:
+    """Return the directory of the Go module whose cases are run."""
+    command = ("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+    result = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return Path(result.stdout.strip())
+
+
 def _agnhost(programs: Path) -> ImageFiles:
     own = Layer()
     _add_program(own, "curl")
     own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
+    for name in ("localhost.crt", "localhost.key"):  # which cases serve, and one server uses
+        own.file(name, (_sources() / "test/images/agnhost/porter" / name).read_bytes())
     own.link("agnhost-2", "agnhost")
     return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
 
@@ -79,7 +90,14 @@ def _web_server() -> ImageFiles:
 
 def _picture_server(name: str) -> ImageFiles:
     """Return an image of the two between which cases update pods."""
-    own = Layer().dir("www").file("www/data.json", json.dumps({"image": f"{name}.jpg"}))
+    data = json.dumps({"image": f"{name}.jpg"})
+    own = (
+        Layer()
+        .file("data.json", data)
+        .file(f"{name}.jpg", "")
+        .dir("www")
+        .file("www/data.json", data)
+    )
     command = ["httpd", "-f", "-p", "80", "-h", "/www"]
     return image([_base(), own], {"Cmd": command}, compress=False)
 
@@ -94,7 +112,7 @@ def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     yield f"{_TESTING}/nginx:1.15-4", _web_server()
     yield f"{_TESTING}/nginx:1.27-0", _web_server()
     for name in ("nautilus", "kitten"):
-        yield f"{_TESTING}/{name}:1.7", _picture_server(name)
+        yield f"{_TESTING}/{name}:1.8", _picture_server(name)
     user = {"Entrypoint": ["/bin/id"], "User": "1234"}
     yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
 

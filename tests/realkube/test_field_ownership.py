@@ -379,7 +379,9 @@ SCENARIOS: dict[str, Writes] = {
         Write("GET", A),
     ],
     "many managers": [
-        Write("POST", MAPS, config_map({"a": "1"})),
+        # The oldest entries are merged, by second and then by name. So the order of the names is
+        # that of the writes: in which of them a second ends has no effect.
+        Write("POST", MAPS, config_map({"a": "1"}), agent="a/1"),
         *(
             Write("PATCH", f"{A}?fieldManager=m{n:02}", {"data": {f"k{n}": "1"}}, MERGE)
             for n in range(13)

@@ -35,7 +35,7 @@ _RESOURCES = {
     "resources": [
         {
             "name": "things", "singularName": "thing", "namespaced": True, "kind": "Thing",
-            "verbs": ["get", "list"], "shortNames": ["th"],
+            "verbs": ["get", "list", "delete", "deletecollection"], "shortNames": ["th"],
         },
         {
             "name": "things/size", "singularName": "", "namespaced": True, "kind": "Scale",
@@ -71,6 +71,9 @@ class ExtensionServer:
     ca: bytes = b""
     requests: list[Json] = field(default_factory=list)
     """The requests below its path, in order."""
+
+    stored: dict[str, int] = field(default_factory=dict)
+    """Numbers of objects by namespace; others have none that can be listed."""
 
     watches: int = 0
     """Those that clients have not ended."""
@@ -158,12 +161,20 @@ class _Handler(BaseHTTPRequestHandler):
             "client": subject["commonName"],
         }
         serving.requests.append(found)
-        if "watch=" in self.path:
+        namespace = path.removeprefix(f"{API}/namespaces/").removesuffix("/things")
+        if namespace in serving.stored:
+            self._collection(namespace)
+        elif self.headers.get("upgrade") == "echo":
+            self._echo()
+        elif "watch=" in self.path:
             self._watch(serving)
         else:
             self._respond(418, found)
 
     def do_GET(self) -> None:
+        self._handle()
+
+    def do_DELETE(self) -> None:
         self._handle()
 
     def do_PATCH(self) -> None:
@@ -177,6 +188,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Thing", "1")
         self.end_headers()
         self.wfile.write(body)
+
+    def _collection(self, namespace: str) -> None:
+        """List the objects of a namespace, or delete one of them with each request."""
+        stored = self.server.serving.stored
+        if self.command == "DELETE":
+            stored[namespace] = max(0, stored[namespace] - 1)
+        head = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}
+        items = [
+            {**head, "metadata": {"name": f"t{number}", "namespace": namespace}}
+            for number in range(stored[namespace])
+        ]
+        kind = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList"}
+        self._respond(200, {**kind, "metadata": {}, "items": items})
+
+    def _echo(self) -> None:
+        """Send back what arrives, until the client has nothing more."""
+        self.send_response(101)
+        self.send_header("connection", "Upgrade")
+        self.send_header("upgrade", "echo")
+        self.end_headers()
+        while data := self.rfile.read1(65536):
+            self.wfile.write(data.upper())
 
     def _watch(self, serving: ExtensionServer) -> None:
         serving.watches += 1

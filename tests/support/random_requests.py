@@ -73,9 +73,9 @@ INCOMPARABLE = (
 """Kinds with documented differences in most responses, or that kube-apiserver reads otherwise."""
 
 VALIDATED = (
-    "ConfigMap", "CronJob", "Deployment",
+    "ConfigMap", "ControllerRevision", "CronJob", "CSINode", "Deployment", "Ingress",
     "HorizontalPodAutoscaler", "Job", "Lease", "Pod", "PodTemplate", "ReplicaSet",
-    "ReplicationController", "Secret", "StatefulSet", "Thing",
+    "ReplicationController", "Secret", "StatefulSet", "Thing", "VolumeAttachment",
 )  # fmt: skip
 """Kinds that get odd values; of others not all are rejected, see docs/differences.md."""
 

@@ -221,6 +221,10 @@ class RealKube:
                 f"{self.request_text('GET', '/readyz?verbose')[1]}\n{error}"
             ) from None
 
+    def pid(self, program: str) -> int:
+        """Return the process id of a running program."""
+        return self._running[program].pid
+
     def kill_api(self) -> None:
         """``kill -9`` of the API server; etcd stays, and of the audit log what is whole."""
         self._kill("kube-apiserver")

@@ -47,6 +47,7 @@ from .http.negotiation import (
     negotiate,
     wants_pretty,
 )
+from .http.offload import run_in_thread
 from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
 from .media_types import JSON, TEXT
@@ -176,7 +177,7 @@ class App:
         if api is not None:
             return await self.aggregator.forward(request, api)
         if request_info is None:
-            return self._handle_non_resource(request)
+            return await self._handle_non_resource(request)
         kind = self.catalog.get(request_info.group, request_info.version, request_info.plural)
         if kind is None:
             if self._is_built_in(request_info):
@@ -216,7 +217,7 @@ class App:
             raise unauthorized()
         return user
 
-    def _handle_non_resource(self, request: Request) -> Response:
+    async def _handle_non_resource(self, request: Request) -> Response:
         """Serve discovery, health, metrics and version."""
         path = request.path.rstrip("/") or "/"
         if request.method not in ("GET", "HEAD"):
@@ -230,7 +231,7 @@ class App:
         if path == "/metrics":
             return Response(body=self.metrics.render(), content_type=CONTENT_TYPE)
         if path.startswith(("/api", "/openapi/v")):
-            return self._document(request, path)
+            return await self._document(request, path)
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
@@ -243,13 +244,16 @@ class App:
             text = "ok" if healthy else "not ready"
         return Response(status=200 if healthy else 500, body=text.encode(), content_type=TEXT)
 
-    def _document(self, request: Request, path: str) -> Response:
+    async def _document(self, request: Request, path: str) -> Response:
         aggregated = ""
         if path in ("/api", "/apis"):
             aggregated = aggregated_version(request.headers.get("accept", ""))
-        elif path == "/openapi/v2":
+        if path == "/openapi/v2":
             negotiate(request.headers.get("accept", ""))
-        found = self.catalog.document(path, aggregated=aggregated, address=self.address)
+        if path.startswith("/openapi/"):
+            found = await self.catalog.openapi_document(path, run_in_thread)
+        else:
+            found = self.catalog.document(path, aggregated=aggregated, address=self.address)
         if found is None:
             return _NOT_FOUND
         body, tag = found

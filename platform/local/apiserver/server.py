@@ -29,6 +29,7 @@ from . import bootstrap
 from .admission.dynamic import DynamicAdmission
 from .admission.quotas import Quotas
 from .aggregation.client import AggregatorClient, FrontProxyFiles
+from .aggregation.content import RemoteContent
 from .aggregation.remote_apis import RemoteApis
 from .app import App
 from .authorization import node_graph
@@ -228,7 +229,6 @@ class _ServerCore:
         self._kubernetes_service = _kubernetes_service(context, config)
         self._controllers: list[Controller] = [
             CrdController(context),
-            NamespaceController(context, ca=config.ca),
             self._kubernetes_service,
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
@@ -256,7 +256,10 @@ class _ServerCore:
         apis, services = RemoteApis(self._catalog), self._dynamic.services
         files = FrontProxyFiles(config.proxy_client_cert_file, config.proxy_client_key_file)
         client = AggregatorClient(services, files)
-        self._controllers.append(ApiServiceController(context, apis, client, services))
+        self._controllers += [
+            ApiServiceController(context, apis, client, services),
+            NamespaceController(context, ca=config.ca, remote=RemoteContent(apis, client)),
+        ]
         return apis, client
 
     def _create_app(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...httpserver.limits import Limits
+from ...httpserver.limits import Limits, raise_open_files
 from ...kube.private_files import ensure_private_dir, read_private
 from ...machinery.clock import Clock, SystemClock
 from ...model.admission import Webhook
@@ -121,6 +121,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
     Raises:
         OSError: the port is in use, or the data directory cannot be used.
     """
+    raise_open_files(settings.limits.connections)
     async with running(settings):
         # Objects loaded at start stay: exclude them from further collections.
         gc.collect()

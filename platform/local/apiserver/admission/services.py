@@ -34,8 +34,12 @@ class ServiceResolver:
         self._get = get
         self._list_in = list_in
 
-    def resolve(self, namespace: str, name: str, port: int | str) -> Address:
+    def resolve(
+        self, namespace: str, name: str, port: int | str, *, external: bool = False
+    ) -> Address:
         """Return an address and port of the Service's *port*, a number or name; any of several.
+
+        *external*: whether the Service may name another host (type ``ExternalName``).
 
         Raises:
             NoEndpointError: there is none.
@@ -44,6 +48,8 @@ class ServiceResolver:
         if service is None:
             raise NoEndpointError(f'service "{name}" not found')
         spec = service.get("spec") or {}
+        if external and isinstance(port, int) and spec.get("type") == "ExternalName":
+            return spec["externalName"], port
         ports = spec.get("ports") or ()
         wanted = next(
             (each for each in ports if port in (each.get("port"), each.get("name", ""))), None

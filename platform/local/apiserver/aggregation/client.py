@@ -21,6 +21,7 @@ from ..verbs.http_proxy import (
     pass_on,
 )
 from ..verbs.log_proxy import CONNECT_TIMEOUT
+from ..verbs.stream_proxy import UpgradeRefusedError, open_tunnel, upgrade_head
 from .remote_apis import RemoteApi
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ _KEY_CHARACTERS = frozenset(string.ascii_letters + string.digits + "!#$&'*+-.^_`
 """Characters of the name of a header, but for the one that escapes others."""
 
 _AGGREGATOR = User(name="system:kube-aggregator", groups=("system:masters",))
+
+_NAMESPACE_CONTROLLER = User(
+    name="system:serviceaccount:kube-system:namespace-controller",
+    groups=(
+        "system:serviceaccounts",
+        "system:serviceaccounts:kube-system",
+        "system:authenticated",
+    ),
+)
 
 
 class FrontProxyFiles(NamedTuple):
@@ -73,12 +83,10 @@ class AggregatorClient:
         """Pass a request on, and return the response.
 
         Raises:
-            StatusError: 400, its user cannot be named in headers, or it is an upgrade.
+            StatusError: 400, its user cannot be named in headers.
         """
         if not api.available:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "service unavailable")
-        if request.headers.get("upgrade"):
-            raise bad_request("the embedded cluster proxies no upgraded connections")
         import aiohttp
 
         path = quote(request.path, safe=PATH_CHARACTERS)
@@ -92,19 +100,36 @@ class AggregatorClient:
         ]
         headers += [("accept-encoding", "identity"), *user_headers(request.user)]
         try:
+            if upgrade := request.headers.get("upgrade"):
+                headers.append(("upgrade", upgrade))
+                return await self._upgrade(api, request.method, path, headers)
             response = await self._send(
                 api, request.method, path, headers=headers, body=request.body
             )
+        except UpgradeRefusedError as error:
+            return Response(status=error.status, body=error.body, content_type=TEXT)
         except NoEndpointError:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "service unavailable")
         except (ssl.SSLError, ValueError) as error:
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, EOFError) as error:
             text = f"error trying to reach service: {error}"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, text)
         passed = await pass_on(response)
         passed.is_watch = True  # not to be read ahead: it may be one
         return passed
+
+    async def _upgrade(
+        self, api: RemoteApi, method: str, path: str, headers: list[tuple[str, str]]
+    ) -> Response:
+        """Ask the server of *api* for an upgrade; return its response with a tunnel to it."""
+        host, port = self._resolver.resolve(api.namespace, api.service, api.port, external=True)
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=self._context(api), server_hostname=api.server_name
+            )
+        head = upgrade_head(method, path, [("host", f"{api.server_name}:{port}"), *headers])
+        return await open_tunnel(reader, writer, head)
 
     async def fetch(self, api: RemoteApi, path: str, *, etag: str = "") -> Document:
         """Return a document of the server of *api*.
@@ -135,6 +160,24 @@ class AggregatorClient:
             text = str(error) or "context deadline exceeded"
             raise CallError(f"failing or missing response from {url}: {text}") from error
 
+    async def call(self, api: RemoteApi, method: str, path: str) -> tuple[int, bytes]:
+        """Send a request of the namespace controller; return the status and the body.
+
+        Raises:
+            CallError: the server cannot be reached.
+        """
+        import aiohttp
+
+        headers = [("accept", "application/json"), *user_headers(_NAMESPACE_CONTROLLER)]
+        try:
+            async with (
+                asyncio.timeout(_CHECK_TIMEOUT),
+                await self._send(api, method, path, headers=headers) as response,
+            ):
+                return response.status, await _read(response)
+        except (NoEndpointError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise CallError(f"{api.path}: {error or 'timed out'}") from error
+
     async def _send(
         self,
         api: RemoteApi,
@@ -156,7 +199,7 @@ class AggregatorClient:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         context = self._context(api)
-        address, port = self._resolver.resolve(api.namespace, api.service, api.port)
+        address, port = self._resolver.resolve(api.namespace, api.service, api.port, external=True)
         host = f"[{address}]" if ":" in address else address
         return await self._session.request(
             method,

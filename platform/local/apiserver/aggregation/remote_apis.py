@@ -99,6 +99,14 @@ class RemoteApis:
             self._documents[name] = documents
             self._publish()
 
+    def served(self) -> list[tuple[RemoteApi, tuple[Json, ...]]]:
+        """Return the APIs that this server does not have itself, with their resources."""
+        return [
+            (api, self.documents(name).resources)
+            for name, api in self._by_name.items()
+            if not self._catalog.serves(api.group, api.version)
+        ]
+
     def names_with_service(self, namespace: str, name: str) -> list[str]:
         """Return the names of the APIServices whose server a Service leads to."""
         return [

@@ -197,6 +197,10 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
         if key not in spec and key in before:
             spec[key] = before[key]
     _assign_addresses(spec)
+    if spec.get("type") == "LoadBalancer":
+        for entry in ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
+            if entry.get("ip"):
+                entry.setdefault("ipMode", "VIP")
 
 
 def default_class(classes: Iterable[Json]) -> str:
@@ -307,17 +311,6 @@ def default_volume(obj: Json) -> None:
     spec.setdefault("volumeMode", "Filesystem")
     if "hostPath" in spec:
         spec["hostPath"].setdefault("type", "")
-
-
-def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a PersistentVolume."""
-    spec = obj.get("spec", {})
-    errors = []
-    if not spec.get("accessModes"):
-        errors.append(required("spec.accessModes"))
-    if "storage" not in spec.get("capacity", {}):
-        errors.append(required("spec.capacity"))
-    return errors
 
 
 def default_priority_class(obj: Json) -> None:

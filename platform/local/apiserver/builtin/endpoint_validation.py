@@ -17,13 +17,13 @@ from ..errors.fields import (
     required,
     too_many,
 )
+from .addresses import NOT_AN_ADDRESS
 from .enums import PROTOCOLS
 
 Json = dict[str, Any]
 
 _ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 _MAX_ENDPOINTS, _MAX_ADDRESSES, _MAX_PORTS, _MAX_HINTS = 1000, 100, 20_000, 8
-NOT_AN_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def validate_endpoints(obj: Json, old: Json | None) -> list[FieldError]:

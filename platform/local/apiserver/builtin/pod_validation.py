@@ -1,7 +1,5 @@
 """Validation of pods and pod templates, with kube-apiserver's messages."""
 
-import ipaddress
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +14,7 @@ from ..errors.fields import (
     required,
 )
 from ..kinds.metadata import validate_annotations, validate_labels
+from .addresses import address_error
 from .container_validation import (
     validate_container,
     validate_host_ports,
@@ -56,7 +55,6 @@ _NAMES = (
 _GRACE = 30
 _MAX_NAMESERVERS = 3
 _MAX_SEARCH_PATHS = 32
-_LEADING_ZEROS = re.compile(r"\b0+(?=[0-9])", re.ASCII)
 
 
 def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
@@ -227,22 +225,8 @@ def _validate_dns_config(config: Json, path: str, errors: list[FieldError]) -> N
 
 
 def _validate_address(text: str, path: str, errors: list[FieldError]) -> None:
-    address = _address(text)
-    if address is None:
-        problem = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-        if ":" not in text and _address(_LEADING_ZEROS.sub("", text)):
-            problem = "must not have leading 0s"
+    if problem := address_error(text):
         errors.append(invalid(path, text, problem))
-    elif address.version == 6 and address.ipv4_mapped:
-        errors.append(invalid(path, text, "must not be an IPv4-mapped IPv6 address"))
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an IP address; one with a zone is invalid."""
-    try:
-        return None if "%" in text else ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:

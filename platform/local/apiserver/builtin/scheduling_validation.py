@@ -29,7 +29,7 @@ def validate_scheduling(spec: Json, path: str, errors: list[FieldError]) -> None
     if selector := spec.get("nodeSelector"):
         errors += validate_labels(selector, f"{path}.nodeSelector")
     for index, toleration in enumerate(spec.get("tolerations", ())):
-        _validate_toleration(toleration, f"{path}.tolerations[{index}]", errors)
+        validate_toleration(toleration, f"{path}.tolerations[{index}]", errors)
     if affinity := spec.get("affinity"):
         _validate_affinity(affinity, f"{path}.affinity", errors)
     if spreads := spec.get("topologySpreadConstraints"):
@@ -101,7 +101,8 @@ def _validate_label_keys(term: Json, kind: str, path: str, errors: list[FieldErr
             errors.append(invalid(f"{path}.{kind}[{index}]", key, problem))
 
 
-def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
+def validate_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate a toleration."""
     key, operator = toleration.get("key"), toleration.get("operator", "Equal")
     if key and (problem := validation.qualified_name_error(key)):
         errors.append(invalid(f"{path}.key", key, problem))

@@ -4,13 +4,12 @@ Unlike older kinds, these accept addresses and ranges only in their canonical fo
 """
 
 import ipaddress
-import re
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 from ....model import validation
 from ..errors.fields import IMMUTABLE, FieldError, invalid, quote, required
-from .endpoint_validation import NOT_AN_ADDRESS
+from .addresses import address_error, parse_address, without_zeros
 from .network_policies import NOT_A_CIDR
 
 Json = dict[str, Any]
@@ -19,17 +18,14 @@ _MAX_RANGES = 2
 _ONE_FAMILY = (
     "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
 )
-_LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9])")
 
 
 def ip_address_name_error(name: str) -> str:
     """Validate the name of an IPAddress: the address."""
-    address = _address(name)
-    if address is None:
-        return "must not have leading 0s" if _address(_without_zeros(name)) else NOT_AN_ADDRESS
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return "must not be an IPv4-mapped IPv6 address"
-    return "" if name == str(address) else f"must be in canonical form ({quote(str(address))})"
+    if problem := address_error(name):
+        return problem
+    form = str(parse_address(name))
+    return "" if name == form else f"must be in canonical form ({quote(form)})"
 
 
 def validate_ip_address(obj: Json, old: Json | None) -> list[FieldError]:
@@ -90,21 +86,14 @@ def _range_error(text: str) -> str:
     if network is None:
         return NOT_A_CIDR
     address, _, length = text.partition("/")
-    if _address(address) is None or length != str(int(length)):
+    if parse_address(address) is None or length != str(int(length)):
         return "must not have leading 0s in IP or prefix length"
     first = network.network_address
     if isinstance(first, IPv6Address) and first.ipv4_mapped is not None:
         return "must not have an IPv4-mapped IPv6 address"
-    if _address(address) != first:
+    if parse_address(address) != first:
         return "must not have bits set beyond the prefix length"
     return "" if text == str(network) else f"must be in canonical form ({quote(str(network))})"
-
-
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return None if "%" in text else ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
@@ -113,10 +102,6 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
     if not (length.isascii() and length.isdigit()) or "%" in address:
         return None
     try:
-        return ipaddress.ip_network(f"{_without_zeros(address)}/{int(length)}", strict=False)
+        return ipaddress.ip_network(f"{without_zeros(address)}/{int(length)}", strict=False)
     except ValueError:
         return None
-
-
-def _without_zeros(text: str) -> str:
-    return text if ":" in text else _LEADING_ZEROS.sub("", text)

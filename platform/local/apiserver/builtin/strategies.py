@@ -22,19 +22,23 @@ from . import (
     device_defaults,
     device_status_validation,
     device_validation,
+    disruption_validation,
     endpoint_validation,
     event_conversion,
     flow_control,
     ingress_validation,
     job_status,
     limit_range_validation,
+    load_balancers,
     network_policies,
+    persistent_volumes,
     pod_defaults,
     pod_groups,
     pod_strategy,
     policy_validation,
     quota_validation,
     rbac_validation,
+    runtime_classes,
     service_ranges,
     service_validation,
     slice_validation,
@@ -134,7 +138,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("", "PersistentVolume"): StrategyHooks(
         default=core_objects.default_volume,
         prepare_for_create=core_objects.prepare_volume_for_create,
-        validate=core_objects.validate_volume,
+        validate=persistent_volumes.validate_volume,
     ),
     ("", "PersistentVolumeClaim"): StrategyHooks(
         default=core_objects.default_pvc,
@@ -170,7 +174,8 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=core_objects.prepare_service_for_create,
         prepare_for_update=core_objects.prepare_service_for_update,
         validate=service_validation.validate_service,
-        name_rule=validation.dns1035_label_error,
+        validate_status=load_balancers.validate_service_status,
+        name_rule=validation.dns1123_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(
         default=stored_defaults.default_service_account, warnings=core_objects.account_warnings
@@ -294,7 +299,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("networking.k8s.io", "Ingress"): StrategyHooks(
         validate=ingress_validation.validate_ingress,
-        validate_status=_no_errors,
+        validate_status=load_balancers.validate_ingress_status,
     ),
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
         default=stored_defaults.default_ingress_class,
@@ -311,6 +316,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("networking.k8s.io", "ServiceCIDR"): StrategyHooks(
         validate=service_ranges.validate_service_cidr,
         validate_status=_no_errors,
+    ),
+    ("node.k8s.io", "RuntimeClass"): StrategyHooks(validate=runtime_classes.validate_runtime_class),
+    ("policy", "PodDisruptionBudget"): StrategyHooks(
+        validate=disruption_validation.validate_budget,
+        validate_status=disruption_validation.validate_status,
+        name_rule=validation.path_segment_error,
     ),
     (RBAC, "ClusterRole"): _ROLE,
     (RBAC, "ClusterRoleBinding"): _binding(namespaced=False),
@@ -339,15 +350,25 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_priority_class, validate=core_objects.validate_priority_class
     ),
     ("scheduling.k8s.io", "Workload"): StrategyHooks(validate=pod_groups.validate_workload),
-    ("storage.k8s.io", "CSIDriver"): StrategyHooks(default=stored_defaults.default_csi_driver),
+    ("storage.k8s.io", "CSIDriver"): StrategyHooks(
+        default=stored_defaults.default_csi_driver,
+        validate=storage_validation.validate_csi_driver,
+    ),
+    ("storage.k8s.io", "CSINode"): StrategyHooks(validate=storage_validation.validate_csi_node),
     ("storage.k8s.io", "CSIStorageCapacity"): StrategyHooks(
         validate=storage_validation.validate_storage_capacity
     ),
     ("storage.k8s.io", "VolumeAttachment"): StrategyHooks(
         validate=storage_validation.validate_volume_attachment,
-        validate_status=_no_errors,
+        validate_status=storage_validation.validate_attachment_status,
     ),
-    ("storage.k8s.io", "StorageClass"): StrategyHooks(default=core_objects.default_storage_class),
+    ("storage.k8s.io", "VolumeAttributesClass"): StrategyHooks(
+        validate=storage_validation.validate_attributes_class
+    ),
+    ("storage.k8s.io", "StorageClass"): StrategyHooks(
+        default=core_objects.default_storage_class,
+        validate=storage_validation.validate_storage_class,
+    ),
 }
 
 

@@ -60,7 +60,8 @@ def _validate_empty_dir(source: Json, path: str, errors: list[FieldError]) -> No
         errors.append(forbidden(f"{path}.sizeLimit", text))
 
 
-def _validate_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
+def validate_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate a directory or file of the node."""
     host_path = source.get("path")
     if not host_path:
         errors.append(required(f"{path}.path"))
@@ -112,7 +113,8 @@ def _validate_mode(source: Json, key: str, path: str, errors: list[FieldError]) 
         errors.append(invalid(f"{path}.{key}", source[key], text))
 
 
-def _validate_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
+def validate_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate a directory of an NFS server."""
     host_path = source.get("path", "")
     if not source.get("server"):
         errors.append(required(f"{path}.server"))
@@ -216,9 +218,9 @@ def _validate_image(source: Json, path: str, errors: list[FieldError]) -> None:
 
 _CHECKS: dict[str, Check] = {
     "emptyDir": _validate_empty_dir,
-    "hostPath": _validate_host_path,
+    "hostPath": validate_host_path,
     "secret": _validate_secret,
-    "nfs": _validate_nfs,
+    "nfs": validate_nfs,
     "persistentVolumeClaim": _validate_pvc,
     "downwardAPI": _validate_downward,
     "configMap": _validate_config_map,

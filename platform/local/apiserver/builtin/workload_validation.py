@@ -58,8 +58,8 @@ def validate_deployment(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(forbidden(path, text))
     elif strategy.get("type") == "RollingUpdate":
         unavailable, surge = (rolling.get(key, 0) for key in ("maxUnavailable", "maxSurge"))
-        errors += _validate_amount(unavailable, f"{path}.maxUnavailable")
-        errors += _validate_amount(surge, f"{path}.maxSurge", limited=False)
+        errors += validate_amount(unavailable, f"{path}.maxUnavailable")
+        errors += validate_amount(surge, f"{path}.maxSurge", limited=False)
         if not (_amount(unavailable) or _amount(surge)):
             text = "may not be 0 when `maxSurge` is 0"
             errors.append(invalid(f"{path}.maxUnavailable", unavailable, text))
@@ -150,8 +150,8 @@ def validate_daemon_set(obj: Json, old: Json | None) -> list[FieldError]:
     if strategy.get("type") == "RollingUpdate":
         rolling, path = strategy.get("rollingUpdate", {}), "spec.updateStrategy.rollingUpdate"
         unavailable, surge = (rolling.get(key, 0) for key in ("maxUnavailable", "maxSurge"))
-        errors += _validate_amount(unavailable, f"{path}.maxUnavailable")
-        errors += _validate_amount(surge, f"{path}.maxSurge")
+        errors += validate_amount(unavailable, f"{path}.maxUnavailable")
+        errors += validate_amount(surge, f"{path}.maxSurge")
         if _amount(unavailable) and _amount(surge):
             text = "may not be set when maxUnavailable is non-zero"
             errors.append(invalid(f"{path}.maxSurge", surge, text))
@@ -170,12 +170,12 @@ def validate_controller_revision(obj: Json, old: Json | None) -> list[FieldError
     if revision < 0:
         errors.append(invalid("revision", revision, NOT_NEGATIVE))
     data = obj.get("data")
+    if old is not None:
+        return errors if data == old.get("data") else [*errors, invalid("data", data, IMMUTABLE)]
     if data is None:
         errors.append(required("data", "data is mandatory"))
     elif not isinstance(data, dict):
         errors.append(required("data", "data must be a valid JSON object"))
-    if old is not None and data != old.get("data"):
-        errors.append(invalid("data", data, IMMUTABLE))
     return errors
 
 
@@ -275,7 +275,7 @@ def _restart_errors(obj: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_amount(value: Any, path: str, *, limited: bool = True) -> list[FieldError]:
+def validate_amount(value: Any, path: str, *, limited: bool = True) -> list[FieldError]:
     """Validate a number or percentage, at most 100 percent if *limited*."""
     if isinstance(value, str):
         if not _PERCENT.fullmatch(value):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ....model import names
+from ..aggregation.content import RemainingContent, RemoteContent
 from ..current_time import now
 from ..http.requests import Json
 from ..kinds.info import KindInfo
@@ -15,6 +16,8 @@ FINALIZER = "kubernetes"
 _ROOT_CA = "kube-root-ca.crt"
 _CA_FILE = "ca.crt"
 _ACCOUNT = "default"
+_RETRY_INTERVAL = 1.0
+"""Seconds between attempts to delete what other API servers have."""
 
 
 class NamespaceController(Controller):
@@ -24,10 +27,13 @@ class NamespaceController(Controller):
     """
 
     name = "namespaces"
+    workers = 4
+    """Another API server may keep one waiting."""
 
-    def __init__(self, context: ControllerContext, *, ca: bytes) -> None:
+    def __init__(self, context: ControllerContext, *, ca: bytes, remote: RemoteContent) -> None:
         super().__init__(context)
         self._ca = ca.decode()
+        self._remote = remote
         self._kind = context.catalog.require(names.NAMESPACES)
         self._namespaces = context.resource_store(names.NAMESPACES)
         self._config_maps = context.resource_store(names.CONFIGMAPS)
@@ -88,10 +94,12 @@ class NamespaceController(Controller):
 
     async def _finalize(self, namespace: StoredObject) -> float | None:
         remaining, kept = await self._delete_content(namespace)
+        remote = await self._remote.delete_in(namespace.name)
+        remaining += remote.objects
         if not self._is_current(namespace):
             return None
-        if remaining:
-            conditions = _conditions(remaining, kept)
+        if remaining or remote.problem:
+            conditions = _conditions(remaining, kept, remote.problem)
 
             def with_conditions(obj: Json) -> Json:
                 return _with_conditions(obj, conditions)
@@ -99,7 +107,8 @@ class NamespaceController(Controller):
             await self.context.update_unchecked(
                 self._kind, namespace.key, with_conditions
             ).committed()
-            return None
+            # The end of objects of other servers is not watched.
+            return _RETRY_INTERVAL if remote != RemainingContent() else None
         if FINALIZER in ((namespace.parse().get("spec") or {}).get("finalizers") or ()):
             await self.context.update_unchecked(
                 self._kind, namespace.key, _without_finalizer
@@ -152,13 +161,15 @@ def _without_finalizer(obj: Json) -> Json:
     return {**obj, "spec": {**kept, "finalizers": left} if left else kept}
 
 
-def _conditions(remaining: int, kept: int) -> list[Json]:
+def _conditions(remaining: int, kept: int, problem: str) -> list[Json]:
     facts = [
         (
             "NamespaceDeletionDiscoveryFailure",
-            False,
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
+            bool(problem),
+            "DiscoveryFailed" if problem else "ResourcesDiscovered",
+            f"Discovery failed for some groups: {problem}"
+            if problem
+            else "All resources successfully discovered",
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
@@ -172,7 +183,12 @@ def _conditions(remaining: int, kept: int) -> list[Json]:
             "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
         ),
-        ("NamespaceContentRemaining", True, "SomeResourcesRemain", f"{remaining} objects remain"),
+        (
+            "NamespaceContentRemaining",
+            remaining > 0,
+            "SomeResourcesRemain" if remaining else "ContentRemoved",
+            f"{remaining} objects remain",
+        ),
         (
             "NamespaceFinalizersRemaining",
             kept > 0,

@@ -291,7 +291,10 @@ def reconciled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
         now,
     )
     was = conditions.get("Established", {}).get("status") == "True"
-    if fine and not was:
+    if fine and not was and (bundle := _bundle(crd)) and ca_bundle_error(bundle):
+        message = "The conversion webhook CABundle is invalid"
+        _set_condition(conditions, ("Established", False, "InvalidCABundle", message), now)
+    elif fine and not was:
         message = "the initial names have been accepted"
         _set_condition(conditions, ("Established", True, "InitialNamesAccepted", message), now)
     elif not fine and not was:

@@ -1,7 +1,7 @@
 """The served kinds: built-in ones and those of custom resource definitions."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -15,6 +15,12 @@ from .remote import RemoteVersion
 
 Path = tuple[str, str, str]
 """Group, version and plural."""
+
+Document = tuple[bytes, str]
+"""A document as JSON, and its entity tag."""
+
+InThread = Callable[[Callable[[], Document | None]], Awaitable[Document | None]]
+"""Runs a function in a thread."""
 
 
 def _ignore_change() -> None:
@@ -40,7 +46,9 @@ class Catalog:
         self.on_change: Callable[[], None] = _ignore_change
         """Called when this server serves other groups or versions."""
 
-        self._documents: dict[str, tuple[bytes, str]] = {}
+        self._documents: dict[str, Document] = {}
+        """Replaced with each change, so that a document that is being built belongs to one set."""
+
         self.terminating_crds: set[str] = set()
         """Terminating definitions: their kinds accept no new objects."""
 
@@ -120,7 +128,7 @@ class Catalog:
     def set_remote(self, versions: Iterable[RemoteVersion]) -> None:
         """List the versions of other API servers, but for those that this server has itself."""
         self._remote = tuple(versions)
-        self._documents.clear()
+        self._documents = {}
 
     def _listed_remote(self) -> list[RemoteVersion]:
         return [each for each in self._remote if not self.serves(each.group, each.version)]
@@ -131,7 +139,7 @@ class Catalog:
             for kind in kinds:
                 # A definition cannot replace a built-in kind.
                 self._by_path.setdefault(_path(kind), kind)
-        self._documents.clear()
+        self._documents = {}
         before, self._group_versions = self._group_versions, {}
         for (group, version, _), kind in self._by_path.items():
             custom = self._group_versions.get((group, version), True) and kind.custom
@@ -139,8 +147,8 @@ class Catalog:
         if self._group_versions != before:
             self.on_change()
 
-    def document(self, path: str, *, aggregated: str, address: str) -> tuple[bytes, str] | None:
-        """Return a discovery document as JSON with its entity tag; ``None`` if not found.
+    def document(self, path: str, *, aggregated: str, address: str) -> Document | None:
+        """Return a discovery document; ``None`` if not found.
 
         *aggregated*: the version of aggregated discovery, or empty.
         """
@@ -150,9 +158,26 @@ class Catalog:
             document = self._build_document(path, aggregated, address)
             if document is None:
                 return None
-            body = msgspec.json.encode(document) + b"\n"
-            found = body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
-            self._documents[key] = found
+            found = self._documents[key] = _encoded(document)
+        return found
+
+    async def openapi_document(self, path: str, run_in_thread: InThread) -> Document | None:
+        """Return an OpenAPI document; ``None`` if not found.
+
+        It is built in a thread, as reading the descriptions takes long.
+        """
+        documents = self._documents
+        if (found := documents.get(path)) is not None:
+            return found
+        kinds, others = self.kinds(), self._listed_remote()
+
+        def build() -> Document | None:
+            document = _openapi_document(path, kinds, others)
+            return None if document is None else _encoded(document)
+
+        found = await run_in_thread(build)
+        if found is not None:
+            documents[path] = found
         return found
 
     def _build_document(self, path: str, aggregated: str, address: str) -> Json | None:
@@ -173,12 +198,6 @@ class Catalog:
                 return _group_document(kinds, others, group)
             case ["apis", group, version]:
                 return documents.resource_list(kinds, f"{group}/{version}")
-            case ["openapi", "v2"]:
-                return remote.add_openapi_v2(openapi_v2.document(kinds), others)
-            case ["openapi", "v3"]:
-                return remote.add_openapi_v3(openapi.index(_with_schemas(kinds)), others)
-            case ["openapi", "v3", *group_version]:
-                return openapi.document("/".join(group_version), _with_schemas(kinds))
         return None
 
 
@@ -187,6 +206,22 @@ def _group_document(kinds: list[KindInfo], others: list[RemoteVersion], group: s
     if not any(each.group == group for each in others):
         return found
     return documents.GROUP_HEAD | remote.add_versions(found, group, others)
+
+
+def _openapi_document(path: str, kinds: list[KindInfo], others: list[RemoteVersion]) -> Json | None:
+    match path.strip("/").split("/"):
+        case ["openapi", "v2"]:
+            return remote.add_openapi_v2(openapi_v2.document(kinds), others)
+        case ["openapi", "v3"]:
+            return remote.add_openapi_v3(openapi.index(_with_schemas(kinds)), others)
+        case ["openapi", "v3", *group_version]:
+            return openapi.document("/".join(group_version), _with_schemas(kinds))
+    return None
+
+
+def _encoded(document: Json) -> Document:
+    body = msgspec.json.encode(document) + b"\n"
+    return body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
 
 
 def _with_schemas(kinds: list[KindInfo]) -> list[KindInfo]:

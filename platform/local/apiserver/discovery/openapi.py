@@ -23,44 +23,45 @@ from ..media_types import (
     STRATEGIC_PATCH,
     YAML,
 )
+from .descriptions import described, source_version
 from .openapi_schemas import (
+    SchemaOf,
     components,
     group_version_kind,
     kind_component,
     reference,
+    undescribed,
 )
 
 Json = dict[str, Any]
 
 
 def index(kinds: Sequence[KindInfo]) -> Json:
-    """Return ``/openapi/v3``: the URL of each document, with the hash of its content."""
+    """Return ``/openapi/v3``: the URL of each document, with a hash that follows its content.
+
+    The version of the descriptions is hashed instead of them: the index does not need to read them.
+    """
+    descriptions = source_version().encode()
     paths = {}
     for root in dict.fromkeys(_root(kind) for kind in kinds):
-        content = encoded(root, kinds)
-        digest = hashlib.sha512(content).hexdigest().upper()
+        members = tuple(kind for kind in kinds if _root(kind) == root)
+        digest = hashlib.sha512(_encoded(members) + descriptions).hexdigest().upper()
         paths[root] = {"serverRelativeURL": f"/openapi/v3/{root}?hash={digest}"}
     return {"paths": paths}
 
 
 def document(group_version: str, kinds: Sequence[KindInfo]) -> Json | None:
-    """Return the document of *group_version*; ``None`` if it is not served.
+    """Return the document of *group_version* with descriptions; ``None`` if it is not served.
 
     *group_version* is as in its path: ``api/v1``, ``apis/apps/v1``.
     """
     members = tuple(kind for kind in kinds if _root(kind) == group_version)
-    return _document(members) if members else None
-
-
-def encoded(group_version: str, kinds: Sequence[KindInfo]) -> bytes:
-    """Return the document as JSON; empty if it is not served."""
-    members = tuple(kind for kind in kinds if _root(kind) == group_version)
-    return _encoded(members) if members else b""
+    return _document(members, described) if members else None
 
 
 @functools.lru_cache(maxsize=128)
 def _encoded(members: tuple[KindInfo, ...]) -> bytes:
-    return msgspec.json.encode(_document(members))
+    return msgspec.json.encode(_document(members, undescribed))
 
 
 def _root(kind: KindInfo) -> str:
@@ -68,7 +69,7 @@ def _root(kind: KindInfo) -> str:
     return f"apis/{resource.group}/{resource.version}" if resource.group else "api/v1"
 
 
-def _document(members: tuple[KindInfo, ...]) -> Json:
+def _document(members: tuple[KindInfo, ...], schema_of: SchemaOf) -> Json:
     paths: Json = {}
     for kind in members:
         paths |= paths_of(kind)
@@ -76,13 +77,13 @@ def _document(members: tuple[KindInfo, ...]) -> Json:
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36"},
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": _schemas(members)},
+        "components": {"schemas": _schemas(members, schema_of)},
     }
 
 
-def _schemas(members: tuple[KindInfo, ...]) -> Json:
+def _schemas(members: tuple[KindInfo, ...], schema_of: SchemaOf) -> Json:
     """Return the schemas of a document, in which ``DeleteOptions`` is of its group, too."""
-    schemas = components(members, ("meta.DeleteOptions", "meta.Status"))
+    schemas = components(members, schema_of)
     name = component("meta.DeleteOptions")
     resource = members[0].resource
     groups = dict.fromkeys([("", "v1"), (resource.group, resource.version)])

@@ -1,7 +1,7 @@
 """OpenAPI v3 schemas of kinds; those of built-in types are Kubernetes' own."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ....model.names import Resource
@@ -9,34 +9,17 @@ from ..kinds import go_types
 from ..kinds.info import KindInfo
 
 Json = dict[str, Any]
+SchemaOf = Callable[[str], Mapping[str, Any]]
 
 PREFIX = "#/components/schemas/"
 
+_SHARED = ("meta.DeleteOptions", "meta.ListMeta", "meta.Status", go_types.OBJECT_META)
+"""Messages that operations of all kinds refer to."""
 
-_METADATA = go_types.component(go_types.OBJECT_META)
-_METADATA_FIELDS: Mapping[str, str] = {
-    "annotations": "Annotations are data of any tools, by key; they select nothing.",
-    "creationTimestamp": "CreationTimestamp is a timestamp of when the server created the object.",
-    "deletionGracePeriodSeconds": "DeletionGracePeriodSeconds is the time that the object has to "
-    "end after a deletion. Set by the server.",
-    "deletionTimestamp": "DeletionTimestamp is when the object will be removed. Set by the server "
-    "when a client deletes the object.",
-    "finalizers": "Finalizers are the names of what must be done before a deleted object is "
-    "removed. Each is removed by the one who has done it.",
-    "generateName": "GenerateName is the prefix of a name that the server generates, if the name "
-    "is empty.",
-    "generation": "Generation counts the changes of the desired state. Set by the server.",
-    "labels": "Labels are keys and values by which objects are selected.",
-    "managedFields": "ManagedFields are the owners of fields, for server-side apply.",
-    "name": "Name is unique among the objects of a resource in a namespace, and does not change.",
-    "namespace": "Namespace is the one that the object is in. It does not change.",
-    "ownerReferences": "OwnerReferences are the objects that this one depends on. It is deleted "
-    "with the last of them.",
-    "resourceVersion": "ResourceVersion is the version of the stored object, which clients "
-    "compare and send back unchanged. Set by the server.",
-    "selfLink": "SelfLink is not set any more.",
-    "uid": "UID differs from that of every other object, of other times, too. Set by the server.",
-}
+
+def undescribed(name: str) -> Mapping[str, Any]:
+    """Return the schema of the built-in component *name* without descriptions."""
+    return go_types.schemas()[name]
 
 
 def group_version_kind(resource: Resource) -> Json:
@@ -58,49 +41,42 @@ def kind_component(kind: KindInfo) -> str:
     return f"{group}.{resource.version}.{resource.kind}"
 
 
-def components(kinds: Iterable[KindInfo], more: Iterable[str] = ()) -> Json:
+def components(kinds: Collection[KindInfo], schema_of: SchemaOf = undescribed) -> Json:
     """Return all schemas that *kinds* need, with those of their lists, sorted by name.
 
-    *more* are the names of further messages.
+    *schema_of* returns those of built-in components.
     """
-    found: Json = {}
-    for message in ("meta.ListMeta", go_types.OBJECT_META, *more):
-        _add(go_types.component(message), found)
+    names = {go_types.component(message) for message in _SHARED}
     for kind in kinds:
-        name = kind_component(kind)
+        names |= _names_of(kind)
+    found: Json = {name: schema_of(name) for name in _with_references(names)}
+    for kind in kinds:
         if kind.custom:
+            name = kind_component(kind)
             found[name] = _custom(kind)
             found[f"{name}List"] = _list_of(kind, name)
-        else:
-            _add(name, found)
-            _add(f"{name}List", found)
-        for subresource in kind.subresources.values():
-            version = (
-                f"{subresource.group}/{subresource.version}"
-                if subresource.group
-                else subresource.version
-            )
-            _add(go_types.component(go_types.name_of(version, subresource.kind)), found)
     return dict(sorted(found.items()))
 
 
-def _add(name: str, found: Json) -> None:
-    """Add a component and everything that it refers to; reviews have no lists."""
-    if name in found or name not in go_types.schemas():
-        return
-    found[name] = _described_metadata() if name == _METADATA else go_types.schemas()[name]
-    for each in _references(name):
-        _add(each, found)
+def _names_of(kind: KindInfo) -> set[str]:
+    """Return the built-in components of the objects and lists of a kind, and its subresources."""
+    name = kind_component(kind)
+    names = set() if kind.custom else {name, f"{name}List"}
+    for each in kind.subresources.values():
+        version = f"{each.group}/{each.version}" if each.group else each.version
+        names.add(go_types.component(go_types.name_of(version, each.kind)))
+    return names
 
 
-@functools.cache
-def _described_metadata() -> Json:
-    schema = go_types.schemas()[_METADATA]
-    properties = {
-        name: {"description": _METADATA_FIELDS[name], **each}
-        for name, each in schema["properties"].items()
-    }
-    return {**schema, "properties": properties}
+def _with_references(names: Iterable[str]) -> set[str]:
+    """Return the components with all that they refer to; reviews have no lists."""
+    left, found = list(names), set[str]()
+    while left:
+        name = left.pop()
+        if name not in found and name in go_types.schemas():
+            found.add(name)
+            left += _references(name)
+    return found
 
 
 @functools.cache
@@ -157,8 +133,15 @@ def _list_of(kind: KindInfo, name: str) -> Json:
         "required": ["items"],
         "properties": {
             **HEAD,
-            "items": {"type": "array", "items": reference(name)},
-            "metadata": reference(go_types.component("meta.ListMeta")),
+            "items": {
+                "description": f"Items are the objects, of kind {resource.kind}.",
+                "type": "array",
+                "items": reference(name),
+            },
+            "metadata": {
+                "description": "Metadata of the list: its version, and where it continues.",
+                "allOf": [reference(go_types.component("meta.ListMeta"))],
+            },
         },
         "x-kubernetes-group-version-kind": [
             {"group": resource.group, "kind": kind.list_kind, "version": resource.version}

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kinds.go_types import OBJECT_META, component
 from ..kinds.info import KindInfo
+from .descriptions import described
 from .openapi import paths_of
 from .openapi_schemas import (
     HEAD,
@@ -32,7 +33,7 @@ _EMBEDDED = "x-kubernetes-embedded-resource"
 def document(kinds: Iterable[KindInfo]) -> Json:
     """Return ``/openapi/v2``."""
     members = tuple(kinds)
-    schemas = components(members, ("meta.DeleteOptions", "meta.Status"))
+    schemas = components(members, described)
     custom = {kind_component(kind): kind for kind in members if kind.custom}
     paths: Json = {}
     for kind in members:

@@ -72,27 +72,53 @@ class StreamProxy:
         except (OSError, TimeoutError) as error:
             raise internal(f"error dialing backend: {error or 'timed out'}") from error
         try:
-            writer.write(_head(target, request))
-            status, headers = await _read_head(reader)
-            if status != SWITCHING_PROTOCOLS:
-                body = await _read_error(reader, headers)
-                raise error_from_response(status, body)
+            return await open_tunnel(reader, writer, _head(target, request))
+        except UpgradeRefusedError as error:
+            raise error_from_response(error.status, error.body) from error
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-            writer.close()
             raise internal(f"error dialing backend: {error}") from error
-        except BaseException:
-            writer.close()
-            raise
-        passed = tuple(
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in headers
-            if name in _RESPONSE_HEADERS
-        )
 
-        async def tunnel(client: UpgradedConnection) -> None:
-            await _pipe(client, reader, writer)
 
-        return Response(status=SWITCHING_PROTOCOLS, headers=passed, tunnel=tunnel)
+class UpgradeRefusedError(Exception):
+    """A server answered a request for another protocol with a response."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"the server responded with {status}")
+        self.status = status
+        self.body = body
+
+
+async def open_tunnel(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes
+) -> Response:
+    """Send the *head* of a request for an upgrade; return the response with a tunnel.
+
+    The connection is closed on errors, and with the tunnel.
+
+    Raises:
+        UpgradeRefusedError: the other server does not upgrade.
+        OSError: the connection was lost.
+        ValueError: the response is malformed.
+        asyncio.IncompleteReadError: it ends early.
+    """
+    try:
+        writer.write(head)
+        status, headers = await _read_head(reader)
+        if status != SWITCHING_PROTOCOLS:
+            raise UpgradeRefusedError(status, await _read_error(reader, headers))
+    except BaseException:
+        writer.close()
+        raise
+    passed = tuple(
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers
+        if name in _RESPONSE_HEADERS
+    )
+
+    async def tunnel(client: UpgradedConnection) -> None:
+        await _pipe(client, reader, writer)
+
+    return Response(status=SWITCHING_PROTOCOLS, headers=passed, tunnel=tunnel)
 
 
 def check_upgrade(request: Request) -> None:
@@ -106,16 +132,21 @@ def _head(target: StreamTarget, request: Request) -> bytes:
     """Return the request to the agent, in the kubelet's terms."""
     path = "/".join(quote(name, safe="") for name in target.names)
     query = urlencode(_agent_query(target.subresource, request.raw_query))
-    headers = request.headers
+    path = f"/{_AGENT_PATHS[target.subresource]}/{path}?{query}"
+    headers = [(name, value) for name, value in request.headers.items() if name in _REQUEST_HEADERS]
+    return upgrade_head(request.method, path, [("host", f"{target.host}:{target.port}"), *headers])
+
+
+def upgrade_head(method: str, path: str, headers: Sequence[tuple[str, str]]) -> bytes:
+    """Return the head of a request for an upgrade, whose *headers* name the protocol."""
     lines = [
-        f"{request.method} /{_AGENT_PATHS[target.subresource]}/{path}?{query} HTTP/1.1",
-        f"host: {target.host}:{target.port}",
+        f"{method} {path} HTTP/1.1",
         "connection: Upgrade",
-        *(f"{name}: {headers[name]}" for name in _REQUEST_HEADERS if name in headers),
+        *(f"{name}: {value}" for name, value in headers),
     ]
-    if request.method == "POST":
+    if method == "POST":
         lines.append("content-length: 0")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", errors="replace")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def _agent_query(subresource: str, raw_query: bytes) -> list[tuple[str, str]]:

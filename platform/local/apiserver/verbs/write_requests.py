@@ -14,7 +14,7 @@ from ..http.auth import APISERVER_USER, User
 from ..http.bodies import field_paths
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
-from ..storage.stored_objects import StoredObject, encode, new_uid
+from ..storage.stored_objects import StoredObject, new_uid
 from .options import INTERNAL, WriteOptions, invalid_version
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -188,7 +188,7 @@ def unnamed(name: str) -> StatusError:
 
 def bad_patch(patched: Json, reason: str) -> StatusError:
     """422: the result of a patch is not a valid object."""
-    problem = invalid_field("patch", encode(patched).decode(), reason)
+    problem = invalid_field("patch", msgspec.json.encode(patched).decode(), reason)
     return invalid(Resource("", "", "", ""), "", [problem])
 
 
