@@ -23,8 +23,10 @@ from support.polling import wait_for, wait_until_true
 from support.shell import Shell
 
 from batholith.model.names import (
+    ACCOUNT,
     JOBS,
     PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
     PODS,
     QUEUES,
     WORKDIR_CLAIM,
@@ -295,6 +297,34 @@ async def test_a_job_of_kubernetes_runs_again(shell: Shell) -> None:
     await shell.submit(manifest)
     name = (await shell.out("rerun", "batchjobs/plain")).strip()
     assert name.startswith("batchjobs/plain-")
+
+
+@pytest.mark.cluster
+async def test_an_account_is_on_all_objects_of_the_job_and_in_its_history(shell: Shell) -> None:
+    options = ("--account=physics", "--image=busybox", "--ntasks=2")
+    name = (await shell.out_of_program("submit", *options, "--", "sleep", "600")).strip()
+    await shell.out_of_program("submit", "--image=busybox", "--", "true")
+    await shell.out("wait", name, "--for", "Running")
+    job = await asyncio.to_thread(shell.client.jobs.get, name.removeprefix("jobs/"))
+    cluster, namespace = shell.rest.cluster, shell.namespace
+    podgroup = await cluster.get(PODGROUPS, f"{job.name}-{job.uid}", namespace=namespace)
+    pods = cluster.pods_of(job.name, namespace=namespace)
+    accounts = [each["metadata"]["labels"][ACCOUNT] for each in (podgroup, *pods)]
+    assert accounts == ["physics"] * 3
+    assert await shell.out("jobs", "--account", "physics", "-o", "name") == f"{name}\n"
+    assert await shell.out("jobs", "--account", "physics", "-l", "a=b", "-o", "name") == ""
+    refused = await shell.run("jobs", "--account", "a,b=c")
+    assert (refused.exit_code, "'a,b=c' is no account" in refused.stderr) == (2, True)
+
+    async def recorded() -> bool:
+        records = await shell.out("history", "--account", "physics", "--format", "JobName,Account")
+        used = await shell.out("usage", "--by", "account", "-o", "name")
+        return "physics" in records and "physics" in used.split()
+
+    await wait_until_true(recorded)
+    assert await shell.out("history", "--account", "physics", "-o", "name") == f"{name}\n"
+    totals = json.loads(await shell.out("usage", "--account", "physics", "-o", "json"))["series"]
+    assert [each["name"] for each in totals] == ["default"]
 
 
 @pytest.mark.cluster

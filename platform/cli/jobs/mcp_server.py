@@ -117,12 +117,17 @@ class Tools:
         name: str | None = None,
         queue: str | None = None,
         user: str | None = None,
+        account: str | None = None,
         since: str = "7d",
         limit: int = 50,
     ) -> list[Json]:
         """List jobs that ran, also deleted ones; since is a date, or a duration such as 7d."""
         found = self._client.history.list(
-            name=name, queue=queue, user=user, start=parse_since(since, datetime.now(UTC))
+            name=name,
+            queue=queue,
+            user=user,
+            account=account,
+            start=parse_since(since, datetime.now(UTC)),
         )
         return [_fields(each) for each, _ in zip(found, range(_bound(limit)), strict=False)]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ...model.names import JOB_ID, SUBMITTED_NAME
+from ...model.names import ACCOUNT, JOB_ID, SUBMITTED_NAME
 from .output import Column
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def record_columns(*, all_namespaces: bool) -> "list[Column[RecordedJob]]":
         Column("EXIT", lambda job: job.exit_code),
         Column("AGE", lambda job: job.created_at),
         Column("RUN", _run_time),
+        Column("ACCOUNT", lambda job: job.labels.get(ACCOUNT), wide=True),
         Column("EXITS", lambda job: job.exit_codes, wide=True),
         Column("CPU SECONDS", _cpu_seconds, wide=True),
         Column("MEMORY GIB SECONDS", _memory_seconds, wide=True),
@@ -113,6 +114,7 @@ _FIELDS: "Mapping[str, Callable[[RecordedJob], object]]" = {
     "namespace": lambda job: job.namespace,
     "uid": lambda job: job.uid,
     "user": lambda job: job.user,
+    "account": lambda job: job.labels.get(ACCOUNT),
     "queue": lambda job: job.queue,
     "phase": lambda job: job.phase,
     "reason": lambda job: job.reason,

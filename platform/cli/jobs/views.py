@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ...model.names import ACCOUNT
 from .output import Column, Table, cell_text, duration_text, emit, show_fields
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def job_columns(
         Column("RUNNING", lambda job: f"{job.running}/{job.replicas}"),
         Column("AGE", lambda job: job.created_at),
         Column("USER", lambda job: job.user),
+        Column("ACCOUNT", lambda job: job.labels.get(ACCOUNT), wide=True),
         Column("POSITION", lambda job: _position(waits.get(job.uid)), wide=True),
         Column("START", lambda job: _start(waits.get(job.uid)), wide=True),
         Column("RETRIES", lambda job: job.retry_count, wide=True),

@@ -11,6 +11,7 @@ from ...model.arrays import PLUGIN as ARRAY_PLUGIN
 from ...model.dependencies import Dependency, DependencyType
 from ...model.job import Action, JobEvent
 from ...model.names import (
+    ACCOUNT,
     BEGIN,
     DEPENDS_ON,
     JOB_ID,
@@ -180,10 +181,13 @@ def _job(
         annotations[BEGIN] = times.format(options.begin)
     if array is not None and array.limit is not None:
         annotations[MAX_PARALLEL] = str(array.limit)
+    labels = {JOB_ID: str(number), SUBMITTED_NAME: label_value(name)}
+    if options.account:
+        labels[ACCOUNT] = options.account
     return Job(
         job_name,
         queue=options.queue or None,
-        labels={JOB_ID: str(number), SUBMITTED_NAME: label_value(name)},
+        labels=labels,
         annotations=annotations or None,
         min_available=None if array is None else 1,
         priority_class=options.priority_class or None,
