@@ -44,6 +44,8 @@ class WaitView:
     podgroups: tuple[PodGroup, ...]
     queue: Queue | None
     """The queue of the job, if it exists."""
+    may_list_queues: bool = True
+    """Whether it is known which queues exist."""
 
     now: datetime
     failure: str = ""
@@ -195,7 +197,7 @@ def _by_state(view: WaitView, podgroup: PodGroup | None) -> tuple[WaitReason, st
     is_admitted = podgroup is not None and podgroup.status.phase not in _UNFINISHED
     if job.reason in _BLOCKING and job.message:
         return WaitReason.BLOCKED, job.message
-    if not is_admitted and job.queue:
+    if not is_admitted and job.queue and view.may_list_queues:
         if view.queue is None:
             return WaitReason.QUEUE_NOT_FOUND, f"queue {job.queue!r} does not exist"
         state = view.queue.status.state or QueueState.OPEN

@@ -1,6 +1,5 @@
 """Route of the reason why a job waits."""
 
-import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,8 +29,6 @@ from ..problems import ProblemError, problem_responses
 from ..schemas.responses import WireRoute
 from ..schemas.why import why_of
 from .dependencies import AppState, Caller, Kind, Name, Namespace, State
-
-log = logging.getLogger(__name__)
 
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
@@ -77,14 +74,18 @@ async def get_job_why(
         job=summary,
         podgroups=tuple(podgroups),
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
+        may_list_queues=state.caches.queues.synced,
         now=datetime.now(UTC),
     )
     wait = explain_wait(view)
     if not _depends_on_pods(summary, wait.reason):
-        competition = None
-        if wait.explanation is not None and wait.podgroup is not None:
-            request = WaitRequest(namespace, wait.podgroup.metadata.name)
+        if wait.explanation is None or wait.podgroup is None:
+            return why_of(wait)
+        request = WaitRequest(namespace, wait.podgroup.metadata.name)
+        try:
             competition = await _competition(state, caller, request)
+        except (ProblemError, ApiError, ConnectionLostError, NotSentError) as error:
+            return why_of(wait, competition_error=str(error))
         return why_of(wait, competition=competition)
     pods = await _pods(JobPods(caller.client, kind, job))
     failed = first_failed(pods) if summary.phase is Phase.FAILED else None
@@ -97,12 +98,12 @@ async def get_job_why(
 
 
 async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:
-    """Return what the job competes with; nothing if no scheduler responds."""
-    try:
-        details = await state.simulations.explain_wait(request)
-    except (ProblemError, ApiError, ConnectionLostError, NotSentError) as error:
-        log.debug("no details of a wait", extra={"reason": str(error)})
-        return None
+    """Return what the job competes with; nothing if the scheduler does not know it as waiting.
+
+    Raises:
+        ProblemError, ApiError, ConnectionLostError, NotSentError: no scheduler responds.
+    """
+    details = await state.simulations.explain_wait(request)
     if details is None:
         return None
     visible = await visible_jobs(state.reviewer, caller.user, jobs_of(details))

@@ -13,7 +13,7 @@ from ...wire.jobs import JobKindName, Phase
 from .connection import complete_jobs, complete_queues, find_job, for_each, parse_since
 from .hooks import CommandHook
 from .output import Output, OutputOption, Table, emit, show, show_data
-from .shared import FAILED, CommandFailedError, key
+from .shared import FAILED, IN_PROCESS, CommandFailedError, key
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
@@ -23,7 +23,7 @@ from .views import (
     show_queue,
     show_why,
 )
-from .waits import competition_lines
+from .waits import competition_lines, unknown_competition_lines
 
 if TYPE_CHECKING:
     import msgspec
@@ -191,6 +191,8 @@ def why(client: "Client", name: JobName, output: DataOutput = "table") -> None:
         show_why(key(found), reason)
         if reason.competition is not None:
             emit(competition_lines(reason.competition))
+        elif reason.competition_error:
+            emit(unknown_competition_lines(reason.competition_error, client.url == IN_PROCESS))
     else:
         show_data(reason, Output(output))
 
