@@ -478,6 +478,24 @@ async def test_a_command_that_is_interrupted_is_cancelled(
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
+async def test_a_submission_that_waits_names_its_job_when_it_is_interrupted(
+    plain: EmbeddedCluster,
+) -> None:
+    root = str(plain.data_dir.root)
+    command = [sys.executable, "-m", "batholith", "submit", "--wait", "--data-dir", root]
+    process = await interruptible(*command, "--no-workdir", "--", "sh", "-c", "echo on; sleep 600")
+    assert process.stdout is not None
+    name = (await process.stdout.readline()).decode().strip()
+    assert await process.stdout.readline() == b"on\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert (process.returncode, f"{name} goes on" in errors.decode()) == (130, True)
+    cancelled = await run(*command[:3], "cancel", "--delete", "--data-dir", root, name)
+    assert cancelled.code == 0, cancelled.out
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
 async def test_signals_for_programs_are_forwarded_to_the_pods(plain: EmbeddedCluster) -> None:
     script = "trap 'echo one' USR1; trap 'echo two' USR2; trap 'echo three; exit 4' QUIT"
     script += "; echo started; while :; do sleep 0.1; done"

@@ -102,6 +102,8 @@ class Workspace:
     """What pods unpack into :attr:`workdir` instead of mounting it; empty for nothing."""
     claim: Claim | None = None
     """Where :attr:`archive` is stored; ``None`` for ConfigMaps."""
+    is_left_behind: bool = False
+    """Whether pods have nothing of the working directory although that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
