@@ -331,9 +331,7 @@ async def test_the_rights_of_the_user_in_one_namespace_suffice(
         assert found["user"] == "system:serviceaccount:default:ann"
         explained = await call("why", submitted.stdout.strip())
         assert explained.exit_code == 0, explained.output
-        assert (
-            "queue 'default'" not in explained.stdout
-        )  # it is not known
+        assert "queue 'default'" not in explained.stdout  # it is not known
         owner = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "controller": True}
         meta = {
             "name": f"{found['name']}-{found['uid']}",

@@ -25,9 +25,9 @@ def record_columns(*, all_namespaces: bool) -> "list[Column[RecordedJob]]":
             else []
         ),
         Column("NAME", lambda job: job.name),
-        Column("KIND", lambda job: job.kind),
-        Column("QUEUE", lambda job: job.queue),
-        Column("USER", lambda job: job.user),
+        Column("KIND", lambda job: job.kind, spare=True),
+        Column("QUEUE", lambda job: job.queue, spare=True),
+        Column("USER", lambda job: job.user, spare=True),
         Column("PHASE", lambda job: job.phase),
         Column("EXIT", lambda job: job.exit_code),
         Column("AGE", lambda job: job.created_at),

@@ -38,6 +38,6 @@ _COLUMNS: "list[Column[Reservation]]" = [
     Column("NODES", lambda row: len(row.nodes)),
     Column("PURPOSE", _purpose),
     Column("START", lambda row: iso(row.start)),
-    Column("UNTIL", lambda row: iso(row.until)),
+    Column("UNTIL", lambda row: iso(row.until), spare=True),
     Column("RESERVED", _nodes, wide=True),
 ]
