@@ -1,5 +1,6 @@
 """Route of the reason why a job waits."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,10 +13,13 @@ from ...kube.errors import (
     NotFoundError,
     NotSentError,
 )
+from ...model.job import Action
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
 from ...model.scheduler_questions import WaitRequest
+from ...store.database import StoreUnavailableError
+from ...wire.commands import CommandState
 from ...wire.jobs import JobSummary, Phase, WaitReason, Why
 from ...wire.waits import Competition
 from ..competition import competition_of, jobs_of, visible_jobs
@@ -37,6 +41,13 @@ _MAX_PODS_READ = 500
 """Pods that are read of a job that starts, runs or has failed."""
 _LAST_LINES, _LAST_BYTES = 5, 4096
 """Of the log of a pod that failed."""
+_MAX_COMMANDS = 20
+"""Latest commands among which the one is sought that has stopped a job."""
+_STOPS: Mapping[str, Action] = {
+    Phase.TERMINATED: Action.TERMINATE_JOB,
+    Phase.ABORTED: Action.ABORT_JOB,
+}
+"""By which commands a job gets into a phase."""
 
 router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
@@ -76,6 +87,7 @@ async def get_job_why(
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         may_list_queues=state.caches.queues.synced,
         now=datetime.now(UTC),
+        stopped_by=await _stopped_by(state, summary),
     )
     wait = explain_wait(view)
     if not _depends_on_pods(summary, wait.reason):
@@ -95,6 +107,24 @@ async def get_job_why(
         return why_of(wait)
     lines = await _last_lines(caller, state, failed)
     return why_of(wait, failed_pod=failed.metadata.name, last_lines=lines)
+
+
+async def _stopped_by(state: AppState, job: JobSummary) -> str:
+    """Return who has terminated or suspended a job, by its latest command that did."""
+    action = _STOPS.get(job.phase)
+    if action is None:
+        return ""
+    try:
+        of = (job.kind, job.namespace, job.name)
+        records = await state.store.history(*of, limit=_MAX_COMMANDS)
+    except StoreUnavailableError:
+        return ""
+    executed = (
+        each.who
+        for each in records
+        if each.job_uid == job.uid and each.action == action and each.state == CommandState.EXECUTED
+    )
+    return next(executed, "")
 
 
 async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:

@@ -111,12 +111,14 @@ def show_why(name: str, why: "Why") -> None:
     of the scheduler's last attempt, or the end of a log."""
     cause = why.cause or why.summary or why.reason
     detail = why.summary if why.summary != cause else ""
-    show_fields([(name, cause), ("Next", why.next_step), ("Detail", detail)])
+    emit([f"{name}: {cell_text(cause)}"])
+    fields: list[tuple[str, object]] = [("Next", why.next_step), ("Detail", detail)]
+    if why.explanation is not None:
+        fields += explanation_fields(why.explanation, why.competition)
+    show_fields(fields)
     if why.last_lines:
         shown = (cell_text(line) for line in why.last_lines)
         emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
-    if why.explanation is not None:
-        show_fields(explanation_fields(why.explanation, why.competition))
 
 
 def explanation_fields(
