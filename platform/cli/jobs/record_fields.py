@@ -64,7 +64,7 @@ def _chosen(text: str) -> "Column[RecordedJob]":
     width = int(found["width"] or 0)
     if found["width"] and not 1 <= abs(width) <= MAX_WIDTH:
         raise ValueError(f"--format: {text!r}: the width is 1 to {MAX_WIDTH}")
-    return Column(name.upper(), _FIELDS[name], width=width)
+    return Column(found["name"].upper(), _FIELDS[name], width=width)
 
 
 def _names() -> list[str]:
