@@ -24,7 +24,7 @@ STEPS = (HOUR, DAY)
 UNKNOWN_END = "the end of a pod was not observed"
 UNKNOWN_JOB = "only pods of the job were observed"
 
-UsageKey = tuple[int, int, str, str, str, str]
+UsageKey = tuple[int, int, str, str, str, str, str]
 """Step, bucket, queue, user, account, namespace, resource."""
 
 

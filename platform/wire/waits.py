@@ -93,7 +93,7 @@ PURPOSES = {
     "planned": "its pods were created without their nodes",
     "kept": "pods of it that ran there are created again",
 }
-"""Why nodes are held for a job, in words, by the purpose of the reservation."""
+"""Text for each purpose for which nodes are held until a job starts."""
 
 
 class Reservation(Record, frozen=True):

@@ -489,7 +489,7 @@ async def test_a_submission_that_waits_names_its_job_when_it_is_interrupted(
     assert await process.stdout.readline() == b"on\n"
     process.send_signal(signal.SIGINT)
     _, errors = await process.communicate()
-    assert (process.returncode, f"{name} goes on" in errors.decode()) == (130, True)
+    assert (process.returncode, f"{name} continues" in errors.decode()) == (130, True)
     cancelled = await run(*command[:3], "cancel", "--delete", "--data-dir", root, name)
     assert cancelled.code == 0, cancelled.out
 

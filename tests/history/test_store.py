@@ -143,8 +143,9 @@ async def test_running_pods_count_until_now(database: Database) -> None:
 async def test_usage_is_that_of_the_account_of_the_job(database: Database) -> None:
     recording = await begun(database)
     await write(recording, job("u", account="physics"), job("v"))
-    ended = {"finished": True, "ended_at": at(0.5)}
-    await write(recording, pod("p", **ended), pod("q", job_uid="v", **ended), pod("r"))
+    p, q = pod("p", finished=True, ended_at=at(0.5)), pod("q", job_uid="v")
+    q = msgspec.structs.replace(q, finished=True, ended_at=at(0.5))
+    await write(recording, p, q, pod("r"))
     found = await usage(database, by="account", end=NOON + HOUR)
     assert {name: amounts[0]["cpu"] for name, amounts in found.items()} == {
         "": 3600,

@@ -102,8 +102,9 @@ class Table(Generic[T]):
         for at in reversed([at for at, each in enumerate(self._columns) if each.spare]):
             if self._fits:
                 return
-            for each in (self._columns, self._widths, *cells):
-                del each[at]
+            del self._columns[at], self._widths[at]
+            for line in cells:
+                del line[at]
 
     def _fit(self) -> None:
         while not self._fits:

@@ -51,7 +51,11 @@ def usage(
     ]
     show(sorted(totals.items()), columns, output, name=lambda row: row[0])
     if not all(point.complete for series in found.series for point in series.points):
-        typer.echo("batholith: not all pods of this time were observed", err=True)
+        typer.echo(
+            "batholith: usage may be missing: at times not all pods were observed, such as before"
+            " the history began",
+            err=True,
+        )
 
 
 def _resource_column(resource: str) -> "Column[tuple[str, dict[str, float]]]":

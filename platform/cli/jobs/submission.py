@@ -414,7 +414,7 @@ def create(
     try:
         follow(job, submission.hook)
     except KeyboardInterrupt:
-        text = f"{key(job)} goes on: `batholith wait` waits for it, `batholith cancel` ends it"
+        text = f"{key(job)} continues: `batholith wait` waits for it, `batholith cancel` ends it"
         typer.echo(f"batholith: {text}", err=True)
         raise
 
