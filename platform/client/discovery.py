@@ -167,8 +167,8 @@ def _find_source(options: Options, timing: Timing, *, has_url: bool) -> _Source:
     if paths:
         return source
     raise ConfigError(
-        "no credentials: pass url and token, or a kubeconfig, or start a cluster with"
-        " `batholith up`"
+        "no credentials: start a cluster with `batholith up`, or pass a kubeconfig (--kubeconfig),"
+        " or url and token (--url, --token-file)"
     )
 
 

@@ -44,8 +44,8 @@ class WaitView:
     podgroups: tuple[PodGroup, ...]
     queue: Queue | None
     """The queue of the job, if it exists."""
-    may_list_queues: bool = True
-    """Whether it is known which queues exist."""
+    queues_are_known: bool = True
+    """Whether it is known which queues exist: the caller may have no right to list them."""
 
     now: datetime
     failure: str = ""
@@ -203,7 +203,7 @@ def _by_state(view: WaitView, podgroup: PodGroup | None) -> tuple[WaitReason, st
     is_admitted = podgroup is not None and podgroup.status.phase not in _UNFINISHED
     if job.reason in _BLOCKING and job.message:
         return WaitReason.BLOCKED, job.message
-    if not is_admitted and job.queue and view.may_list_queues:
+    if not is_admitted and job.queue and view.queues_are_known:
         if view.queue is None:
             return WaitReason.QUEUE_NOT_FOUND, f"queue {job.queue!r} does not exist"
         state = view.queue.status.state or QueueState.OPEN

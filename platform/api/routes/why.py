@@ -19,7 +19,6 @@ from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
 from ...model.scheduler_questions import WaitRequest
 from ...store.database import StoreUnavailableError
-from ...wire.commands import CommandState
 from ...wire.jobs import JobSummary, Phase, WaitReason, Why
 from ...wire.waits import Competition
 from ..competition import competition_of, jobs_of, visible_jobs
@@ -42,7 +41,7 @@ _MAX_PODS_READ = 500
 _LAST_LINES, _LAST_BYTES = 5, 4096
 """Of the log of a pod that failed."""
 _MAX_COMMANDS = 20
-"""Latest commands among which the one is sought that has stopped a job."""
+"""Latest commands of a job among which the one is searched for that has stopped it."""
 _STOPS: Mapping[str, Action] = {
     Phase.TERMINATED: Action.TERMINATE_JOB,
     Phase.ABORTED: Action.ABORT_JOB,
@@ -85,7 +84,7 @@ async def get_job_why(
         job=summary,
         podgroups=tuple(podgroups),
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
-        may_list_queues=state.caches.queues.synced,
+        queues_are_known=state.caches.queues.synced,
         now=datetime.now(UTC),
         stopped_by=await _stopped_by(state, summary),
     )
@@ -110,7 +109,10 @@ async def get_job_why(
 
 
 async def _stopped_by(state: AppState, job: JobSummary) -> str:
-    """Return who has terminated or suspended a job, by its latest command that did."""
+    """Return who has sent the command that has terminated or suspended a job.
+
+    The status names the Command; that of another client of Kubernetes has no record.
+    """
     action = _STOPS.get(job.phase)
     if action is None:
         return ""
@@ -119,12 +121,12 @@ async def _stopped_by(state: AppState, job: JobSummary) -> str:
         records = await state.store.history(*of, limit=_MAX_COMMANDS)
     except StoreUnavailableError:
         return ""
-    executed = (
+    named = (
         each.who
         for each in records
-        if each.job_uid == job.uid and each.action == action and each.state == CommandState.EXECUTED
+        if each.action == action and each.command_uid and each.command_uid in job.message
     )
-    return next(executed, "")
+    return next(named, "")
 
 
 async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:
