@@ -114,8 +114,11 @@ TABLE: tuple[Row, ...] = (
         "history": "List jobs that ran, also deleted ones: unfinished ones first, then the last"
         " that ended.",
     }),
+    Row("reservations", "jobs.reservations",
+        "List what the scheduler has reserved on nodes for jobs that wait.", Kind.JOBS),
     Row("usage", "jobs.past_jobs",
-        "Show the resources that pods have used: requests times seconds, by queue or user.",
+        "Show the resources that pods have used: requests times seconds, by queue, user or"
+        " account.",
         Kind.JOBS),
     Row("mcp", "jobs.mcp_server",
         "Serve jobs as tools of the Model Context Protocol, over stdin and stdout.", Kind.JOBS),

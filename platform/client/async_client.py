@@ -19,6 +19,7 @@ from .operations import flows as flow_ops
 from .operations import history as history_ops
 from .operations import jobs as job_ops
 from .operations import logs as log_ops
+from .operations import nodes as node_ops
 from .operations import queues as queue_ops
 from .operations import waiting
 from .operations.scopes import Collection, ObjectRef, Server
@@ -292,6 +293,12 @@ class AsyncHistory(Facade[AsyncExecutor, Server]):
     usage = _awaiting(history_ops.usage)
 
 
+class AsyncNodes(Facade[AsyncExecutor, Server]):
+    """Nodes."""
+
+    reservations = _awaiting(node_ops.reservations)
+
+
 class AsyncClient:
     """Client of the REST API for one event loop.
 
@@ -322,6 +329,7 @@ class AsyncClient:
         self.flows = AsyncFlows(executor, Collection(server, "jobflows"))
         self.cronjobs = AsyncCronJobs(executor, Collection(server, "cronjobs"))
         self.history = AsyncHistory(executor, server)
+        self.nodes = AsyncNodes(executor, server)
 
     @property
     def url(self) -> str:

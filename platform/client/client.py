@@ -19,6 +19,7 @@ from .operations import flows as flow_ops
 from .operations import history as history_ops
 from .operations import jobs as job_ops
 from .operations import logs as log_ops
+from .operations import nodes as node_ops
 from .operations import queues as queue_ops
 from .operations import waiting
 from .operations.scopes import Collection, ObjectRef, Server
@@ -289,6 +290,12 @@ class History(Facade[BlockingExecutor, Server]):
     usage = _blocking(history_ops.usage)
 
 
+class Nodes(Facade[BlockingExecutor, Server]):
+    """Nodes."""
+
+    reservations = _blocking(node_ops.reservations)
+
+
 class Client:
     """Client of the REST API that blocks; safe for use by several threads.
 
@@ -319,6 +326,7 @@ class Client:
         self.flows = Flows(executor, Collection(server, "jobflows"))
         self.cronjobs = CronJobs(executor, Collection(server, "cronjobs"))
         self.history = History(executor, server)
+        self.nodes = Nodes(executor, server)
 
     @property
     def url(self) -> str:

@@ -92,8 +92,8 @@ def discover(options: Options, timing: Timing) -> Connection:
     url = given or source.url
     if not url:
         raise ConfigError(
-            f"the URL of the REST API is unknown: pass url, or set {URL_VARIABLE}; it is known for"
-            " clusters of `batholith up` and inside of a cluster"
+            f"the URL of the REST API is unknown: pass url (--url), or set {URL_VARIABLE}; of a"
+            " cluster of `batholith up`, pass its data directory with the token (--data-dir)"
         )
     url = check_url(url, insecure=options.insecure)
     tls = _tls_context(options, source) if url.startswith("https:") else None
@@ -167,8 +167,8 @@ def _find_source(options: Options, timing: Timing, *, has_url: bool) -> _Source:
     if paths:
         return source
     raise ConfigError(
-        "no credentials: pass url and token, or a kubeconfig, or start a cluster with"
-        " `batholith up`"
+        "no credentials: start a cluster with `batholith up`, or pass a kubeconfig (--kubeconfig),"
+        " or url and token (--url, --token-file)"
     )
 
 
@@ -221,6 +221,10 @@ def _context_credentials(
 
 
 def _from_data_dir(directory: Path, timing: Timing) -> _Source:
+    if not directory.exists():
+        raise ConfigError(
+            f"there is no cluster in {directory}: start one by `batholith up --data-dir`"
+        )
     return _from_context(load_context([directory / "kubeconfig"]), timing)
 
 

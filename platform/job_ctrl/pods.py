@@ -19,8 +19,9 @@ Pod = dict[str, Any]
 """A pod as decoded JSON."""
 
 _DECODE = msgspec.json.Decoder(dict[str, Any]).decode
-_INHERITED_LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
-_INHERITED_ANNOTATIONS = (*_INHERITED_LABELS, "volcano.sh/revocable-zone")
+_INHERITED = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
+_INHERITED_LABELS = (*_INHERITED, names.ACCOUNT)
+_INHERITED_ANNOTATIONS = (*_INHERITED, "volcano.sh/revocable-zone")
 _DISRUPTION_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
 _NUMA_POLICY = "volcano.sh/numa-topology-policy"
 

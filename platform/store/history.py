@@ -56,6 +56,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[str, ...] = ()
     queue: str = ""
     user: str | None = None
+    account: str | None = None
     ended_from: datetime | None = None
     """Jobs that ended at or after this time, or have not ended."""
     ended_to: datetime | None = None
@@ -155,6 +156,8 @@ def _conditions(which: JobFilter) -> list[sa.ColumnElement[bool]]:
         found.append(columns.queue == which.queue)
     if which.user is not None:
         found.append(columns.username == which.user)
+    if which.account is not None:
+        found.append(columns.account == which.account)
     if which.ended_from is not None:
         found.append(columns.ended_at >= to_micros(which.ended_from))
     if which.ended_to is not None:

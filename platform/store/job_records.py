@@ -128,6 +128,7 @@ def _row(
         "name": record.name,
         "queue": record.queue,
         "username": record.user,
+        "account": record.account,
         "phase": record.phase,
         "reason": record.reason,
         "message": record.message,

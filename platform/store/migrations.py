@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from .database import SchemaTooNewError
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest revision."""
 
 _SCHEMA_VERSION = sa.Table(

@@ -24,8 +24,8 @@ STEPS = (HOUR, DAY)
 UNKNOWN_END = "the end of a pod was not observed"
 UNKNOWN_JOB = "only pods of the job were observed"
 
-UsageKey = tuple[int, int, str, str, str, str]
-"""Step, bucket, queue, user, namespace, resource."""
+UsageKey = tuple[int, int, str, str, str, str, str]
+"""Step, bucket, queue, user, account, namespace, resource."""
 
 
 def apply_pods(
@@ -100,7 +100,7 @@ def add_unknown_jobs(db: sa.Connection, *, before: int, limit: int) -> int:
 
 
 def _unknown_job(uid: str, pod: Any) -> dict[str, Any]:
-    text = ("phase", "reason", "message", "username", "resource_version")
+    text = ("phase", "reason", "message", "username", "account", "resource_version")
     return {
         "uid": uid,
         **dict.fromkeys(text, ""),
@@ -177,7 +177,9 @@ def count_ended(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
         for resource, amount in msgspec.json.decode(row["requests"]).items():
             by_job[row["job_uid"], resource] += amount * (interval[1] - interval[0]) / SECOND
             for step, bucket, seconds in _buckets(*interval):
-                key = (step, bucket, job.queue, job.username, job.namespace, resource)
+                key = (
+                    step, bucket, job.queue, job.username, job.account, job.namespace, resource,
+                )  # fmt: skip
                 usage[key] += amount * seconds
                 inexact[key] += not row["exact"]
     _add_usage(db, usage, inexact, by_job)
@@ -192,7 +194,8 @@ def _is_of(pod: Mapping[str, Any], job: Any) -> bool:
 
 
 def _jobs_of(db: sa.Connection, uids: set[str]) -> dict[str, Any]:
-    columns = (JOBS.c.uid, JOBS.c.queue, JOBS.c.username, JOBS.c.namespace, JOBS.c.name)
+    names = ("uid", "queue", "username", "account", "namespace", "name")
+    columns = [JOBS.c[each] for each in names]
     return {
         row.uid: row
         for chunk in chunks(uids)
@@ -217,7 +220,7 @@ def _add_usage(
     inexact: dict[UsageKey, int],
     by_job: dict[tuple[str, str], float],
 ) -> None:
-    names = ("step", "bucket", "queue", "username", "namespace", "resource")
+    names = ("step", "bucket", "queue", "username", "account", "namespace", "resource")
     buckets = [
         {**dict(zip(names, key, strict=True)), "amount": amount, "inexact": inexact[key]}
         for key, amount in sorted(usage.items())

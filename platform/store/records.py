@@ -32,6 +32,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queue: str = ""
     user: str = ""
+    account: str = ""
     phase: str = ""
     reason: str = ""
     message: str = ""

@@ -1,11 +1,11 @@
-"""Read resource-seconds over time, by queue, user or namespace.
+"""Read resource-seconds over time, by queue, user, account or namespace.
 
 Pods that have ended are in ``history_usage``, added up by hour and by day. Those that run are added
 here until now; the database groups them, so that it returns a few rows for many pods.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,12 +18,17 @@ from .history_tables import GAPS, JOBS, PODS, USAGE, is_pod_of_job
 from .job_records import PODS_RESOURCE
 from .records import SECOND, to_micros
 
-GroupName = Literal["queue", "user", "namespace"]
+GroupName = Literal["queue", "user", "account", "namespace"]
 
 MAX_VALUES = 50_000
 """Maximum number of values that a query may select."""
 
-_COLUMNS = {"queue": "queue", "user": "username", "namespace": "namespace"}
+_COLUMNS: Mapping[GroupName, str] = {
+    "queue": "queue",
+    "user": "username",
+    "account": "account",
+    "namespace": "namespace",
+}
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +41,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """3600 or 86400 seconds; *start* and *end* are multiples of it."""
     queue: str | None = None
     user: str | None = None
+    account: str | None = None
     namespace: str | None = None
 
 
@@ -98,10 +104,15 @@ def _series(
     return [UsageSeries(name=name, points=points) for name, points in series.items()]
 
 
+def _filters(query: UsageQuery) -> list[tuple[str, str]]:
+    """Return the columns that the query selects by, with their values."""
+    found = ((column, getattr(query, name)) for name, column in _COLUMNS.items())
+    return [(column, value) for column, value in found if value is not None]
+
+
 def _counted(query: UsageQuery) -> sa.Select[Any]:
     name = USAGE.c[_COLUMNS[query.by]].label("name")
-    filters = {"queue": query.queue, "username": query.user, "namespace": query.namespace}
-    where = [USAGE.c[column] == value for column, value in filters.items() if value is not None]
+    where = [USAGE.c[column] == value for column, value in _filters(query)]
     low, high = (to_micros(each) // SECOND for each in (query.start, query.end))
     during = (USAGE.c.step == query.step, USAGE.c.bucket >= low, USAGE.c.bucket < high)
     amount = sa.func.sum(USAGE.c.amount).label("amount")
@@ -138,8 +149,7 @@ def _add_running(
 
 def _running(query: UsageQuery, width: int, now: int) -> sa.Select[Any]:
     name = JOBS.c[_COLUMNS[query.by]].label("name")
-    filters = {"queue": query.queue, "username": query.user, "namespace": query.namespace}
-    where = [JOBS.c[column] == value for column, value in filters.items() if value is not None]
+    where = [JOBS.c[column] == value for column, value in _filters(query)]
     started = PODS.c.started_at
     first = (started // width).label("first")
     keys = (name, PODS.c.requests, first)

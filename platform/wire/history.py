@@ -88,7 +88,7 @@ class UsagePoint(Record, frozen=True):
 
 
 class UsageSeries(Record, frozen=True):
-    """Usage of one queue, user or namespace."""
+    """Usage of one queue, user, account or namespace."""
 
     name: str = ""
     points: list[UsagePoint] = []
@@ -98,7 +98,7 @@ class UsageSeries(Record, frozen=True):
 class Usage(Record, frozen=True):
     """Usage over time."""
 
-    by: Annotated[str, Sends(Literal["queue", "user", "namespace"])] = ""
+    by: Annotated[str, Sends(Literal["queue", "user", "account", "namespace"])] = ""
     start: SentTime = None
     """Begin of the first interval."""
     end: SentTime = None

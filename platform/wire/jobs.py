@@ -396,6 +396,8 @@ class Why(Record, frozen=True):
     """Null unless Batholith's scheduler has written one."""
     competition: Competition | None = None
     """Null unless it waits for that scheduler, which responds."""
+    competition_error: str = ""
+    """Why it does not, if the job waits for it."""
 
     def __str__(self) -> str:
         return self.summary

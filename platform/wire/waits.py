@@ -86,6 +86,16 @@ class ReservedNode(Record, frozen=True):
     amounts: dict[str, str] = {}
 
 
+PURPOSES = {
+    "preemption": "pods are evicted for it",
+    "stranded": "pods of it run that need the others",
+    "nominated": "another scheduler has evicted pods for it",
+    "planned": "its pods were created without their nodes",
+    "kept": "pods of it that ran there are created again",
+}
+"""Text for each purpose for which nodes are held until a job starts."""
+
+
 class Reservation(Record, frozen=True):
     """What is reserved on nodes for a job that waits."""
 

@@ -184,6 +184,7 @@ async def test_without_a_scheduler_the_reason_is_still_there(rest: RestClient) -
     await let_wait(rest)
     status, body = await rest.call("GET", f"{PATH}/why")
     assert (status, body["competition"], body["reason"]) == (200, None, "Unschedulable")
+    assert "no scheduler" in body["competition_error"]
     status, body = await rest.call("GET", "/v1/reservations")
     assert status == 503
     assert "no scheduler" in body["detail"]

@@ -394,7 +394,9 @@ async def test_why_a_job_waits(rest: RestSession) -> None:
             "budget": None,
         },
         "competition": None,
+        "competition_error": body["competition_error"],
     }
+    assert "no scheduler" in body["competition_error"]
     await rest.set_job_phase("Completed")
     _, body = await rest.get(path)
     assert (body["waiting"], body["reason"], body["explanation"]) == (False, "Finished", None)

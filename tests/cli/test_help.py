@@ -57,7 +57,16 @@ def test_the_command_that_is_called_is_known_before_the_program_is_built(
 
 @pytest.mark.process
 def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
-    heavy = ["httpx", "yaml", "msgspec", "asyncio", "batholith.cli.jobs", "batholith.cli.cluster"]
+    heavy = [
+        "pygments",
+        "markdown_it",
+        "httpx",
+        "yaml",
+        "msgspec",
+        "asyncio",
+        "batholith.cli.jobs",
+        "batholith.cli.cluster",
+    ]
     code = (
         "import sys\nfrom batholith.cli.program import main\nsys.argv = ['batholith', '--help']\n"
         f"try:\n    main()\nfinally:\n    print([m for m in {heavy} if m in sys.modules])"

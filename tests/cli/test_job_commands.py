@@ -41,6 +41,15 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def explained(shell: Shell, job: str, text: str) -> None:
+    """Wait until `why` prints a text: the outcome of a command is recorded after its effect."""
+
+    async def is_printed() -> bool:
+        return text in await shell.out("why", job)
+
+    await until(is_printed)
+
+
 async def test_jobs_of_all_kinds_are_listed_and_filtered(shell: Shell) -> None:
     await shell.running("train")
     await shell.submit(BATCH_JOB)
@@ -90,10 +99,13 @@ async def test_a_job_that_has_not_started_is_held_and_released(shell: Shell) -> 
 async def test_a_job_is_suspended_resumed_restarted_and_cancelled(shell: Shell) -> None:
     await shell.running("train")
     assert await shell.out("suspend", "train", "--wait", "60") == "jobs/train: Aborted\n"
+    user = (await asyncio.to_thread(shell.client.jobs.get, "train")).info.user
+    await explained(shell, "train", f"the job was suspended by {user}; it starts again")
     assert "jobs/train: " in await shell.out("resume", "train", "--wait", "60")
     assert await shell.out("wait", "train", "--for", "Running") == "jobs/train: Running\n"
     assert "jobs/train: " in await shell.out("restart", "train", "--task", "worker")
     assert await shell.out("cancel", "train", "--wait", "60") == "jobs/train: Terminated\n"
+    await explained(shell, "train", f"the job was terminated by {user}")
     result = await shell.run("resume", "train")
     assert result.exit_code == 1
     assert "it is possible in phase" in result.stderr
@@ -232,7 +244,7 @@ async def test_the_history_has_deleted_jobs(shell: Shell) -> None:
 
     await until(recorded)
     header = (await shell.out("history", "-o", "csv")).splitlines()[0]
-    assert header.startswith("name,kind,queue,user,phase,exit,age,run,exits,cpu seconds")
+    assert header.startswith("name,kind,queue,user,phase,exit,age,run,account,exits,cpu seconds")
     bad = await shell.run("history", "--since", "soon")
     assert (bad.exit_code, "--since" in bad.stderr) == (2, True)
 

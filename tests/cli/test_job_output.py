@@ -182,6 +182,25 @@ def test_without_a_terminal_nothing_is_cut_or_coloured(
     assert "\x1b" not in out
 
 
+@pytest.mark.usefixtures("terminal")
+def test_spare_columns_are_left_out_before_names_are_cut() -> None:
+    columns = [
+        Column[str]("NAME", lambda row: row),
+        Column[str]("KIND", lambda row: "k" * 8, spare=True),
+        Column[str]("PHASE", lambda row: "Waiting"),
+        Column[str]("USER", lambda row: "u" * 8, spare=True),
+    ]
+    table = Table(columns)
+    assert table.lines(["a" * 10]) == [
+        "NAME        KIND      PHASE",
+        "aaaaaaaaaa  kkkkkkkk  Waiting",
+    ]
+    (line,) = table.lines(["a" * 20], header=False)  # as of a watch, whose columns stay
+    assert line == "aaaaaaaaaa…  kkkkkkkk  Waiting"
+    assert Table(columns).lines(["a" * 20]) == [f"{'NAME':<20}  PHASE", f"{'a' * 20}  Waiting"]
+    assert Table(columns, wide=True).header() == "NAME  KIND  PHASE  USER"
+
+
 def test_columns_keep_their_width_while_rows_are_added() -> None:
     table = Table(COLUMNS)
     first = table.lines(ROWS[:1])[1]

@@ -31,8 +31,10 @@ from batholith.model.names import (
     CONFIGMAPS,
     JOBS,
     PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
     QUEUES,
     SUBMISSION,
+    WHY,
     WORKDIR_CLAIM,
 )
 
@@ -258,7 +260,7 @@ async def test_a_claim_that_cannot_be_used_is_named_and_nothing_is_created(
 async def test_what_only_the_rest_api_stores_is_refused_by_name(
     kubernetes: KubernetesShell,
 ) -> None:
-    for command in ("history", "usage", "simulate"):
+    for command in ("history", "usage", "simulate", "reservations"):
         result = await kubernetes.run(command)
         assert (result.exit_code, f"`{command}` needs the REST API" in result.stderr) == (2, True)
     tested = await kubernetes.run("submit", "--test-only", "--image", "busybox", "--", "true")
@@ -329,6 +331,19 @@ async def test_the_rights_of_the_user_in_one_namespace_suffice(
         assert found["user"] == "system:serviceaccount:default:ann"
         explained = await call("why", submitted.stdout.strip())
         assert explained.exit_code == 0, explained.output
+        assert "queue 'default'" not in explained.stdout  # it is not known
+        owner = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "controller": True}
+        meta = {
+            "name": f"{found['name']}-{found['uid']}",
+            "ownerReferences": [{**owner, "name": found["name"], "uid": found["uid"]}],
+            "annotations": {WHY: '{"stage": "nodes", "reason": "NotEnoughResources"}'},
+        }
+        podgroups = PODGROUPS.path("default")
+        kind = {"apiVersion": PODGROUPS.api_version, "kind": PODGROUPS.kind}
+        await server.create(podgroups, {**kind, "metadata": meta, "spec": {"minMember": 1}})
+        explained = await call("why", submitted.stdout.strip())
+        assert "What it competes with is not known: cannot read Secret" in explained.stdout
+        assert "without --kubernetes" in explained.stdout
         monkeypatch.chdir(config.parent)
         (tmp_path / ".batholithignore").write_text("cluster/")
         refused = await call("submit", "--image", "busybox", "--", "true")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -124,3 +125,16 @@ async def test_missing_package_is_named(shell: Shell) -> None:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'batholith[mcp]'" in done.stderr
+
+
+@pytest.mark.process
+async def test_it_ends_at_once_when_it_is_interrupted(shell: Shell) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "env", "--default-signal=INT", sys.executable, "-c", PROGRAM, "mcp", *shell.connection,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+    await process.stdout.readline()  # it has started
+    process.send_signal(signal.SIGINT)
+    assert await process.wait() == -signal.SIGINT  # although its input has not ended

@@ -13,6 +13,7 @@ from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import Program, Workspace, build_manifest
 from batholith.cli.submit.options import parse_options
 from batholith.model.names import (
+    ACCOUNT,
     BEGIN,
     DEPENDS_ON,
     MAX_PARALLEL,
@@ -57,6 +58,7 @@ def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "name": name if name != "script-sh" else None,
         "label": metadata["labels"][SUBMITTED_NAME],
         "queue": spec.get("queue"),
+        "account": metadata["labels"].get(ACCOUNT),
         "held": spec.get("suspend"),
         "priority": spec.get("priorityClassName"),
         "pods": task["replicas"] if task["replicas"] != 1 else None,

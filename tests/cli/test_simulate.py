@@ -11,6 +11,8 @@ from support.shell import Shell
 from support.simulations import Simulate, leading
 
 from batholith.model.job import Job
+from batholith.model.names import JOBS
+from batholith.model.scheduler_questions import JobRef, NodeReservation, Reservations, ReservedNode
 from batholith.model.simulation import Forecast, NodePods, SimulationResult, TriedChange
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -147,3 +149,29 @@ async def test_tests_exclude_creation(shell: Shell) -> None:
             2,
             f"batholith: {other}: --test-only excludes it\n",
         )
+
+
+async def test_reservations_are_listed(shell: Shell) -> None:
+    job = JobRef("default", JOBS.api_version, JOBS.kind, "train")
+    nodes = (ReservedNode("n1", {"cpu": "2"}), ReservedNode("n2", {"cpu": "1"}))
+    reserved = Reservations(
+        items=(
+            NodeReservation(job, "research", "kept", nodes[:1]),
+            NodeReservation(job, "research", "start", nodes, start=60.0),
+        ),
+        is_complete=False,
+    )
+    async with shell.rest.cluster.client() as client, leading(client, reservations=reserved):
+        result = await shell.run("reservations")
+        names = await shell.out("reservations", "-o", "name")
+        (first, second) = json.loads(await shell.out("reservations", "-o", "json"))
+        wide = await shell.out("reservations", "-o", "wide")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "batholith: more is reserved than is shown\n"
+    header, kept, planned = result.stdout.splitlines()
+    assert header.split() == ["JOB", "NODES", "PURPOSE", "START", "UNTIL"]
+    assert kept.startswith("default/train  1      pods of it that ran there are created again")
+    assert planned.startswith("default/train  2      its start is planned ")
+    assert names == "default/train\n" * 2
+    assert (first["start"], second["start"]) == (None, "1970-01-01T00:01:00Z")
+    assert "n1: 2 cpu; n2: 1 cpu" in wide

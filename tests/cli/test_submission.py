@@ -23,8 +23,10 @@ from support.polling import wait_for, wait_until_true
 from support.shell import Shell
 
 from batholith.model.names import (
+    ACCOUNT,
     JOBS,
     PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
     PODS,
     QUEUES,
     WORKDIR_CLAIM,
@@ -298,6 +300,34 @@ async def test_a_job_of_kubernetes_runs_again(shell: Shell) -> None:
 
 
 @pytest.mark.cluster
+async def test_an_account_is_on_all_objects_of_the_job_and_in_its_history(shell: Shell) -> None:
+    options = ("--account=physics", "--image=busybox", "--ntasks=2")
+    name = (await shell.out_of_program("submit", *options, "--", "sleep", "600")).strip()
+    await shell.out_of_program("submit", "--image=busybox", "--", "true")
+    await shell.out("wait", name, "--for", "Running")
+    job = await asyncio.to_thread(shell.client.jobs.get, name.removeprefix("jobs/"))
+    cluster, namespace = shell.rest.cluster, shell.namespace
+    podgroup = await cluster.get(PODGROUPS, f"{job.name}-{job.uid}", namespace=namespace)
+    pods = cluster.pods_of(job.name, namespace=namespace)
+    accounts = [each["metadata"]["labels"][ACCOUNT] for each in (podgroup, *pods)]
+    assert accounts == ["physics"] * 3
+    assert await shell.out("jobs", "--account", "physics", "-o", "name") == f"{name}\n"
+    assert await shell.out("jobs", "--account", "physics", "-l", "a=b", "-o", "name") == ""
+    refused = await shell.run("jobs", "--account", "a,b=c")
+    assert (refused.exit_code, "'a,b=c' is no account" in refused.stderr) == (2, True)
+
+    async def recorded() -> bool:
+        records = await shell.out("history", "--account", "physics", "--format", "JobName,Account")
+        used = await shell.out("usage", "--by", "account", "-o", "name")
+        return "physics" in records and "physics" in used.split()
+
+    await wait_until_true(recorded)
+    assert await shell.out("history", "--account", "physics", "-o", "name") == f"{name}\n"
+    totals = json.loads(await shell.out("usage", "--account", "physics", "-o", "json"))["series"]
+    assert [each["name"] for each in totals] == ["default"]
+
+
+@pytest.mark.cluster
 async def test_usage_is_shown_by_queue_and_user(shell: Shell) -> None:
     await shell.running("train")
     await shell.out("cancel", "--delete", "train")
@@ -444,6 +474,24 @@ async def test_a_command_that_is_interrupted_is_cancelled(
     _, errors = await process.communicate()
     assert process.returncode == 128 + number, errors
     assert errors.decode().splitlines()[-1].endswith(": Terminated")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+async def test_a_submission_that_waits_names_its_job_when_it_is_interrupted(
+    plain: EmbeddedCluster,
+) -> None:
+    root = str(plain.data_dir.root)
+    command = [sys.executable, "-m", "batholith", "submit", "--wait", "--data-dir", root]
+    process = await interruptible(*command, "--no-workdir", "--", "sh", "-c", "echo on; sleep 600")
+    assert process.stdout is not None
+    name = (await process.stdout.readline()).decode().strip()
+    assert await process.stdout.readline() == b"on\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert (process.returncode, f"{name} continues" in errors.decode()) == (130, True)
+    cancelled = await run(*command[:3], "cancel", "--delete", "--data-dir", root, name)
+    assert cancelled.code == 0, cancelled.out
 
 
 @pytest.mark.process

@@ -101,9 +101,10 @@ def test_an_option_overrides_another_one_that_sets_the_same() -> None:
 
 def test_errors_of_variables_and_flags_name_them() -> None:
     with pytest.raises(SubmitError) as caught:
-        options(environment={"SBATCH_ACCOUNT": "x", "SBATCH_WHAT": "y"}, ntasks="none")
+        options(environment={"SBATCH_ACCOUNT": "x/y", "SBATCH_WHAT": "y"}, ntasks="none")
     assert list(caught.value.problems) == [
-        "$SBATCH_ACCOUNT is not supported: there are no accounts; usage is by user and queue",
+        "$SBATCH_ACCOUNT: 'x/y' is no account: up to 63 letters, digits, '-', '_' and '.', with a"
+        " letter or a digit at both ends",
         "$SBATCH_WHAT is not supported: unset it",
         "--ntasks: 'none' is no whole number",
     ]

@@ -227,7 +227,7 @@ def test_a_damaged_kubeconfig_is_not_quoted(tmp_path: Path) -> None:
 
 
 def test_nothing_is_found(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no credentials: pass url and token"):
+    with pytest.raises(ConfigError, match="no credentials: start a cluster"):
         find(tmp_path)
 
 

@@ -37,6 +37,9 @@ def caller() -> AuthenticatedCaller:
         ({"by": "user", "user": "eve"}, ALL_JOBS),
         ({"by": "user", "user": "ada"}, None),
         ({"by": "namespace", "user": "ada"}, None),
+        ({"by": "account"}, ALL_JOBS),
+        ({"by": "queue", "queue": "q", "account": "physics"}, ALL_JOBS),
+        ({"by": "account", "user": "ada", "account": "physics"}, None),
         ({"by": "namespace"}, ALL_JOBS),
         (
             {"by": "user", "namespace": "n", "user": "eve"},

@@ -140,6 +140,24 @@ async def test_running_pods_count_until_now(database: Database) -> None:
     assert details is not None and details.job.resource_seconds["cpu"] == 2 * 7200 + 3600
 
 
+async def test_usage_is_that_of_the_account_of_the_job(database: Database) -> None:
+    recording = await begun(database)
+    await write(recording, job("u", account="physics"), job("v"))
+    p, q = pod("p", finished=True, ended_at=at(0.5)), pod("q", job_uid="v")
+    q = msgspec.structs.replace(q, finished=True, ended_at=at(0.5))
+    await write(recording, p, q, pod("r"))
+    found = await usage(database, by="account", end=NOON + HOUR)
+    assert {name: amounts[0]["cpu"] for name, amounts in found.items()} == {
+        "": 3600,
+        "physics": 3600 + 7200,
+    }
+    assert list(await usage(database, account="none")) == []
+    of_account = await usage(database, by="user", account="physics", end=NOON + HOUR)
+    assert {name: amounts[0]["cpu"] for name, amounts in of_account.items()} == {"ada": 10800}
+    jobs, _ = await HistoryStore(database).jobs(JobFilter(account="physics"), limit=5, now=NOON)
+    assert [each.uid for each in jobs] == ["u"]
+
+
 async def test_a_list_has_the_exit_codes_and_the_usage_of_its_jobs(database: Database) -> None:
     recording = await begun(database)
     jobs = [job("failed", phase="Failed"), job("done", phase="Completed"), job("new")]

@@ -60,6 +60,7 @@ async def rows(pages: PagesClient, query: str = "") -> list[dict[str, str]]:
 async def test_a_deleted_job_is_found_and_shown(pages: PagesClient) -> None:
     assert await shows(pages, "/history?name=old&namespace=default", ">old<")
     assert not await shows(pages, "/history?name=old&phase=Running", ">old<")
+    assert not await shows(pages, "/history?name=old&account=physics", ">old<")
     assert not await shows(pages, "/history?to=2020-01-01&name=old", ">old<")
     (row,) = await rows(pages, "name=old")
     status, text = await pages.get(f"/history/jobs/{row['uid']}")

@@ -148,12 +148,16 @@ def test_a_full_queue_is_held_by_its_own_jobs() -> None:
     assert [(each.job.name, each.queue) for each in found.holders] == [("inside", "small")]
 
 
-@pytest.mark.parametrize(("name", "holders"), [("cpu", ["inside"]), ("limits.cpu", [])])
-def test_a_quota_is_used_up_by_jobs_of_its_namespace(name: str, holders: list[str]) -> None:
+@pytest.mark.parametrize("name", ["cpu", "limits.cpu"])
+def test_a_quota_is_used_up_by_jobs_of_its_namespace(name: str) -> None:
     text = conf.DEFAULT.replace("- name: gang", "- name: gang\n  - name: resourcequota")
     world = SchedulerWorld(text)
     world.upsert(node("a", cpu=64))
     run(world, "inside", 4, "a")
+    world.upsert(
+        owned(podgroup("inside", 4, phase="Running", resources={"cpu": 4, "limits.cpu": 4})),
+        owned(podgroup("no-pods", 1, phase="", resources={"cpu": 90, "limits.cpu": 90})),
+    )
     quota = ResourceQuota(
         metadata=ObjectMeta(name="alice", namespace="ns"),
         status=ResourceQuotaStatus(hard={name: "5"}, used={name: "4"}),
@@ -162,7 +166,8 @@ def test_a_quota_is_used_up_by_jobs_of_its_namespace(name: str, holders: list[st
     world.upsert(owned(podgroup("new", 1, phase="", resources={"cpu": 3, name: 3})))
     world.schedule()
     found = waits(world, "new")
-    assert [each.job.name for each in found.holders] == holders
+    (holder,) = found.holders
+    assert (holder.job.name, holder.held, holder.nodes) == ("inside", {name: "4"}, 1)
     assert [each.group or each.queue for each in found.free] == [""]
 
 

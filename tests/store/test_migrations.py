@@ -86,6 +86,21 @@ async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: i
         assert differences(url) == []
 
 
+async def test_usage_before_accounts_is_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(url, timeout=60)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(migrations, "HEAD", "0008")
+        await database.migrate(MIGRATIONS)
+    columns = "step, bucket, queue, username, namespace, resource, amount, inexact"
+    row = "3600, 7200, 'research', 'ada', 'default', 'cpu', 1.5, 0"
+    execute(url, f"INSERT INTO history_usage ({columns}) VALUES ({row})")
+    await database.migrate(MIGRATIONS)
+    query = sa.select(history_tables.USAGE)
+    [found] = await database.read(lambda db: db.execute(query).all())
+    assert (*found,) == (3600, 7200, "research", "ada", "", "default", "cpu", 1.5, 0)
+    await database.close()
+
+
 async def test_an_earlier_release_refuses_an_upgraded_database(url: str) -> None:
     """It compares the number in its own table with those that it knows: 3."""
     database = Database(url, timeout=60)

@@ -11,7 +11,7 @@ from ...model import times
 from ...model.base import ApiStruct
 from ...model.job import FINAL_PHASES
 from ...model.meta import ObjectMeta
-from ...model.names import GROUP_NAME, QUEUE_NAME
+from ...model.names import ACCOUNT, GROUP_NAME, QUEUE_NAME
 from ...model.pod import FINISHED, PodPhase
 from ...model.pod_failure import pod_exit_code
 from ...model.pod_resources import ContainerResources, PodResources, Resources, effective_resources
@@ -100,6 +100,7 @@ def job_record(
         name=summary.name,
         queue=_text(summary.queue),
         user=_text(summary.user),
+        account=_text(summary.labels.get(ACCOUNT, "")),
         phase=summary.phase,
         reason=_text(summary.reason),
         message=_text(summary.message),

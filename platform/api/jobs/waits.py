@@ -44,12 +44,16 @@ class WaitView:
     podgroups: tuple[PodGroup, ...]
     queue: Queue | None
     """The queue of the job, if it exists."""
+    queues_are_known: bool = True
+    """Whether it is known which queues exist: the caller may have no right to list them."""
 
     now: datetime
     failure: str = ""
     """Which pod failed and why, if the message of the failed job does not name it."""
     pods: Sequence[JobPod] = ()
     """Pods of a job that starts, runs or has failed."""
+    stopped_by: str = ""
+    """Who has terminated or suspended the job through the REST API, if anyone has."""
 
 
 _BLOCKING = frozenset(
@@ -82,7 +86,7 @@ def explain_wait(view: WaitView) -> Wait:
 
 def _explain(view: WaitView) -> Wait:
     job, podgroup = view.job, newest(view.podgroups)
-    found = _by_lifecycle(job, view.failure)
+    found = _by_lifecycle(view)
     if found is not None:
         return Wait(waiting=found[0], reason=found[1], summary=found[2], podgroup=podgroup)
     explanation = None
@@ -153,10 +157,13 @@ def _podgroup_of(pod: JobPod, status: PodGroupStatus) -> PodGroup | None:
     return PodGroup(metadata=meta, status=status)
 
 
-def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str] | None:
+def _by_lifecycle(view: WaitView) -> tuple[bool, WaitReason, str] | None:
     """Return what follows from the phase of the job alone."""
+    job = view.job
     if is_final(job.phase):
-        known = failure if failure not in job.message else ""
+        if view.stopped_by:
+            return False, WaitReason.FINISHED, f"the job was terminated by {view.stopped_by}"
+        known = view.failure if view.failure not in job.message else ""
         text = ": ".join(filter(None, (str(job.phase), job.message, known)))
         return False, WaitReason.FINISHED, f"the job has finished: {text}"
     if job.deleting:
@@ -173,7 +180,8 @@ def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str]
     if job.phase is Phase.SUSPENDED:
         return True, WaitReason.SUSPENDED, "the job is suspended, and about to be resumed"
     if job.phase is Phase.ABORTED:
-        text = "the job is aborted; it starts again once it is resumed"
+        stopped = f"was suspended by {view.stopped_by}" if view.stopped_by else "is aborted"
+        text = f"the job {stopped}; it starts again once it is resumed"
         return True, WaitReason.ABORTED, HELD if is_held(job) else text
     if job.phase is Phase.RESTARTING:
         text = f"the job restarts: {job.terminating} of its pods are still being terminated"
@@ -195,7 +203,7 @@ def _by_state(view: WaitView, podgroup: PodGroup | None) -> tuple[WaitReason, st
     is_admitted = podgroup is not None and podgroup.status.phase not in _UNFINISHED
     if job.reason in _BLOCKING and job.message:
         return WaitReason.BLOCKED, job.message
-    if not is_admitted and job.queue:
+    if not is_admitted and job.queue and view.queues_are_known:
         if view.queue is None:
             return WaitReason.QUEUE_NOT_FOUND, f"queue {job.queue!r} does not exist"
         state = view.queue.status.state or QueueState.OPEN

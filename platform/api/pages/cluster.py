@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ...model.quantity import QuantityError, parse
 from ...wire.nodes import Node, NodePage, NodePod, NodePodList
-from ...wire.waits import OtherJob, Reservation, ReservationList
+from ...wire.waits import PURPOSES, OtherJob, Reservation, ReservationList
 from .rendering import timestamp
 from .rest import RestError, encode_query, rest_path
 from .web import Page
@@ -129,22 +129,13 @@ def reserved_by_node(reservations: Sequence[Reservation]) -> Mapping[str, Sequen
     return found
 
 
-_PURPOSES = {
-    "preemption": "pods are evicted for it",
-    "stranded": "pods of it run that need the others",
-    "nominated": "another scheduler has evicted pods for it",
-    "planned": "its pods were created without their nodes",
-    "kept": "pods of it that ran here are created again",
-}
-
-
 def purpose_text(reservation: Reservation) -> str:
     """Return why something is reserved, and until when."""
     if reservation.purpose == "start":
         if reservation.start is None:
             return "its start is planned, for a time that is not known"
         return f"its start is planned for {timestamp(reservation.start)} UTC"
-    text = _PURPOSES.get(reservation.purpose, reservation.purpose)
+    text = PURPOSES.get(reservation.purpose, reservation.purpose)
     return (
         text if reservation.until is None else f"{text}; until {timestamp(reservation.until)} UTC"
     )

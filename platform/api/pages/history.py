@@ -18,8 +18,8 @@ from .web import Page
 
 LIMIT = 100
 """Jobs on one page."""
-FILTERS = ("name", "namespace", "queue", "user", "phase", "kind", "from", "to")
-USAGE_BY = ("queue", "user", "namespace")
+FILTERS = ("name", "namespace", "queue", "user", "account", "phase", "kind", "from", "to")
+USAGE_BY = ("queue", "user", "account", "namespace")
 USAGE_FILTERS = ("by", "step", *USAGE_BY, "from", "to")
 STEPS = {"1h": "the last 24 hours", "1d": "the last 30 days"}
 COLUMNS = (
@@ -40,7 +40,7 @@ def _request(filters: dict[str, str]) -> tuple[str, dict[str, object]]:
     namespace = filters["namespace"]
     scope = ("namespaces", namespace) if namespace else ()
     query: dict[str, object] = {
-        name: filters[name] for name in ("name", "queue", "user", "phase", "kind")
+        name: filters[name] for name in ("name", "queue", "user", "account", "phase", "kind")
     }
     for name in ("from", "to"):
         query[name] = f"{filters[name]}T00:00:00Z" if filters[name] else ""
@@ -127,7 +127,7 @@ async def _usage(page: Page, query: dict[str, str]) -> Usage:
 
 
 async def show_usage(page: Page) -> Response:
-    """Show what queues, users or namespaces have used over time."""
+    """Show what queues, users, accounts or namespaces have used over time."""
     query = _usage_query(page)
     resource = page.query.get("resource", "cpu")
     usage, problem = Usage(), ""
@@ -155,7 +155,7 @@ async def show_usage(page: Page) -> Response:
 
 
 def _details_url(query: dict[str, str], name: str) -> str:
-    """Return the URL of what one queue, user or namespace has used, divided by another one."""
+    """Return the URL of what one row of the table has used, divided by users or queues."""
     by = query["by"]
     following = {**query, "by": "queue" if by == "user" else "user", by: name}
     return "/history/usage?" + encode_query(following)

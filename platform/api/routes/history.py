@@ -36,6 +36,9 @@ async def _filter(
     phase: Annotated[list[Phase], Query(description="Any of these last phases.")] = [],  # noqa: B006
     queue: Annotated[str | None, Query(max_length=253, pattern=NAME_PATTERN)] = None,
     user: Annotated[StorableText | None, Query(max_length=1024)] = None,
+    account: Annotated[
+        StorableText | None, Query(max_length=63, description="Label `batholith.io/account`.")
+    ] = None,
     name: Annotated[str | None, Query(max_length=253, pattern=NAME_PATTERN)] = None,
     from_: Annotated[
         QueryTime | None,
@@ -48,6 +51,7 @@ async def _filter(
         phases=tuple(phase),
         queue=queue or "",
         user=user,
+        account=account,
         name=name or "",
         ended_from=from_,
         ended_to=to,

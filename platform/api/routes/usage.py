@@ -29,11 +29,13 @@ STEPS = {"1h": HOUR, "1d": DAY}
 _EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
-@router.get("/usage", summary="Resource-seconds by queue, user or namespace over time")
+@router.get("/usage", summary="Resource-seconds by queue, user, account or namespace over time")
 async def get_usage(
     state: State,
     caller: Caller,
-    by: Annotated[Literal["queue", "user", "namespace"], Query(description="One series each.")],
+    by: Annotated[
+        Literal["queue", "user", "account", "namespace"], Query(description="One series each.")
+    ],
     from_: Annotated[
         QueryTime | None,
         Query(alias="from", description="Begin, rounded down to the step."),
@@ -42,6 +44,9 @@ async def get_usage(
     step: Annotated[Literal["1h", "1d"], Query(description="Length of an interval.")] = "1h",
     queue: Annotated[str | None, Query(max_length=253, pattern=NAME_PATTERN)] = None,
     user: Annotated[StorableText | None, Query(max_length=1024)] = None,
+    account: Annotated[
+        StorableText | None, Query(max_length=63, description="Label `batholith.io/account`.")
+    ] = None,
     namespace: Annotated[str | None, Query(max_length=63, pattern=NAME_PATTERN)] = None,
 ) -> Usage:
     """Return the requests of pods times seconds, from the start of each pod to its end."""
@@ -54,6 +59,7 @@ async def get_usage(
         step=STEPS[step],
         queue=queue,
         user=user,
+        account=account,
         namespace=namespace,
     )
     attributes = _required(query, caller)
@@ -98,7 +104,7 @@ def _required(query: UsageQuery, caller: Caller) -> AccessAttributes | None:
         return AccessAttributes(verb="list", resource=JOBS, namespace=query.namespace)
     if query.user is not None and query.user == caller.user.username:
         return None
-    if query.user is not None or query.by != "queue":
+    if (query.user, query.account) != (None, None) or query.by != "queue":
         return AccessAttributes(verb="list", resource=JOBS, namespace="")
     if query.queue is not None:
         return AccessAttributes(verb="get", resource=QUEUES, namespace="", name=query.queue)

@@ -1,6 +1,6 @@
 """Route of the reason why a job waits."""
 
-import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -13,10 +13,12 @@ from ...kube.errors import (
     NotFoundError,
     NotSentError,
 )
+from ...model.job import Action
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
 from ...model.scheduler_questions import WaitRequest
+from ...store.database import StoreUnavailableError
 from ...wire.jobs import JobSummary, Phase, WaitReason, Why
 from ...wire.waits import Competition
 from ..competition import competition_of, jobs_of, visible_jobs
@@ -31,8 +33,6 @@ from ..schemas.responses import WireRoute
 from ..schemas.why import why_of
 from .dependencies import AppState, Caller, Kind, Name, Namespace, State
 
-log = logging.getLogger(__name__)
-
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
 
@@ -40,6 +40,13 @@ _MAX_PODS_READ = 500
 """Pods that are read of a job that starts, runs or has failed."""
 _LAST_LINES, _LAST_BYTES = 5, 4096
 """Of the log of a pod that failed."""
+_MAX_COMMANDS = 20
+"""Latest commands of a job among which the one is searched for that has stopped it."""
+_STOPS: Mapping[str, Action] = {
+    Phase.TERMINATED: Action.TERMINATE_JOB,
+    Phase.ABORTED: Action.ABORT_JOB,
+}
+"""By which commands a job gets into a phase."""
 
 router = APIRouter(prefix="/v1", tags=["pods"], route_class=WireRoute)
 
@@ -77,14 +84,19 @@ async def get_job_why(
         job=summary,
         podgroups=tuple(podgroups),
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
+        queues_are_known=state.caches.queues.synced,
         now=datetime.now(UTC),
+        stopped_by=await _stopped_by(state, summary),
     )
     wait = explain_wait(view)
     if not _depends_on_pods(summary, wait.reason):
-        competition = None
-        if wait.explanation is not None and wait.podgroup is not None:
-            request = WaitRequest(namespace, wait.podgroup.metadata.name)
+        if wait.explanation is None or wait.podgroup is None:
+            return why_of(wait)
+        request = WaitRequest(namespace, wait.podgroup.metadata.name)
+        try:
             competition = await _competition(state, caller, request)
+        except (ProblemError, ApiError, ConnectionLostError, NotSentError) as error:
+            return why_of(wait, competition_error=str(error))
         return why_of(wait, competition=competition)
     pods = await _pods(JobPods(caller.client, kind, job))
     failed = first_failed(pods) if summary.phase is Phase.FAILED else None
@@ -96,13 +108,34 @@ async def get_job_why(
     return why_of(wait, failed_pod=failed.metadata.name, last_lines=lines)
 
 
-async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:
-    """Return what the job competes with; nothing if no scheduler responds."""
+async def _stopped_by(state: AppState, job: JobSummary) -> str:
+    """Return who has sent the command that has terminated or suspended a job.
+
+    The status names the Command; that of another client of Kubernetes has no record.
+    """
+    action = _STOPS.get(job.phase)
+    if action is None:
+        return ""
     try:
-        details = await state.simulations.explain_wait(request)
-    except (ProblemError, ApiError, ConnectionLostError, NotSentError) as error:
-        log.debug("no details of a wait", extra={"reason": str(error)})
-        return None
+        of = (job.kind, job.namespace, job.name)
+        records = await state.store.history(*of, limit=_MAX_COMMANDS)
+    except StoreUnavailableError:
+        return ""
+    named = (
+        each.who
+        for each in records
+        if each.action == action and each.command_uid and each.command_uid in job.message
+    )
+    return next(named, "")
+
+
+async def _competition(state: AppState, caller: Caller, request: WaitRequest) -> Competition | None:
+    """Return what the job competes with; nothing if the scheduler does not know it as waiting.
+
+    Raises:
+        ProblemError, ApiError, ConnectionLostError, NotSentError: no scheduler responds.
+    """
+    details = await state.simulations.explain_wait(request)
     if details is None:
         return None
     visible = await visible_jobs(state.reviewer, caller.user, jobs_of(details))

@@ -26,6 +26,7 @@ def why_of(
     failed_pod: str = "",
     last_lines: Sequence[str] = (),
     competition: Competition | None = None,
+    competition_error: str = "",
 ) -> jobs.Why:
     """Convert the result, with the log of the pod that failed first, or what the job competes
     with."""
@@ -41,4 +42,5 @@ def why_of(
         conditions=[condition_of(each) for each in conditions],
         explanation=wait.explanation,
         competition=competition,
+        competition_error=competition_error,
     )

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ...model.names import ACCOUNT
 from ...model.notifications import NotifyEvent
 from ...wire.jobs import JobKindName, Phase
 from .connection import complete_jobs, complete_queues, find_job, for_each, parse_since
 from .hooks import CommandHook
 from .output import Output, OutputOption, Table, emit, show, show_data
-from .shared import FAILED, CommandFailedError, key
+from .shared import FAILED, IN_PROCESS, CommandFailedError, key
 from .views import (
     POD_COLUMNS,
     QUEUE_COLUMNS,
@@ -22,7 +23,7 @@ from .views import (
     show_queue,
     show_why,
 )
-from .waits import competition_lines
+from .waits import competition_lines, unknown_competition_lines
 
 if TYPE_CHECKING:
     import msgspec
@@ -51,6 +52,9 @@ QueueFilter = Annotated[
 UserFilter = Annotated[
     str | None, typer.Option("--user", "-u", help="Jobs that this user created over REST.")
 ]
+AccountFilter = Annotated[
+    str | None, typer.Option("--account", help="Jobs with this `submit --account`.")
+]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A")]
 CommandWait = Annotated[
     int, typer.Option("--wait", min=1, max=60, help="Seconds to wait for the effect.")
@@ -63,6 +67,7 @@ def jobs(
     queue: QueueFilter = None,
     phase: PhasesOption = None,
     user: UserFilter = None,
+    account: AccountFilter = None,
     selector: Annotated[
         str | None, typer.Option("--selector", "-l", help="Labels, as of kubectl.")
     ] = None,
@@ -83,7 +88,7 @@ def jobs(
     filters: dict[str, Any] = {
         "queue": queue,
         "phase": [str(each) for each in phase or ()] or None,
-        "label_selector": selector,
+        "label_selector": _with_account(selector, account),
         "all_namespaces": all_namespaces,
     }
     if watch:
@@ -94,6 +99,20 @@ def jobs(
     found = list_jobs(client, kinds, user=user, sort=sort, **filters)
     waits = _waits(client, all_namespaces) if output in (Output.WIDE, Output.CSV) else {}
     show(found, job_columns(waits, all_namespaces=all_namespaces), output, name=key)
+
+
+def _with_account(selector: str | None, account: str | None) -> str | None:
+    """Return a label selector of the jobs that *selector* selects and that have an account.
+
+    Raises:
+        ValueError: the account is malformed.
+    """
+    if account is None:
+        return selector
+    from ..submit.values import account as checked
+
+    wanted = f"{ACCOUNT}={checked(account)}"
+    return f"{selector},{wanted}" if selector else wanted
 
 
 def _waits(client: "Client", all_namespaces: bool) -> "dict[str, Explanation]":
@@ -172,6 +191,8 @@ def why(client: "Client", name: JobName, output: DataOutput = "table") -> None:
         show_why(key(found), reason)
         if reason.competition is not None:
             emit(competition_lines(reason.competition))
+        elif reason.competition_error:
+            emit(unknown_competition_lines(reason.competition_error, client.url == IN_PROCESS))
     else:
         show_data(reason, Output(output))
 
@@ -399,6 +420,7 @@ def history(
     queue: QueueFilter = None,
     phase: PhasesOption = None,
     user: UserFilter = None,
+    account: AccountFilter = None,
     since: Annotated[
         str | None, typer.Option(help="A duration such as 90m, 12h or 7d, or a date.")
     ] = None,
@@ -426,6 +448,7 @@ def history(
         queue=queue,
         phase=[str(each) for each in phase or ()] or None,
         user=user,
+        account=account,
         start=None if since is None else parse_since(since, datetime.now(UTC)),
         all_namespaces=all_namespaces,
     )

@@ -122,7 +122,7 @@ class RetryNotice:
         typer.echo(f"batholith: {text}; trying again", err=True)
 
 
-NEED_REST = ("history", "usage", "mcp", "simulate")
+NEED_REST = ("history", "usage", "mcp", "simulate", "reservations")
 """Commands that read what only the REST API stores, or what it alone may ask the scheduler."""
 
 

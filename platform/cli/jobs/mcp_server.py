@@ -6,6 +6,8 @@ created unless the program asks for more.
 """
 
 import functools
+import signal
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +44,10 @@ def mcp(
     except ImportError:
         text = "this command needs more packages: pip install 'batholith[mcp]'"
         raise CommandFailedError(text) from None
+    if threading.current_thread() is threading.main_thread():
+        # The server reads stdin in a thread, which no exception interrupts: as without a handler,
+        # Ctrl-C ends this process.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     server.run(transport="stdio")
 
 
@@ -117,12 +123,17 @@ class Tools:
         name: str | None = None,
         queue: str | None = None,
         user: str | None = None,
+        account: str | None = None,
         since: str = "7d",
         limit: int = 50,
     ) -> list[Json]:
         """List jobs that ran, also deleted ones; since is a date, or a duration such as 7d."""
         found = self._client.history.list(
-            name=name, queue=queue, user=user, start=parse_since(since, datetime.now(UTC))
+            name=name,
+            queue=queue,
+            user=user,
+            account=account,
+            start=parse_since(since, datetime.now(UTC)),
         )
         return [_fields(each) for each, _ in zip(found, range(_bound(limit)), strict=False)]
 

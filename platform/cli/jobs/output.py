@@ -54,6 +54,8 @@ class Column(Generic[T]):
     value: Callable[[T], object]
     wide: bool = False
     """Whether only ``wide`` and ``csv`` have it."""
+    spare: bool = False
+    """Whether it is left out where a row does not fit, before others are cut."""
     width: int = 0
     """Characters of its cells in tables, which are aligned to the right, or if it is negative to
     the left; 0: as many as the longest needs."""
@@ -62,7 +64,8 @@ class Column(Generic[T]):
 class Table(Generic[T]):
     """Rows as aligned text. The columns keep their widths while rows are added.
 
-    On a terminal the widest columns are cut until a row fits, unless the table is wide.
+    On a terminal spare columns are left out, the last ones first, and the widest of the others are
+    cut until a row fits, unless the table is wide.
     """
 
     def __init__(self, columns: Sequence[Column[T]], *, wide: bool = False) -> None:
@@ -84,13 +87,27 @@ class Table(Generic[T]):
                 width if column.width else max(width, len(text))
                 for column, width, text in zip(self._columns, self._widths, line, strict=True)
             ]
+        if header:
+            self._leave_out(cells)
         self._fit()
         return [*([self.header()] if header else []), *map(self._line, cells)]
 
+    @property
+    def _fits(self) -> bool:
+        line = sum(self._widths) + len(GAP) * (len(self._widths) - 1)
+        return self._limit is None or line <= self._limit
+
+    def _leave_out(self, cells: list[list[str]]) -> None:
+        """Leave out spare columns, for good, until a row fits."""
+        for at in reversed([at for at, each in enumerate(self._columns) if each.spare]):
+            if self._fits:
+                return
+            del self._columns[at], self._widths[at]
+            for line in cells:
+                del line[at]
+
     def _fit(self) -> None:
-        if self._limit is None:
-            return
-        while sum(self._widths) + len(GAP) * (len(self._widths) - 1) > self._limit:
+        while not self._fits:
             free = [index for index, column in enumerate(self._columns) if not column.width]
             widest = max(free, key=self._widths.__getitem__, default=None)
             if widest is None or self._widths[widest] <= MIN_WIDTH:

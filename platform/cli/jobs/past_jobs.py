@@ -19,19 +19,26 @@ _GIB = 2**30
 
 def usage(
     client: "Client",
-    by: Annotated[Literal["queue", "user", "namespace"], typer.Option(help="Rows.")] = "queue",
+    by: Annotated[
+        Literal["queue", "user", "account", "namespace"], typer.Option(help="Rows.")
+    ] = "queue",
     queue: Annotated[
         str | None, typer.Option("--queue", "-q", autocompletion=complete_queues, help="Only this.")
     ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this.")] = None,
+    account: Annotated[str | None, typer.Option(help="Only this.")] = None,
     since: Annotated[
         str, typer.Option(help="A duration such as 90m, 12h or 7d, or a date.")
     ] = "7d",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the resources that pods have used: requests times seconds, by queue or user."""
+    """Show the resources that pods have used: requests times seconds, by queue, user or account."""
     found = client.history.usage(
-        by, start=parse_since(since, datetime.now(UTC)), queue=queue, user=user
+        by,
+        start=parse_since(since, datetime.now(UTC)),
+        queue=queue,
+        user=user,
+        account=account,
     )
     if output in (Output.JSON, Output.YAML):
         show_data(found, output)
@@ -44,7 +51,11 @@ def usage(
     ]
     show(sorted(totals.items()), columns, output, name=lambda row: row[0])
     if not all(point.complete for series in found.series for point in series.points):
-        typer.echo("batholith: not all pods of this time were observed", err=True)
+        typer.echo(
+            "batholith: usage may be missing: at times not all pods were observed, such as before"
+            " the history began",
+            err=True,
+        )
 
 
 def _resource_column(resource: str) -> "Column[tuple[str, dict[str, float]]]":

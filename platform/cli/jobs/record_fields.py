@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ...model.names import JOB_ID, SUBMITTED_NAME
+from ...model.names import ACCOUNT, JOB_ID, SUBMITTED_NAME
 from .output import Column
 
 if TYPE_CHECKING:
@@ -25,13 +25,14 @@ def record_columns(*, all_namespaces: bool) -> "list[Column[RecordedJob]]":
             else []
         ),
         Column("NAME", lambda job: job.name),
-        Column("KIND", lambda job: job.kind),
-        Column("QUEUE", lambda job: job.queue),
-        Column("USER", lambda job: job.user),
+        Column("KIND", lambda job: job.kind, spare=True),
+        Column("QUEUE", lambda job: job.queue, spare=True),
+        Column("USER", lambda job: job.user, spare=True),
         Column("PHASE", lambda job: job.phase),
         Column("EXIT", lambda job: job.exit_code),
         Column("AGE", lambda job: job.created_at),
         Column("RUN", _run_time),
+        Column("ACCOUNT", lambda job: job.labels.get(ACCOUNT), wide=True),
         Column("EXITS", lambda job: job.exit_codes, wide=True),
         Column("CPU SECONDS", _cpu_seconds, wide=True),
         Column("MEMORY GIB SECONDS", _memory_seconds, wide=True),
@@ -63,7 +64,7 @@ def _chosen(text: str) -> "Column[RecordedJob]":
     width = int(found["width"] or 0)
     if found["width"] and not 1 <= abs(width) <= MAX_WIDTH:
         raise ValueError(f"--format: {text!r}: the width is 1 to {MAX_WIDTH}")
-    return Column(name.upper(), _FIELDS[name], width=width)
+    return Column(found["name"].upper(), _FIELDS[name], width=width)
 
 
 def _names() -> list[str]:
@@ -113,6 +114,7 @@ _FIELDS: "Mapping[str, Callable[[RecordedJob], object]]" = {
     "namespace": lambda job: job.namespace,
     "uid": lambda job: job.uid,
     "user": lambda job: job.user,
+    "account": lambda job: job.labels.get(ACCOUNT),
     "queue": lambda job: job.queue,
     "phase": lambda job: job.phase,
     "reason": lambda job: job.reason,

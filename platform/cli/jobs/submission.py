@@ -33,6 +33,10 @@ from .simulation import print_simulation
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
 
+_LEFT_BEHIND = (
+    "the job does not have the files of the working directory, which the REST API does not take:"
+    " --kubernetes packs them, --no-workdir leaves out this note"
+)
 CANCEL_TIMEOUT = 30
 """Seconds to wait for the end of an interrupted job."""
 _OF_SIGNAL = 128
@@ -338,7 +342,10 @@ def prepare(
         options = dataclasses.replace(options, dependencies=tuple(found))
     workspace = find_workspace(options, client, invocation.params)
     manifest = build_manifest(options, program, workspace, number=new_number())
-    for note in (*script.notes, *(f"left out: {each}" for each in options.ignored)):
+    notes = [*script.notes, *(f"left out: {each}" for each in options.ignored)]
+    if workspace.is_left_behind:
+        notes.append(_LEFT_BEHIND)
+    for note in notes:
         typer.echo(f"batholith: {note}", err=True)
     events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
     hook = CommandHook(options.notify_command, events) if options.notify_command else None
@@ -402,8 +409,14 @@ def create(
         return
     job = _submitted(client, submission)
     emit([key(job)])
-    if wait:
+    if not wait:
+        return
+    try:
         follow(job, submission.hook)
+    except KeyboardInterrupt:
+        text = f"{key(job)} continues: `batholith wait` waits for it, `batholith cancel` ends it"
+        typer.echo(f"batholith: {text}", err=True)
+        raise
 
 
 def _submitted(client: "Client", submission: Submission) -> "JobHandle":

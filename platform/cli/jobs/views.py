@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ...model.names import ACCOUNT
 from .output import Column, Table, cell_text, duration_text, emit, show_fields
 
 if TYPE_CHECKING:
@@ -21,12 +22,13 @@ def job_columns(
     return [
         *([Column["JobSummary"]("NAMESPACE", lambda job: job.namespace)] if all_namespaces else []),
         Column("NAME", lambda job: job.name),
-        Column("KIND", lambda job: job.kind),
-        Column("QUEUE", lambda job: job.queue),
+        Column("KIND", lambda job: job.kind, spare=True),
+        Column("QUEUE", lambda job: job.queue, spare=True),
         Column("PHASE", lambda job: job.phase),
         Column("RUNNING", lambda job: f"{job.running}/{job.replicas}"),
         Column("AGE", lambda job: job.created_at),
-        Column("USER", lambda job: job.user),
+        Column("USER", lambda job: job.user, spare=True),
+        Column("ACCOUNT", lambda job: job.labels.get(ACCOUNT), wide=True),
         Column("POSITION", lambda job: _position(waits.get(job.uid)), wide=True),
         Column("START", lambda job: _start(waits.get(job.uid)), wide=True),
         Column("RETRIES", lambda job: job.retry_count, wide=True),
@@ -60,10 +62,10 @@ def _start(wait: "Explanation | None") -> str | None:
 
 POD_COLUMNS: "list[Column[PodSummary]]" = [
     Column("POD", lambda pod: pod.name),
-    Column("TASK", lambda pod: pod.task),
+    Column("TASK", lambda pod: pod.task, spare=True),
     Column("PHASE", lambda pod: pod.phase),
     Column("EXIT", lambda pod: pod.exit_code),
-    Column("RESTARTS", lambda pod: pod.restarts),
+    Column("RESTARTS", lambda pod: pod.restarts, spare=True),
     Column("NODE", lambda pod: pod.node),
     Column("REASON", lambda pod: pod.reason, wide=True),
     Column("MESSAGE", lambda pod: pod.message, wide=True),
@@ -109,12 +111,14 @@ def show_why(name: str, why: "Why") -> None:
     of the scheduler's last attempt, or the end of a log."""
     cause = why.cause or why.summary or why.reason
     detail = why.summary if why.summary != cause else ""
-    show_fields([(name, cause), ("Next", why.next_step), ("Detail", detail)])
+    emit([f"{name}: {cell_text(cause)}"])
+    fields: list[tuple[str, object]] = [("Next", why.next_step), ("Detail", detail)]
+    if why.explanation is not None:
+        fields += explanation_fields(why.explanation, why.competition)
+    show_fields(fields)
     if why.last_lines:
         shown = (cell_text(line) for line in why.last_lines)
         emit(["", f"Last lines of {why.failed_pod}:", *(f"  {line}" for line in shown)])
-    if why.explanation is not None:
-        show_fields(explanation_fields(why.explanation, why.competition))
 
 
 def explanation_fields(
@@ -153,10 +157,10 @@ QUEUE_COLUMNS: "list[Column[Queue]]" = [
     Column("NAME", lambda queue: queue.name),
     Column("STATE", lambda queue: queue.state),
     Column("PARENT", lambda queue: queue.parent),
-    Column("WEIGHT", lambda queue: queue.weight),
+    Column("WEIGHT", lambda queue: queue.weight, spare=True),
     Column("ALLOCATED", lambda queue: queue.allocated),
     Column("LIMIT", lambda queue: queue.capability),
-    Column("AGE", lambda queue: queue.created_at),
+    Column("AGE", lambda queue: queue.created_at, spare=True),
     Column("GUARANTEE", lambda queue: queue.guarantee, wide=True),
     Column("DESERVED", lambda queue: queue.deserved, wide=True),
     Column("PODGROUPS", lambda queue: queue.podgroups, wide=True),

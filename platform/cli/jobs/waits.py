@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .output import Column, Table
+from .output import Column, Table, cell_text
 from .views import iso
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ _FREE_COLUMNS: "list[Column[FreeAmount]]" = [
     Column("WHERE", lambda row: _where(row)),
 ]
 _AHEAD_COLUMNS: "list[Column[JobAhead]]" = [
-    Column("JOB", lambda row: _name(row.job)),
-    Column("ASKED", lambda row: _amounts(row.requests)),
+    Column("JOB", lambda row: job_text(row.job)),
+    Column("ASKED", lambda row: amounts_text(row.requests)),
 ]
 _HOLDER_COLUMNS: "list[Column[JobHolder]]" = [
-    Column("JOB", lambda row: _name(row.job)),
-    Column("HOLDS", lambda row: _amounts(row.held)),
+    Column("JOB", lambda row: job_text(row.job)),
+    Column("HOLDS", lambda row: amounts_text(row.held)),
     Column("NODES", lambda row: row.nodes),
     Column("UNTIL", lambda row: _until(row)),
 ]
@@ -44,6 +44,16 @@ def competition_lines(found: "Competition") -> Iterator[str]:
         yield from _more(found.more_holders)
 
 
+def unknown_competition_lines(error: str, in_process: bool) -> Iterator[str]:
+    """Yield why that is not known; *in_process*: the command asks with the user's rights."""
+    advice = (
+        "; `batholith why` without --kubernetes has it from a REST API of the cluster, which asks"
+        " with its own rights"
+    )
+    yield ""
+    yield f"What it competes with is not known: {cell_text(error)}{advice if in_process else ''}"
+
+
 def _more(count: int) -> Iterator[str]:
     if count > 0:
         yield f"and {count} more"
@@ -56,14 +66,16 @@ def _where(row: "FreeAmount") -> str:
     return f"{group}: {row.usable} of {row.nodes} usable, at most {row.largest} on one"
 
 
-def _name(job: "OtherJob | None") -> str:
+def job_text(job: "OtherJob | None") -> str:
+    """Return the name of a job, if the user may see it."""
     if job is None:
         return HIDDEN
     kind = "" if job.kind == "jobs" else f"{job.kind}/"
     return f"{job.namespace}/{kind}{job.name}"
 
 
-def _amounts(amounts: dict[str, str]) -> str:
+def amounts_text(amounts: dict[str, str]) -> str:
+    """Return amounts of resources."""
     return ", ".join(f"{amount} {resource}" for resource, amount in amounts.items())
 
 

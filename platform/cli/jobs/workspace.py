@@ -110,14 +110,13 @@ def _find(options: SubmitOptions, client: "Client", connection: Mapping[str, Any
             " machine has the working directory"
             for name, given in (
                 ("workdir-rw", options.workdir_rw),
-                ("no-workdir", options.no_workdir),
                 ("chdir", options.chdir and not options.chdir.startswith("/")),
             )
             if given
         ]
         if problems:
             raise SubmitError(problems)
-        return Workspace(submit_dir=submit_dir)
+        return Workspace(submit_dir=submit_dir, is_left_behind=not options.no_workdir)
     if options.no_workdir:
         if options.workdir_rw:
             raise SubmitError([f"{options.where('workdir-rw')}: --no-workdir excludes it"])

@@ -44,6 +44,8 @@ def slurm_variables(
         "SLURM_LOCALID": 0,
     }
     # As of sbatch, only if they were given.
+    if options.account:
+        found["SLURM_JOB_ACCOUNT"] = options.account
     if options.ntasks_per_node is not None:
         found["SLURM_NTASKS_PER_NODE"] = options.ntasks_per_node
     if options.cpus_per_task is not None:

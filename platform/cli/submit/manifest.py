@@ -11,6 +11,7 @@ from ...model.arrays import PLUGIN as ARRAY_PLUGIN
 from ...model.dependencies import Dependency, DependencyType
 from ...model.job import Action, JobEvent
 from ...model.names import (
+    ACCOUNT,
     BEGIN,
     DEPENDS_ON,
     JOB_ID,
@@ -101,6 +102,8 @@ class Workspace:
     """What pods unpack into :attr:`workdir` instead of mounting it; empty for nothing."""
     claim: Claim | None = None
     """Where :attr:`archive` is stored; ``None`` for ConfigMaps."""
+    is_left_behind: bool = False
+    """Whether pods have nothing of the working directory although that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +183,13 @@ def _job(
         annotations[BEGIN] = times.format(options.begin)
     if array is not None and array.limit is not None:
         annotations[MAX_PARALLEL] = str(array.limit)
+    labels = {JOB_ID: str(number), SUBMITTED_NAME: label_value(name)}
+    if options.account:
+        labels[ACCOUNT] = options.account
     return Job(
         job_name,
         queue=options.queue or None,
-        labels={JOB_ID: str(number), SUBMITTED_NAME: label_value(name)},
+        labels=labels,
         annotations=annotations or None,
         min_available=None if array is None else 1,
         priority_class=options.priority_class or None,

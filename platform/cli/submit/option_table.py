@@ -56,6 +56,8 @@ _SUPPORTED = (
     _supported("job-name", "Name; the job is called NAME-NUMBER.", short="J",
                variable="SBATCH_JOB_NAME"),
     _supported("partition", "Queue.", short="p", variable="SBATCH_PARTITION"),
+    _supported("account", "Account, such as a project, by which usage is added up.", short="A",
+               variable="SBATCH_ACCOUNT"),
     _supported("nodes", "Pods, each with the CPUs and the memory of its tasks.", short="N"),
     _supported("ntasks", "Tasks: of a script, processes that it may start in its pod; of a"
                " command, pods.", short="n"),
@@ -112,9 +114,7 @@ _SUPPORTED = (
 )  # fmt: skip
 
 _NO_MAIL = "there are no mails; use --notify"
-_NO_ACCOUNTS = "there are no accounts; usage is by user and queue"
 _REASONS = {
-    "account": _NO_ACCOUNTS,
     "mail-user": _NO_MAIL,
     "qos": "use --priority-class",
     "priority": "use --priority-class",
@@ -133,7 +133,7 @@ _REASONS = {
     "tmp": "there is no such limit",
 }
 _REQUIRED = """
-account:A batch bb bbf clusters:M cluster-constraint comment container
+batch bb bbf clusters:M cluster-constraint comment container
 container-id core-spec:S cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot
 distribution:m exclude:x export-file extra extra-node-info:B gid gpu-bind gpu-freq
 gpus-per-socket gres-flags hint input:i kill-on-invalid-dep licenses:L mail-user mcs-label

@@ -19,6 +19,7 @@ class SubmitOptions:
 
     job_name: str = ""
     queue: str = ""
+    account: str = ""
     nodes: int | None = None
     ntasks: int | None = None
     ntasks_per_node: int | None = None
@@ -149,6 +150,7 @@ def _warning(text: str) -> Mapping[str, Any]:
 _PARSERS: Mapping[str, _Parse] = {
     "job-name": _text("job_name"),
     "partition": _text("queue"),
+    "account": _number("account", values.account),
     "nodes": _number("nodes", values.nodes),
     "ntasks": _number("ntasks"),
     "ntasks-per-node": _number("ntasks_per_node"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from ...model.dependencies import DependencyType
+from ...model.validation import label_value_error
 
 MAX_NUMBER = 1_000_000
 _UNLIMITED = ("unlimited", "infinite")
@@ -25,6 +26,16 @@ def number(text: str, *, minimum: int = 1) -> int:
     if not minimum <= found <= MAX_NUMBER:
         raise ValueError(f"{found} is not between {minimum} and {MAX_NUMBER}")
     return found
+
+
+def account(text: str) -> str:
+    """Return the name of an account, which is the value of a label."""
+    if not text or label_value_error(text):
+        raise ValueError(
+            f"{text!r} is no account: up to 63 letters, digits, '-', '_' and '.', with a letter or"
+            " a digit at both ends"
+        )
+    return text
 
 
 def nodes(text: str) -> int:

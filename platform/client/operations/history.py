@@ -26,6 +26,8 @@ class HistoryFilters(TypedDict, total=False):
     phase: str | Iterable[str] | None
     queue: str | None
     user: str | None
+    account: str | None
+    """Label ``batholith.io/account``."""
     start: datetime | None
     """Jobs that have ended since, or have not."""
     end: datetime | None
@@ -44,6 +46,7 @@ def list_history(
         "phase": phases(filters.get("phase")),
         "queue": filters.get("queue"),
         "user": filters.get("user"),
+        "account": filters.get("account"),
         "from": filters.get("start"),
         "to": filters.get("end"),
         "limit": page_size,
@@ -87,18 +90,20 @@ def usage(
     step: str | None = None,
     queue: str | None = None,
     user: str | None = None,
+    account: str | None = None,
     namespace: str | None = None,
 ) -> Operation[Usage]:
     """Read resource-seconds over time.
 
     Args:
         server: the REST API.
-        by: ``queue``, ``user`` or ``namespace``.
+        by: ``queue``, ``user``, ``account`` or ``namespace``.
         start: of the time range.
         end: of the time range.
         step: ``1h`` or ``1d``.
         queue: only this queue.
         user: only this user.
+        account: only this account.
         namespace: only this namespace.
     """
     query: dict[str, QueryValue] = {
@@ -108,6 +113,7 @@ def usage(
         "step": step,
         "queue": queue,
         "user": user,
+        "account": account,
         "namespace": namespace,
     }
     return (yield from call(server.session, get(path("usage", query=query)), Usage))

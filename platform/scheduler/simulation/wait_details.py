@@ -28,6 +28,7 @@ from ..framework.expected_pods import ClassCount, expected_pods
 from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..plugins.nodegroup import GROUP_LABEL
+from ..state.cache.resource_quotas import is_quota_only, quota_only_amounts
 from ..state.gangs.diagnosis import Shortage, Stage
 from ..state.gangs.gang import Gang
 from ..state.gangs.native_gang import key_of
@@ -228,9 +229,31 @@ class _Competition:
         lack = self._lack()
         if lack is None or not lack.resources:
             return [], 0
-        cache, table = self._cache, self._cache.task_table
+        cache = self._cache
+        is_of_quota = bool(lack.namespace) and all(map(is_quota_only, lack.resources))
+        found = []
+        for gang, held in self._minimums(lack) if is_of_quota else self._held_on_nodes(lack):
+            end = cache.run_times.expected_end(gang, cache.cycle_time)
+            order = (math.inf if end is None else end, -held.get(min(lack.resources), 0), gang.key)
+            found.append((order, gang, held, end))
+        first = [
+            Holder(
+                job=job_of(gang),
+                queue=cache.queues.of(gang).name,
+                held=to_resource_list(held),
+                nodes=_node_count(gang, lack),
+                until=end,
+                basis="" if end is None else str(cache.run_times.of(gang).basis),
+            )
+            for _, gang, held, end in nsmallest(MAX_JOBS, found, key=lambda each: each[0])
+        ]
+        return first, len(found) - len(first)
+
+    def _held_on_nodes(self, lack: _Lack) -> Iterator[tuple[Gang, Amounts]]:
+        """Yield the gangs that hold what is lacking, by what their pods on nodes request."""
+        table = self._cache.task_table
         names = sorted(lack.resources)
-        rows = [cache.node_matrix.resource_index.row(name) for name in names]
+        rows = [self._cache.node_matrix.resource_index.row(name) for name in names]
         slots = np.flatnonzero(table.node >= 0)
         if lack.nodes is not None:
             slots = slots[lack.nodes[table.node[slots]]]
@@ -238,32 +261,33 @@ class _Competition:
         gang_ids, positions = np.unique(table.gang[slots], return_inverse=True)
         held = np.zeros((len(names), len(gang_ids)), np.int64)
         np.add.at(held.T, positions, requests.T)
-        found = []
         for at in np.flatnonzero(held.any(axis=0)).tolist():
             gang = table.gang_of(int(gang_ids[at]))
             if self._may_hold(gang, lack):
-                end = cache.run_times.expected_end(gang, cache.cycle_time)
-                order = (math.inf if end is None else end, -int(held[0, at]), gang.key)
-                found.append((order, at, gang, end))
-        first = [
-            Holder(
-                job=job_of(gang),
-                queue=cache.queues.of(gang).name,
-                held=to_resource_list(
-                    {name: int(held[row, at]) for row, name in enumerate(names) if held[row, at]}
-                ),
-                nodes=len(np.unique(table.node[slots[positions == at]])),
-                until=end,
-                basis="" if end is None else str(cache.run_times.of(gang).basis),
-            )
-            for _, at, gang, end in nsmallest(MAX_JOBS, found, key=lambda each: each[0])
-        ]
-        return first, len(found) - len(first)
+                amounts = zip(names, held[:, at].tolist(), strict=True)
+                yield gang, Counter({name: units for name, units in amounts if units})
+
+    def _minimums(self, lack: _Lack) -> Iterator[tuple[Gang, Amounts]]:
+        """Yield the gangs with pods that use up what a quota alone limits, by what their minimum
+        counts there: the limits of single pods are not known here."""
+        for gang in self._cache.gangs.values():
+            if gang.podgroup is None or not gang.counts.valid or not self._may_hold(gang, lack):
+                continue
+            counted = quota_only_amounts(gang.podgroup.spec.min_resources)
+            held = {name: units for name, units in counted.items() if name in lack.resources}
+            if any(held.values()):
+                yield gang, Counter(held)
 
     def _may_hold(self, gang: Gang, lack: _Lack) -> bool:
         if gang is self._gang or lack.namespace not in ("", gang.namespace):
             return False
         return lack.queues is None or self._cache.queues.of(gang).name in lack.queues
+
+
+def _node_count(gang: Gang, lack: _Lack) -> int:
+    """Return on how many nodes *gang* has pods that hold what is lacking."""
+    nodes = {task.table_node for task in gang.tasks.values() if task.table_node >= 0}
+    return len(nodes if lack.nodes is None else [each for each in nodes if lack.nodes[each]])
 
 
 def _asked(gang: Gang) -> Amounts:

@@ -77,5 +77,10 @@ def quota_only_amounts(quantities: Mapping[str, str | int | float] | None) -> Am
     return {
         name: amount(name, quantity)
         for name, quantity in (quantities or {}).items()
-        if name.startswith("limits.") or name == "count/pods"
+        if is_quota_only(name)
     }
+
+
+def is_quota_only(name: str) -> bool:
+    """Return whether quotas alone limit a resource, and neither nodes nor queues."""
+    return name.startswith("limits.") or name == "count/pods"
