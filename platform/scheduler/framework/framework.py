@@ -55,6 +55,7 @@ class Framework:
         self.pod_fields = union(each.pod_fields for each in declared)
         """What the plugins read of pods."""
         self.session_open: list[SessionPlugin] = _having("on_session_open", every)
+        self.session_close: list[SessionPlugin] = _having("on_session_close", every)
         self.allocation_listeners: list[SessionPlugin] = _having("allocated", every)
         self.queue_order: list[OrderPlugin] = _having("queue_order", every, "enableQueueOrder")
         self.victim_queue_order: list[OrderPlugin] = _having("victim_queue_order", every)
@@ -65,6 +66,7 @@ class Framework:
         self.job_enqueueable: list[list[JobEnqueueablePlugin]] = [
             _having("job_enqueueable", tier, "enableJobEnqueued") for tier in by_tier
         ]
+        self.job_ready: list[JobReadyPlugin] = _having("job_ready", every, "enableJobReady")
         self.job_pipelined: list[list[JobReadyPlugin]] = [
             _having("job_pipelined", tier, "enableJobPipelined") for tier in by_tier
         ]
