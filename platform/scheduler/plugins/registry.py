@@ -23,7 +23,7 @@ from .gang import GangPlugin
 from .handle import Handle, takes_handle
 from .hierarchical_capacity import HierarchicalCapacityPlugin
 from .hierarchical_drf import HierarchicalDrfPlugin
-from .network_topology_aware import NetworkTopologyAwarePlugin
+from .network_topology_aware import network_topology_aware
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .numa_aware import NumaAwarePlugin
@@ -54,7 +54,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "extender": ExtenderPlugin,
     "fairshare": FairSharePlugin,
     "gang": GangPlugin,
-    "network-topology-aware": NetworkTopologyAwarePlugin,
+    "network-topology-aware": network_topology_aware,
     "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
     "numa-aware": NumaAwarePlugin,
@@ -92,17 +92,12 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "capacity.DRAConsumableCapacityEnable": "the capacity of devices is not limited",
         "capacity.DynamicResourceAllocationEnable": "limits on devices always apply",
     },
-    "network-topology-aware": {
-        "hypernode.binpack.normal-pod.enable": "pods without a topology are scored by node only",
-        "hypernode.binpack.normal-pod.fading": "pods without a topology are scored by node only",
-    },
     "predicates": {
         "predicate.CacheEnable": "results of filters are always kept",
         "predicate.DynamicResourceAllocationEnable": "devices are always allocated to claims",
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
     },
-    "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
 }
 """Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:

@@ -736,6 +736,8 @@ class SchedulerCache:
         before = task.eq_class
         task.eq_class = before.variant(traits=traits)
         self.pod_classes.recount(before, task.eq_class, on_node)
+        self.node_usage.observe(before, on_node, -1)
+        self.node_usage.observe(task.eq_class, on_node, 1)
         self.role_counts.observe(before, on_node, -1)
         self.role_counts.observe(task.eq_class, on_node, 1)
         self._on_class_changed(task)
