@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.api_servers import EmbeddedServerFactory, ServerFactory, add_node, merge_patch
 from support.embedded_apiserver import Server, pod
-from support.polling import wait_until_true
+from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 from support.workload_cluster import running_workloads
 
@@ -71,12 +71,20 @@ async def scheduling(server: Server) -> AsyncIterator[FakeRecorder]:
 
 
 async def add_devices(
-    server: Server, node: str, count: int = 1, *, driver: str = DRIVER, memory: str = "1Gi"
+    server: Server,
+    node: str,
+    count: int = 1,
+    *,
+    driver: str = DRIVER,
+    memory: str = "1Gi",
+    fields: Json | None = None,
 ) -> None:
     await add_node(server, node)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     capacity = {"memory": {"value": memory}}
-    devices = [{"name": f"{node}{index}", "capacity": capacity} for index in range(count)]
+    devices = [
+        {"name": f"{node}{index}", "capacity": capacity, **(fields or {})} for index in range(count)
+    ]
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
     await server.create(RESOURCESLICES.path(), {"metadata": {"name": node}, "spec": spec})
 
@@ -196,6 +204,62 @@ async def test_an_allocation_that_a_killed_scheduler_left_is_removed_and_made_an
     claim = await claim_of(server, "c")
     (found,) = claim["status"]["allocation"]["devices"]["results"]
     assert found["device"] == "a0"
+
+
+CONDITIONS = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
+
+
+def has_event(recorder: FakeRecorder, reason: str, text: str = "") -> bool:
+    return any(each[3] == reason and text in each[4] for each in recorder.events)
+
+
+async def report(server: Server, name: str, condition: str) -> None:
+    """Report that the only device of a claim has *condition*, as its driver does."""
+    claim = await claim_of(server, name)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    at = "2026-01-01T00:00:00Z"
+    found = {"type": condition, "status": "True", "reason": "Test", "message": "reported"}
+    device = {key: result[key] for key in ("driver", "pool", "device")}
+    status = {"devices": [{**device, "conditions": [{**found, "lastTransitionTime": at}]}]}
+    path = RESOURCECLAIMS.path("default", name, "status")
+    await merge_patch(server, path, {"status": status})
+
+
+async def test_a_pod_is_bound_when_the_binding_conditions_of_its_device_are_true(
+    server: Server,
+) -> None:
+    await add_devices(server, "a", fields=CONDITIONS)
+    await add_claim(server, "c")
+    async with scheduling(server) as recorder:
+        await add_pod(server, "p", "c")
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        claim = await claim_of(server, "c")
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        assert {key: result[key] for key in CONDITIONS} == CONDITIONS
+        assert claim["status"]["allocation"]["allocationTimestamp"]
+        found = await server.get(PODS.path("default", "p"))
+        assert "nodeName" not in found["spec"]
+        await report(server, "c", "Ready")
+        assert await wait_bound(server, "p") == ["a"]
+
+
+async def test_a_device_whose_binding_fails_is_given_back(server: Server) -> None:
+    await add_devices(server, "a", fields=CONDITIONS)
+    await add_claim(server, "c")
+    async with scheduling(server) as recorder:
+        await add_pod(server, "p", "c")
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        await report(server, "c", "Failed")
+        await wait_for(lambda: has_event(recorder, "FailedScheduling", "Failed: Test"))
+        claims = RESOURCECLAIMS.path("default", "c")
+
+        async def is_allocated_again() -> bool:
+            status = (await server.get(claims)).get("status", {})
+            return "allocation" in status and not status.get("devices")
+
+        await wait_until_true(is_allocated_again)
+        await report(server, "c", "Ready")
+        assert await wait_bound(server, "p") == ["a"]
 
 
 def placement(name: str, binding: DeviceBinding) -> Placement:

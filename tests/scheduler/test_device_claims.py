@@ -494,6 +494,110 @@ def test_a_search_that_times_out_is_not_repeated_on_every_node(
     assert len(searches) == available_devices.MAX_TIMEOUTS
 
 
+SHARED = {"allowMultipleAllocations": True}
+STEPS = {"default": "4Gi", "validRange": {"min": "2Gi", "max": "12Gi", "step": "4Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "requested", "consumed", "fitting"),
+    [
+        (None, None, "16Gi", 1),
+        (None, "3Gi", "3Gi", 5),
+        ({"default": "4Gi"}, None, "4Gi", 4),
+        ({"default": "4Gi"}, "5Gi", "5Gi", 3),
+        (STEPS, "1Gi", "2Gi", 8),
+        (STEPS, "3000Mi", "6Gi", 2),
+        (STEPS, "11Gi", None, 0),
+        (STEPS, "13Gi", None, 0),
+        ({"default": "4Gi", "validValues": ["4Gi", "8Gi"]}, "5Gi", "8Gi", 2),
+        ({"default": "4Gi", "validValues": ["4Gi", "8Gi"]}, "9Gi", None, 0),
+        ({"default": "4Gi", "validRange": {"min": "2Gi"}}, "4500Mi", "4500Mi", 3),
+    ],
+)
+def test_claims_share_a_device_as_far_as_its_capacity_suffices(
+    policy: Json | None, requested: str | None, consumed: str | None, fitting: int
+) -> None:
+    memory = {"value": "16Gi"} | ({"requestPolicy": policy} if policy is not None else {})
+    world = device_world(device_slice("a", gpu("d", capacity={"memory": memory}, **SHARED)))
+    fields = {"capacity": {"requests": {"memory": requested}}} if requested else {}
+    found: list[Json] = []
+    for index in range(fitting + 1):
+        name = f"g{index}"
+        add(world, claim(name, request(**fields)))
+        world.upsert(podgroup(name, 1), using(pod(f"{name}-0", name, cpu=0.1), name))
+        found += [
+            each.allocation["devices"]["results"][0]
+            for placement in world.decision().placements
+            for each in placement.devices
+            if each.allocation is not None
+        ]
+    assert [each["consumedCapacity"] for each in found] == [{"memory": consumed}] * fitting
+    assert len({each["shareID"] for each in found}) == fitting
+
+
+def test_an_allocated_share_counts_and_a_device_is_shared_within_a_gang() -> None:
+    memory = {"memory": {"value": "16Gi"}}
+    world = device_world(device_slice("a", gpu("d", capacity=memory, **SHARED)))
+    taken = allocated("a", "d", shareID="some", consumedCapacity={"memory": "9Gi"})
+    other = claim("other", allocation=taken)
+    add(world, other)
+    some = {"capacity": {"requests": {"memory": "3Gi"}}}
+    two, one = claim("c", request("r", **some), request("s", **some)), claim("d", request(**some))
+    assert allocate_for(world, two, one) == {}
+    assert "cannot allocate all claims" in world.fit_message("g")
+    world.cluster.apply(ResourceClaimEvent(other, claim("other")))
+    assert results(world.decision()) == {"c": ("a", ["d", "d"]), "d": ("a", ["d"])}
+    world.validate()
+
+
+def test_devices_with_binding_conditions_are_the_last_choice() -> None:
+    conditions = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
+    world = device_world(
+        device_slice("a", gpu("d", bindsToNode=True, **conditions), pool="a", allNodes=True),
+        device_slice("a", gpu("d"), pool="b", name="b"),
+        hosts="a",
+    )
+    assert allocate_for(world, claim("c"), claim("d")) == {"c": ("a", ["d"]), "d": ("a", ["d"])}
+    contents = {
+        binding.claim.metadata.name: binding.allocation or {}
+        for binding in world.cluster.pod_classes.device_claims.join(world.cluster.task("uid-g-0"))
+    }
+    (first,), (second,) = (contents[name]["devices"]["results"] for name in "cd")
+    assert first["pool"] == "b" and "bindingConditions" not in first
+    assert second == {"request": "r", "driver": DRIVER, "pool": "a", "device": "d", **conditions}
+    (term,) = contents["d"]["nodeSelector"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ("a",)
+
+
+def test_a_claim_with_a_field_that_is_not_known_waits_and_names_it() -> None:
+    world = device_world(device_slice("a", gpu("d")))
+    wanted = request(later=1, allocationMode="Most")
+    assert allocate_for(world, claim("c", wanted, spread="wide")) == {}
+    fields = (
+        "spec.devices.requests[0].exactly.allocationMode: Most",
+        "spec.devices.requests[0].exactly.later",
+        "spec.devices.spread",
+    )
+    assert f"claim ns/c: not supported: {', '.join(fields)}" in world.fit_message("g")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"attributes": {"links": {"strings": ["a", "b"]}}}, "attributes.strings"),
+        ({"nodeAllocatableResourceMappings": {"cpu": {}}}, "nodeAllocatableResourceMappings"),
+    ],
+)
+def test_a_device_with_a_field_that_is_not_known_is_not_allocated(fields: Json, name: str) -> None:
+    world = device_world(device_slice("a", gpu("odd", **fields), gpu("d")))
+    assert allocate_for(world, claim("c")) == {"c": ("a", ["d"])}
+    add(world, claim("e"))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "e"))
+    assert world.schedule() == {}
+    text = f"cannot allocate all claims; devices have fields that are not supported: {name}"
+    assert text in world.fit_message("h")
+
+
 def test_too_many_devices_for_one_pod_are_rejected() -> None:
     """A device that is chosen is one call deeper in the search."""
     world = device_world(device_slice("a", *(gpu(f"d{index}") for index in range(32))), hosts="a")

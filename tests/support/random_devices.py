@@ -32,6 +32,16 @@ _CLASSES = {
 }
 
 
+_POLICIES: tuple[Json | None, ...] = (
+    None,
+    {},
+    {"validRange": {"min": "2Gi", "max": "12Gi", "step": "2Gi"}},
+    {"validRange": {"min": "3Gi"}},
+    {"validValues": ["4Gi", "8Gi"]},
+)
+"""Of requests for the memory of devices that several claims may have."""
+
+
 class RandomDevices:
     """Devices of some nodes, and claims of pods, in both."""
 
@@ -95,6 +105,11 @@ class RandomDevices:
             "attributes": attributes,
             "capacity": {"memory": {"value": rng.choice(("10Gi", "20Gi", "40Gi"))}},
         }
+        if rng.random() < 0.3:
+            device["allowMultipleAllocations"] = True
+            policy = rng.choice(_POLICIES)
+            if policy is not None:
+                device["capacity"]["memory"]["requestPolicy"] = {"default": "4Gi", **policy}
         if rng.random() < 0.2:
             device["taints"] = [{"key": "broken", "value": "yes", "effect": "NoSchedule"}]
         return device
@@ -152,25 +167,27 @@ class RandomDevices:
         if rng.random() < 0.3:
             numa = f'device.attributes["{DRIVER}"].numa == {rng.randrange(2)}'
             choice["selectors"] = [{"cel": {"expression": numa}}]
+        if rng.random() < 0.3:
+            amount = rng.choice(("1Gi", "7Gi", "9000Mi", "13Gi"))
+            choice["capacity"] = {"requests": {"memory": amount}}
         return choice
 
-    async def update(self, pod: Json) -> dict[str, list[tuple[str, str]]]:
-        """Read the claims of a pod; return pool and name of the devices of each."""
+    async def update(self, pod: Json) -> dict[str, list[Json]]:
+        """Read the claims of a pod; return the devices of each."""
         found = {}
         for each in pod["spec"]["resourceClaims"]:
             name = each["resourceClaimName"]
             stored = await self._read(name)
             allocation = stored.get("status", {}).get("allocation", {})
             results = allocation.get("devices", {}).get("results", ())
-            found[name] = [(result["pool"], result["device"]) for result in results]
+            found[name] = [_comparable(result) for result in results]
         return found
 
-    def expected(self, placement: Placement | None) -> dict[str, list[tuple[str, str]]]:
+    def expected(self, placement: Placement | None) -> dict[str, list[Json]]:
         """What our decision gives to the claims that were not allocated before."""
         return {
             each.claim.metadata.name: [
-                (result["pool"], result["device"])
-                for result in each.allocation["devices"]["results"]
+                _comparable(result) for result in each.allocation["devices"]["results"]
             ]
             for each in (placement.devices if placement is not None else ())
             if each.allocation is not None
@@ -205,6 +222,11 @@ class RandomDevices:
         new = msgspec.convert(stored, ResourceClaim)
         self._world.cluster.apply(ResourceClaimEvent(old, new))
         return stored
+
+
+def _comparable(result: Json) -> Json:
+    """What is equal whoever allocates a device: not the identifier of a share."""
+    return {**result, "shareID": "shareID" in result}
 
 
 def _want_single_devices(requests: list[Json]) -> None:

@@ -26,6 +26,7 @@ from ..plugins.extension_points import (
 )
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
+from ..state.devices.allocator import DEFAULT_TIMEOUT
 from ..state.podinfo.declared_fields import union
 from ..state.podinfo.default_spread import DefaultSpread
 from ..state.resources import IntVector, Matrix
@@ -111,6 +112,11 @@ class Framework:
     def volume_bind_timeout(self) -> float:
         """Seconds within which volumes have to be bound once their pod has a node."""
         return self._declared("volume_bind_timeout", DEFAULT_BIND_TIMEOUT)
+
+    @property
+    def device_filter_timeout(self) -> float:
+        """Seconds after which the search for the devices of a pod on one node ends."""
+        return self._declared("device_filter_timeout", DEFAULT_TIMEOUT)
 
     @property
     def default_spread(self) -> DefaultSpread | None:

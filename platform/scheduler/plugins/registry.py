@@ -29,7 +29,7 @@ from .nodeorder import NodeOrderPlugin
 from .numa_aware import NumaAwarePlugin
 from .overcommit import OvercommitPlugin
 from .pdb import PdbPlugin
-from .predicates import BIND_TIMEOUT, PredicatesPlugin
+from .predicates import BIND_TIMEOUT, FILTER_TIMEOUT, PredicatesPlugin
 from .priority import PriorityPlugin
 from .profiles import ProfiledPlugin
 from .proportion import ProportionPlugin
@@ -84,7 +84,9 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 IN_PROFILES = frozenset({"binpack", "nodeorder", "predicates", "resource-strategy-fit"})
 """The plugins that profiles may configure: they only filter and score nodes for a pod."""
 
-OF_ALL_PROFILES = frozenset({BIND_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND})
+OF_ALL_PROFILES = frozenset(
+    {BIND_TIMEOUT, FILTER_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND}
+)
 """Arguments of these plugins that are the same for all pods."""
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {

@@ -1,7 +1,8 @@
 """Writes allocations into claims of devices before their pods are bound, and removes them again.
 
 A claim gets the finalizer, then its allocation together with the pods that may use it. If one of a
-gang cannot be written, what was written for the gang is undone, and the gang is tried again.
+gang cannot be written, what was written for the gang is undone, and the gang is tried again. Pods
+whose devices have binding conditions are bound when the driver has reported that these are true.
 
 A crash between these writes and the bindings leaves claims that are allocated for pods without a
 node. The next cycle finds them, and their allocation is removed, so that the pods are not tied to
@@ -21,6 +22,9 @@ from ...kube.timing import Backoff, Timing
 from ...machinery.clock import Clock
 from ...model.names import RESOURCECLAIMS
 from ..plugins.placement import Placement
+from ..state.cache.events import CacheEvent, PodEvent, ResourceClaimEvent
+from ..state.core_types import Pod
+from ..state.devices.binding_conditions import binding_problem, has_binding_conditions
 from ..state.devices.types import FINALIZER, Json, ResourceClaim
 from ..state.gangs.device_claims import DeviceBinding
 
@@ -28,6 +32,9 @@ log = logging.getLogger(__name__)
 
 _MAX_WRITES = 16
 """Concurrent writes."""
+
+BINDING_TIMEOUT = 600.0
+"""Seconds within which binding conditions have to be true, as in kube-scheduler."""
 
 
 class _ClaimBindingError(Exception):
@@ -54,9 +61,33 @@ class ClaimBinder:
         self._claims = claims
         self._writes = asyncio.Semaphore(_MAX_WRITES)
         self._releases: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        """Gangs that wait for binding conditions, by the key of the claim, and uids of pods."""
+        self._deleted: set[str] = set()
+        """Uids of pods that were deleted while their gang waits."""
 
-    async def bind(self, placements: Sequence[Placement]) -> str:
-        """Write the claims of *placements*, which are of one gang.
+    def observe(self, event: CacheEvent) -> None:
+        """Let gangs check their claims that wait for the object of *event*."""
+        match event:
+            case ResourceClaimEvent(old, new):
+                keys = {each.metadata.key for each in (old, new) if each is not None}
+            case PodEvent(Pod() as pod, None):
+                keys = {pod.metadata.uid}
+                self._deleted |= keys & self._waiting.keys()
+            case _:
+                return
+        for key in keys & self._waiting.keys():
+            for changed in self._waiting[key]:
+                changed.set()
+
+    async def bind(
+        self,
+        placements: Sequence[Placement],
+        *,
+        on_wait: Callable[[Placement], object] = lambda placement: None,
+    ) -> str:
+        """Write the claims of *placements*, which are of one gang, and wait until their devices are
+        ready; *on_wait* is called for each of them before that wait.
 
         Returns why that failed, or an empty text.
         """
@@ -73,6 +104,8 @@ class ClaimBinder:
 
         results = await asyncio.gather(*map(write, writes.values()), return_exceptions=True)
         problem = next((each for each in results if each is not None), None)
+        if problem is None:
+            problem = await self._wait(writes, placements, on_wait)
         if problem is None:
             return ""
         await asyncio.gather(*map(self._undo, written))
@@ -119,8 +152,77 @@ class ClaimBinder:
         reserved = [*msgspec.to_builtins(status.reserved_for), *consumers]
         body: Json = {"reservedFor": reserved}
         if content is not None:
-            body["allocation"] = content
+            at = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            body["allocation"] = {**content, "allocationTimestamp": at}
         await self._patch(claim, {}, version=version, status=body)
+
+    async def _wait(
+        self,
+        writes: Mapping[str, _Write],
+        placements: Sequence[Placement],
+        on_wait: Callable[[Placement], object],
+    ) -> _ClaimBindingError | None:
+        """Wait until the binding conditions of all claims are true; return why they are not."""
+        if not self._has_conditions(writes):
+            return None
+        for each in placements:
+            on_wait(each)
+        changed = asyncio.Event()
+        keys = {*writes, *(each.uid for each in placements)}
+        for key in keys:
+            self._waiting.setdefault(key, set()).add(changed)
+        deadline = asyncio.ensure_future(self._clock.sleep(BINDING_TIMEOUT))
+        try:
+            while pending := self._pending(writes):
+                if deadline.done():
+                    return _ClaimBindingError(f"{pending} is not true after {BINDING_TIMEOUT:g} s")
+                changed.clear()
+                change = asyncio.ensure_future(changed.wait())
+                await asyncio.wait((change, deadline), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if self._deleted.intersection(keys):
+                    return _ClaimBindingError("a pod was deleted")
+        except _ClaimBindingError as error:
+            return error
+        finally:
+            deadline.cancel()
+            for key in keys:
+                self._waiting[key].discard(changed)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+                    self._deleted.discard(key)
+        return None
+
+    def _has_conditions(self, writes: Mapping[str, _Write]) -> bool:
+        for key, write in writes.items():
+            content, claim = write.binding.allocation, self._claims(key)
+            if content is not None and has_binding_conditions(content):
+                return True
+            if content is None and claim is not None and binding_problem(claim) is not None:
+                return True
+        return False
+
+    def _pending(self, writes: Mapping[str, _Write]) -> str:
+        """Return a binding condition that is not true yet; empty if all are.
+
+        Raises:
+            _ClaimBindingError: it will not become true.
+        """
+        pending = ""
+        for key, write in writes.items():
+            content = write.binding.allocation
+            claim = self._claims(key)
+            if claim is None or claim.metadata.uid != write.binding.claim.metadata.uid:
+                raise _ClaimBindingError(f"claim {key} got deleted in the meantime")
+            if claim.status.allocation is None:
+                if content is None:
+                    raise _ClaimBindingError(f"claim {key} got deallocated in the meantime")
+                pending = f"the allocation of claim {key}"  # the cache does not have it yet
+            elif found := binding_problem(claim):
+                if found.is_final:
+                    raise _ClaimBindingError(found.message)
+                pending = found.message
+        return pending
 
     async def _undo(self, each: _Write) -> None:
         """Remove the pods from the claim, and its allocation if that was for them alone."""

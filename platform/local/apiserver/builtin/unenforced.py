@@ -31,7 +31,6 @@ _ENFORCED = "enforced"
 _USED = "used"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_QUEUES = "it handles all requests at once, without queues"
-_NOT_ALLOCATED = "the scheduler allocates devices to one claim each, without conditions"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 
 _NETWORK_POLICY = (NETWORKING, "NetworkPolicy")
@@ -205,13 +204,6 @@ def _service(obj: Json) -> Found:
             yield f"spec.ports[{index}].protocol", why
 
 
-def _device_slice(obj: Json) -> Found:
-    for index, device in enumerate(_list(_dict(obj.get("spec")).get("devices"))):
-        for key in ("allowMultipleAllocations", "bindingConditions"):
-            if _dict(device).get(key):
-                yield f"spec.devices[{index}].{key}", _NOT_ALLOCATED, "prevents its allocation"
-
-
 def _device_class(obj: Json) -> Found:
     if _dict(obj.get("spec")).get("extendedResourceName"):
         yield "spec.extendedResourceName", "pods get devices by claims only"
@@ -291,6 +283,5 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("flow.volcano.sh", "JobTemplate"): _job_template,
     (RESOURCE, "DeviceClass"): _device_class,
-    (RESOURCE, "ResourceSlice"): _device_slice,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

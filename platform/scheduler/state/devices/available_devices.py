@@ -20,9 +20,18 @@ from ..podinfo.available_volumes import Nodes
 from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
 from ..podinfo.node_terms import LabelledNode, matches_any
 from ..resources import BoolVector
-from .allocator import TIMED_OUT, AllocationError, ClaimAllocation, Device, Pool, allocate
+from .allocator import (
+    DEFAULT_TIMEOUT,
+    TIMED_OUT,
+    AllocationError,
+    ClaimAllocation,
+    Device,
+    Pool,
+    allocate,
+)
+from .capacity import DeviceRef, DeviceUse, UsedDevices
 from .requests import decode
-from .types import Allocation, DeviceClass, DeviceRef, Json, ResourceSlice
+from .types import Allocation, DeviceClass, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
 MAX_TIMEOUTS = 4
@@ -40,7 +49,7 @@ Decision = tuple[ClaimAllocation, ...]
 class _Held:
     """An allocated claim."""
 
-    devices: tuple[DeviceRef, ...]
+    devices: tuple[DeviceUse, ...]
     pods: int = 0
     """Pods on nodes that use it."""
     is_lent: bool = False
@@ -73,10 +82,12 @@ class AvailableDevices:
 
     def __init__(self, nodes: Nodes) -> None:
         """Start without devices; *nodes* are read when a mask is asked for."""
+        self.timeout = DEFAULT_TIMEOUT
+        """Seconds after which the search for the devices of a pod on one node ends; 0: never."""
         self._nodes = nodes
         self._pools: dict[tuple[str, str], _PoolSlices] = {}
         self._classes: dict[str, DeviceClass] = {}
-        self._in_use: Counter[DeviceRef] = Counter()
+        self._used = UsedDevices()
         self._held: dict[str, _Held] = {}
         self._decisions: dict[tuple[tuple[PendingClaim, ...], int], list[Decision | None]] = {}
         self._chosen: dict[str, list[tuple[int, ClaimAllocation]]] = {}
@@ -160,12 +171,11 @@ class AvailableDevices:
             for claim, chosen in zip(claims, decision or (), strict=bool(decision)):
                 self._choose(claim, node_index, chosen, sign)
 
-    def take(self, devices: Iterable[DeviceRef], sign: int) -> None:
+    def take(self, devices: Iterable[DeviceUse], sign: int) -> None:
         """Count another use of *devices*; with *sign* -1, undo that."""
-        for ref in devices:
-            self._in_use[ref] += sign
-            if not self._in_use[ref]:
-                del self._in_use[ref]
+        for use in devices:
+            self._used.add(use, sign)
+            ref = use.ref
             self._versions[self._local.get((ref.driver, ref.pool), "")] += 1
 
     def decided(self, claims: tuple[PendingClaim, ...], node_index: int) -> Decision | None:
@@ -274,13 +284,19 @@ class AvailableDevices:
                 [decode(claims[position].devices) for position in left],
                 pools,
                 classes=self._classes.get,
-                is_in_use=self._in_use.__contains__,
+                used=self._used,
+                timeout=self.timeout,
             )
         except AllocationError as error:
             return str(error)
         if found is None:
-            invalid = any(pool.problem == _INVALID for pool in pools)
-            return "invalid resource pools were encountered" if invalid else CANNOT_ALLOCATE
+            if any(pool.problem == _INVALID for pool in pools):
+                return "invalid resource pools were encountered"
+            if fields := {each: None for pool in pools for each in pool.unsupported}:
+                return f"{CANNOT_ALLOCATE}; devices have fields that are not supported: " + (
+                    ", ".join(fields)
+                )
+            return CANNOT_ALLOCATE
         chosen |= dict(zip(left, found, strict=True))
         return tuple(chosen[position] for position in range(len(claims)))
 
@@ -316,8 +332,10 @@ class AvailableDevices:
         if known is None or known[0] != version:
             none: set[tuple[str, str]] = set()
             keys = self._keys_by_node.get(node.name, none) | self._keys_by_node.get("", none)
-            pools = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
-            known = version, tuple(pool for pool in pools if pool is not None)
+            found = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
+            pools = [pool for pool in found if pool is not None]
+            pools.sort(key=_has_binding_conditions)  # these are last
+            known = version, tuple(pools)
             self._by_node[node_index] = known
         return known[1]
 
@@ -348,28 +366,54 @@ def _pool_for(
         for content in each.spec.devices
         if content.get("consumesCounters")
     }
+    unsupported = {
+        name: None for each in slices for device in each.spec.devices for name in _unknown(device)
+    }
     try:
         devices = [
             Device(
                 DeviceRef(driver, name, content.get("name", "")),
                 content,
                 device_value(driver, content),
-                *_location(each, content),
+                *_binding_location(node, each, content),
             )
             for each in slices
             for content in each.spec.devices
-            if _is_allocatable(content) and _is_usable_on(node, each, content)
+            if not any(_unknown(content)) and _is_usable_on(node, each, content)
         ]
     except ValueError:
         return Pool(driver, name, problem=_INVALID)
     if len({each.ref for each in devices}) < len(devices):
         return Pool(driver, name, problem=_INVALID)
-    return Pool(driver, name, tuple(devices), counters=counters, consumers=consumers)
+    return Pool(
+        driver,
+        name,
+        tuple(devices),
+        counters=counters,
+        consumers=consumers,
+        unsupported=tuple(unsupported),
+    )
 
 
-def _is_allocatable(content: Json) -> bool:
-    """Return whether the scheduler implements how a device is to be allocated."""
-    return not content.get("allowMultipleAllocations") and not content.get("bindingConditions")
+_DEVICE = frozenset(
+    (
+        "name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector",
+        "allNodes", "taints", "bindsToNode", "bindingConditions", "bindingFailureConditions",
+        "allowMultipleAllocations",
+    )
+)  # fmt: skip
+_ATTRIBUTE = frozenset(("bool", "int", "string", "version"))
+
+
+def _unknown(device: Json) -> Iterator[str]:
+    """Yield the fields of a device that the scheduler does not know, and that have an effect."""
+    yield from device.keys() - _DEVICE
+    for attribute in (device.get("attributes") or {}).values():
+        yield from (f"attributes.{name}" for name in attribute.keys() - _ATTRIBUTE)
+
+
+def _has_binding_conditions(pool: Pool) -> bool:
+    return any(each.content.get("bindingConditions") is not None for each in pool.devices)
 
 
 def _is_for(node: LabelledNode, each: ResourceSlice) -> bool:
@@ -393,6 +437,15 @@ def _location(each: ResourceSlice, content: Json) -> tuple[str, NodeSelector | N
     selector = content.get("nodeSelector")
     converted = msgspec.convert(selector, NodeSelector) if selector is not None else None
     return content.get("nodeName") or "", converted
+
+
+def _binding_location(
+    node: LabelledNode, each: ResourceSlice, content: Json
+) -> tuple[str, NodeSelector | None]:
+    """Return where a device can be used once it is allocated for *node*."""
+    if content.get("bindsToNode"):
+        return node.name, None
+    return _location(each, content)
 
 
 def _matches(node: LabelledNode, name: str, selector: NodeSelector | None, all_nodes: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import msgspec
 
@@ -166,6 +167,8 @@ class DeviceClaimTracker:
             is_full = len(consumers) >= MAX_CONSUMERS and not is_reserved
             return "resourceclaim in use" if is_full else ""
         wanted = decode(encode(claim.spec.devices))
+        if wanted.unsupported:
+            return f"claim {key}: not supported: {', '.join(wanted.unsupported)}"
         for choice in wanted.choices():
             if self.available.device_class(choice.device_class) is None:
                 text = f"device class {choice.device_class} does not exist"
@@ -198,7 +201,7 @@ class DeviceClaimTracker:
             if found is None:
                 continue
             left.remove(found)
-            content = found[1].content
+            content = _with_share_ids(found[1].content)
             allocation = msgspec.convert(content, Allocation)
             self._assumed[key] = _Assumed(content, allocation)
             self.available.hold(key, allocation)
@@ -307,3 +310,12 @@ class DeviceClaimTracker:
             claim = self._claims.get(key)
             if claim is not None:
                 yield key, claim
+
+
+def _with_share_ids(content: Json) -> Json:
+    """Return an allocation in which each share of a device has an identifier."""
+    results = [
+        {**each, "shareID": str(uuid4())} if "shareID" in each else each
+        for each in content["devices"]["results"]
+    ]
+    return {**content, "devices": {**content["devices"], "results": results}}
