@@ -356,3 +356,72 @@ async def test_the_example_of_the_docs_gets_devices(tmp_path: Path) -> None:
             await server.create(PODS.path("default"), {"metadata": metadata, "spec": spec})
         async with scheduling(server):
             assert await wait_bound(server, "p", "q") == ["a", "a"]
+
+
+# -- extended resources that devices provide -----------------------------------------------------
+
+CARD = "example.com/card"
+
+
+async def add_card_pod(server: Server, name: str) -> Json:
+    body = pod(name)
+    init = {"name": "init", "image": "i", "resources": _cards(2)}
+    body["spec"]["initContainers"] = [init]
+    body["spec"]["containers"][0]["resources"] = _cards(1)
+    created: Json = await server.create(PODS.path("default"), body)
+    return created
+
+
+def _cards(count: int) -> Json:
+    return {"requests": {CARD: str(count)}, "limits": {CARD: str(count)}}
+
+
+async def claims_of_pods(server: Server) -> list[Json]:
+    return list((await server.get(RESOURCECLAIMS.path("default")))["items"])
+
+
+async def test_a_claim_is_created_for_the_extended_resources_of_a_pod(server: Server) -> None:
+    body = {"metadata": {"name": "card"}, "spec": {"extendedResourceName": CARD}}
+    await server.create(DEVICECLASSES.path(), body)
+    await add_devices(server, "a", 2)
+    created = await add_card_pod(server, "p")
+    async with scheduling(server):
+        assert await wait_bound(server, "p") == ["a"]
+    (claim,) = await claims_of_pods(server)
+    meta, status = claim["metadata"], claim["status"]
+    assert meta["name"].startswith("p-extended-resources-")
+    assert meta["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+    assert meta["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
+    results = status["allocation"]["devices"]["results"]
+    # The init container has the device of the other one, and one more.
+    assert [each["request"] for each in results] == [
+        "container-0-request-0",
+        "container-1-request-0",
+    ]
+    assert {each["device"] for each in results} == {"a0", "a1"}
+    assert [each["uid"] for each in status["reservedFor"]] == [created["metadata"]["uid"]]
+    found = (await server.get(PODS.path("default", "p")))["status"]["extendedResourceClaimStatus"]
+    assert found["resourceClaimName"] == meta["name"]
+    main = created["spec"]["containers"][0]["name"]
+    assert [(each["containerName"], each["requestName"]) for each in found["requestMappings"]] == [
+        (main, "container-1-request-0"),
+        ("init", "container-1-request-0"),
+        ("init", "container-0-request-0"),
+    ]
+
+
+async def test_the_claim_of_a_pod_that_was_not_bound_is_deleted(server: Server) -> None:
+    body = {"metadata": {"name": "card"}, "spec": {"extendedResourceName": CARD}}
+    await server.create(DEVICECLASSES.path(), body)
+    await add_devices(server, "a", 2, fields=CONDITIONS)
+    await add_card_pod(server, "p")
+    async with scheduling(server) as recorder:
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        (claim,) = await claims_of_pods(server)
+        await server.request("DELETE", PODS.path("default", "p"))
+
+        async def is_deleted() -> bool:
+            return not await claims_of_pods(server)
+
+        await wait_until_true(is_deleted)
+    assert claim["metadata"]["finalizers"] == [FINALIZER]

@@ -337,7 +337,8 @@ def test_pods_that_came_after_the_measurement_count_with_a_share_of_their_limits
     pods = [limited(pod(f"g-{index}", "g"), limit) for index in range(3)]
     world.upsert(podgroup("g", 3), *pods)
     assert sorted(world.schedule().values()) == expected
-    for each in (*pods, podgroup("g", 3)):
+    world.remove(podgroup("g", 3))
+    for each in pods:
         world.remove(each)
     if ratio:
         late = limited(pod("y-0", "y", node_name="a", phase="Running"), 9)

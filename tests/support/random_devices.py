@@ -23,6 +23,9 @@ Json = dict[str, Any]
 
 NAMESPACE = "ns-a"
 DRIVER = "gpu.ex.io"
+CARD = "ex.io/card"
+_EXTENDED = "<extended-resources>"
+"""Stands for the name of a claim for extended resources, which is generated."""
 _NODE_COUNT = 6
 _CLASSES = {
     "any": [],
@@ -35,7 +38,7 @@ _CLASSES = {
 _POLICIES: tuple[Json | None, ...] = (
     None,
     {},
-    {"validRange": {"min": "2Gi", "max": "12Gi", "step": "2Gi"}},
+    {"validRange": {"min": "2Gi", "max": "10Gi", "step": "2Gi"}},
     {"validRange": {"min": "3Gi"}},
     {"validValues": ["4Gi", "8Gi"]},
 )
@@ -68,7 +71,9 @@ class RandomDevices:
         """Create classes and slices."""
         for name, selectors in _CLASSES.items():
             cel = [{"cel": {"expression": each}} for each in selectors]
-            body = {"metadata": {"name": name}, "spec": {"selectors": cel}}
+            body: Json = {"metadata": {"name": name}, "spec": {"selectors": cel}}
+            if name == "large":
+                body["spec"]["extendedResourceName"] = CARD
             stored = await self._server.create(DEVICECLASSES.path(), body)
             found = msgspec.convert(stored, DeviceClass)
             self._world.cluster.apply(DeviceClassEvent(None, found))
@@ -132,11 +137,16 @@ class RandomDevices:
             {"name": f"c{index}", "resourceClaimName": each}
             for index, each in enumerate(dict.fromkeys(names))
         ]
-        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
-        return {
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"containers": [container], "resourceClaims": used},
-        }
+        container: Json = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        spec: Json = {"containers": [container], "resourceClaims": used}
+        if self._rng.random() < 0.3:
+            container["resources"]["limits"] = {CARD: self._rng.choice(("1", "2"))}
+            container["resources"]["requests"] |= container["resources"]["limits"]
+            if self._rng.random() < 0.5:
+                init: Json = {"name": "init", "image": "i", "resources": {"limits": {CARD: "2"}}}
+                init["resources"]["requests"] = init["resources"]["limits"]
+                spec["initContainers"] = [init]
+        return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
     def _devices(self) -> Json:
         rng = self._rng
@@ -181,12 +191,22 @@ class RandomDevices:
             allocation = stored.get("status", {}).get("allocation", {})
             results = allocation.get("devices", {}).get("results", ())
             found[name] = [_comparable(result) for result in results]
+        for name in await self._created_for(pod):
+            stored = await self._read(name)
+            results = stored["status"]["allocation"]["devices"]["results"]
+            found[_EXTENDED] = [_comparable(result) for result in results]
         return found
+
+    async def _created_for(self, pod: Json) -> list[str]:
+        """The claim that kube-scheduler has created for the extended resources of a pod."""
+        if "extendedResourceClaimStatus" not in pod["status"]:
+            return []
+        return [pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"]]
 
     def expected(self, placement: Placement | None) -> dict[str, list[Json]]:
         """What our decision gives to the claims that were not allocated before."""
         return {
-            each.claim.metadata.name: [
+            (_EXTENDED if each.new else each.claim.metadata.name): [
                 _comparable(result) for result in each.allocation["devices"]["results"]
             ]
             for each in (placement.devices if placement is not None else ())
@@ -202,8 +222,8 @@ class RandomDevices:
 
     async def free(self, pod: Json) -> None:
         """Free what a deleted pod has claimed, as the controller does."""
-        for each in pod["spec"]["resourceClaims"]:
-            name = each["resourceClaimName"]
+        own = await self._created_for(pod)
+        for name in (*(each["resourceClaimName"] for each in pod["spec"]["resourceClaims"]), *own):
             stored = await self._read(name)
             status = stored.get("status", {})
             uid = pod["metadata"]["uid"]

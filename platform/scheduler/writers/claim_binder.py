@@ -1,8 +1,9 @@
 """Writes allocations into claims of devices before their pods are bound, and removes them again.
 
-A claim gets the finalizer, then its allocation together with the pods that may use it. If one of a
-gang cannot be written, what was written for the gang is undone, and the gang is tried again. Pods
-whose devices have binding conditions are bound when the driver has reported that these are true.
+A claim gets the finalizer, then its allocation together with the pods that may use it; one for the
+extended resources of a pod is created before. If one of a gang cannot be written, what was written
+for the gang is undone, and the gang is tried again. Pods whose devices have binding conditions are
+bound when the driver has reported that these are true.
 
 A crash between these writes and the bindings leaves claims that are allocated for pods without a
 node. The next cycle finds them, and their allocation is removed, so that the pods are not tied to
@@ -20,13 +21,14 @@ from ...kube.client.client import Client
 from ...kube.errors import UNAVAILABLE_ERRORS, ApiError, ConflictError, NotFoundError
 from ...kube.timing import Backoff, Timing
 from ...machinery.clock import Clock
-from ...model.names import RESOURCECLAIMS
+from ...model.names import PODS, RESOURCECLAIMS
 from ..plugins.placement import Placement
 from ..state.cache.events import CacheEvent, PodEvent, ResourceClaimEvent
 from ..state.core_types import Pod
 from ..state.devices.binding_conditions import binding_problem, has_binding_conditions
 from ..state.devices.types import FINALIZER, Json, ResourceClaim
 from ..state.gangs.device_claims import DeviceBinding
+from ..state.gangs.extended_claims import NewClaim, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class _Write:
 
     binding: DeviceBinding
     pods: list[Placement] = field(default_factory=list)
+    created: ResourceClaim | None = None
+    """The claim, if it was created."""
 
 
 class ClaimBinder:
@@ -128,6 +132,9 @@ class ClaimBinder:
     # -- private -------------------------------------------------------------------------------
 
     async def _write(self, each: _Write, written: list[_Write]) -> None:
+        if each.binding.new is not None:
+            await self._create(each, each.binding.new, written)
+            return
         meta = each.binding.claim.metadata
         claim = self._claims(meta.key)
         if claim is None or claim.metadata.uid != meta.uid:
@@ -137,8 +144,34 @@ class ClaimBinder:
             raise _ClaimBindingError(f"claim {meta.key} got allocated elsewhere in the meantime")
         if content is None and status.allocation is None:
             raise _ClaimBindingError(f"claim {meta.key} got deallocated elsewhere in the meantime")
-        version = claim.metadata.resource_version
         written.append(each)
+        await self._allocate(claim, content, each.pods)
+
+    async def _create(self, each: _Write, new: NewClaim, written: list[_Write]) -> None:
+        """Create the claim for the extended resources of a pod, and name it in its status."""
+        (pod,) = each.pods
+        body = {"apiVersion": RESOURCECLAIMS.api_version, "kind": RESOURCECLAIMS.kind, **new.body}
+        claim = each.created = await self._client.create(
+            RESOURCECLAIMS, body, namespace=pod.namespace, view=ResourceClaim
+        )
+        written.append(each)
+        await self._allocate(claim, each.binding.allocation, each.pods)
+        name = claim.metadata.name
+        status = {"resourceClaimName": name, "requestMappings": [*new.mappings]}
+        await self._client.patch(
+            PODS,
+            pod.name,
+            {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": status}},
+            namespace=pod.namespace,
+            subresource="status",
+            view=msgspec.Raw,
+        )
+
+    async def _allocate(
+        self, claim: ResourceClaim, content: Json | None, pods: Sequence[Placement]
+    ) -> None:
+        """Write the allocation *content* into a claim, and *pods* as those that use it."""
+        status, version = claim.status, claim.metadata.resource_version
         if content is not None and FINALIZER not in claim.metadata.finalizers:
             finalizers = [*claim.metadata.finalizers, FINALIZER]
             changed = await self._patch(claim, {"finalizers": finalizers}, version=version)
@@ -146,7 +179,7 @@ class ClaimBinder:
         known = {each.uid for each in status.reserved_for}
         consumers = [
             {"resource": "pods", "name": pod.name, "uid": pod.uid}
-            for pod in each.pods
+            for pod in pods
             if pod.uid not in known
         ]
         reserved = [*msgspec.to_builtins(status.reserved_for), *consumers]
@@ -168,7 +201,8 @@ class ClaimBinder:
         for each in placements:
             on_wait(each)
         changed = asyncio.Event()
-        keys = {*writes, *(each.uid for each in placements)}
+        claims = (each.created or each.binding.claim for each in writes.values())
+        keys = {*(each.metadata.key for each in claims), *(each.uid for each in placements)}
         for key in keys:
             self._waiting.setdefault(key, set()).add(changed)
         deadline = asyncio.ensure_future(self._clock.sleep(BINDING_TIMEOUT))
@@ -209,10 +243,14 @@ class ClaimBinder:
             _ClaimBindingError: it will not become true.
         """
         pending = ""
-        for key, write in writes.items():
-            content = write.binding.allocation
+        for write in writes.values():
+            content, expected = write.binding.allocation, write.created or write.binding.claim
+            key = expected.metadata.key
             claim = self._claims(key)
-            if claim is None or claim.metadata.uid != write.binding.claim.metadata.uid:
+            if claim is None and write.created is not None:
+                pending = f"the creation of claim {key}"  # the cache does not have it yet
+                continue
+            if claim is None or claim.metadata.uid != expected.metadata.uid:
                 raise _ClaimBindingError(f"claim {key} got deleted in the meantime")
             if claim.status.allocation is None:
                 if content is None:
@@ -226,7 +264,7 @@ class ClaimBinder:
 
     async def _undo(self, each: _Write) -> None:
         """Remove the pods from the claim, and its allocation if that was for them alone."""
-        meta = each.binding.claim.metadata
+        meta = (each.created or each.binding.claim).metadata
         try:
             claim = await self._client.get(
                 RESOURCECLAIMS, meta.name, namespace=meta.namespace, view=ResourceClaim
@@ -237,6 +275,8 @@ class ClaimBinder:
                     {pod.uid for pod in each.pods},
                     keep_allocation=each.binding.allocation is None,
                 )
+                if each.created is not None:
+                    await self._delete(claim)
         except (NotFoundError, ConflictError):
             return
         except (ApiError, *UNAVAILABLE_ERRORS) as error:
@@ -252,6 +292,8 @@ class ClaimBinder:
         while True:
             try:
                 await self._deallocate(claim, uids, keep_allocation=False)
+                if owner_of(claim):
+                    await self._delete(claim)
                 return
             except (NotFoundError, ConflictError):
                 return
@@ -276,6 +318,10 @@ class ClaimBinder:
             await self._patch(
                 changed, {"finalizers": finalizers}, version=changed.metadata.resource_version
             )
+
+    async def _delete(self, claim: ResourceClaim) -> None:
+        meta = claim.metadata
+        await self._client.delete(RESOURCECLAIMS, meta.name, namespace=meta.namespace, uid=meta.uid)
 
     async def _patch(
         self,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ....model import unscheduled_fields
 from ....model.names import Resource
 from ....model.service_network import HEADLESS, PodNetwork
-from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, RESOURCE, STORAGE
+from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, STORAGE
 from .unenforced_pods import OPENED_BY_PROGRAM, unenforced_pod_fields
 
 Json = dict[str, Any]
@@ -204,11 +204,6 @@ def _service(obj: Json) -> Found:
             yield f"spec.ports[{index}].protocol", why
 
 
-def _device_class(obj: Json) -> Found:
-    if _dict(obj.get("spec")).get("extendedResourceName"):
-        yield "spec.extendedResourceName", "pods get devices by claims only"
-
-
 def _secret(obj: Json) -> Found:
     if obj.get("type") == "kubernetes.io/service-account-token":
         yield "type", "no token is written into it; use kubectl create token"
@@ -282,6 +277,5 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("flow.volcano.sh", "JobTemplate"): _job_template,
-    (RESOURCE, "DeviceClass"): _device_class,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

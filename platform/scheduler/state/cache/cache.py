@@ -330,9 +330,9 @@ class SchedulerCache:
             case ResourceClaimEvent(old, new):
                 self._retry_pods(classes.update_device_claim(old, new))
             case ResourceSliceEvent(old, new):
-                self._retry_pods(classes.device_claims.update_slice(old, new))
+                self._retry_pods(classes.update_device_slice(old, new))
             case DeviceClassEvent(old, new):
-                self._retry_pods(classes.device_claims.update_class(old, new))
+                self._retry_pods(classes.update_device_class(old, new))
 
     def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:
@@ -452,7 +452,7 @@ class SchedulerCache:
         task = self._new_task(pod, eq_class)
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
             return False
-        if task.pvcs or task.device_claims:
+        if task.pvcs or task.device_claims or eq_class.devices:
             return False  # they are to be followed
         self.pod_classes.unregister(member.uid)
         self.pod_classes.register_like(pod, eq_class)
@@ -564,7 +564,7 @@ class SchedulerCache:
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
-        if task.device_claims:
+        if self.pod_classes.device_claims.is_concerned(uid):
             self._retry_pods(self.pod_classes.release_devices(uid))
         gang.version += 1
         self._mark_allocation_changed(gang)
@@ -817,7 +817,7 @@ class SchedulerCache:
         self.changes.mark(gang)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
-        if task.device_claims:
+        if self.pod_classes.device_claims.is_concerned(uid):
             self._retry_pods(self.pod_classes.release_devices(uid))
 
     def _node_of(self, uid: str) -> str:

@@ -289,7 +289,7 @@ class _Search:
         wanted = _consumption_of(choice, device)
         if wanted is None:
             return False
-        chosen = self._consumed.get(device.ref) or {}
+        chosen: Mapping[str, int] = self._consumed.get(device.ref) or {}
         return fits(device.content, wanted, chosen, self._used.consumed(device.ref))
 
     # -- candidates ----------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _Search:
             raise AllocationError(
                 f"request {choice.name}: device class {choice.device_class} does not exist"
             )
-        selectors = [(each.get("cel") or {}).get("expression", "") for each in found.spec.selectors]
+        selectors = _expressions(found)
         for pool in self._pools:
             if pool.problem and not choice.count:
                 raise AllocationError(
@@ -373,6 +373,18 @@ class _Search:
         for config in claim.config:
             if not config.get("requests") or not names.isdisjoint(config["requests"]):
                 yield {**config, "source": "FromClaim"}
+
+
+def _expressions(device_class: DeviceClass) -> list[str]:
+    return [(each.get("cel") or {}).get("expression", "") for each in device_class.spec.selectors]
+
+
+def is_of_class(device_class: DeviceClass, device: Device) -> bool:
+    """Return whether a device matches the selectors of a class."""
+    try:
+        return _matches(_expressions(device_class), device, "class")
+    except AllocationError:
+        return False
 
 
 def _matches(selectors: Sequence[str], device: Device, owner: str) -> bool:

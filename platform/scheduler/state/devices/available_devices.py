@@ -8,7 +8,7 @@ devices and has changed.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from ....model import quantity
 from ..core_types import NodeSelector
 from ..podinfo.available_volumes import Nodes
 from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
+from ..podinfo.extended_resources import IMPLICIT_PREFIX
 from ..podinfo.node_terms import LabelledNode, matches_any
 from ..resources import BoolVector
 from .allocator import (
@@ -28,9 +29,10 @@ from .allocator import (
     Device,
     Pool,
     allocate,
+    is_of_class,
 )
 from .capacity import DeviceRef, DeviceUse, UsedDevices
-from .requests import decode
+from .requests import ClaimRequests, decode
 from .types import Allocation, DeviceClass, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
@@ -40,6 +42,13 @@ MAX_TIMEOUTS = 4
 _MAX_DEMANDS = 1_000
 """Different demands for which the results are kept."""
 
+
+_MAX_SHARES = 1_000
+"""How many pods may share a device that provides an extended resource; its capacity limits them
+before."""
+
+NOTHING = ClaimAllocation((), {}, None)
+"""What a claim for extended resources gets on a node that has these itself."""
 
 Decision = tuple[ClaimAllocation, ...]
 """What each pending claim of a pod gets, in their order."""
@@ -105,6 +114,13 @@ class AvailableDevices:
         self._slice_changes: Counter[str] = Counter()
         """How often the slices of a node have changed; of no node: those of several."""
         self._in_cycle = False
+        self.resources: dict[str, str] = {}
+        """Extended resources that devices provide, and their classes."""
+        self._own: dict[str, frozenset[str]] = {}
+        """The extended resources that nodes have themselves, by node."""
+        self._explicit: dict[str, str] = {}
+        self._implicit: set[str] = set()
+        """Requested resources whose name contains that of a class."""
 
     # -- objects -------------------------------------------------------------------------------
 
@@ -130,6 +146,60 @@ class AvailableDevices:
         if new is not None:
             self._classes[new.metadata.name] = new
         self._known.clear()
+        by_resource: dict[str, tuple[str, str]] = {}
+        for name in sorted(self._classes, reverse=True):
+            found = self._classes[name]
+            if resource := found.spec.extended_resource_name:
+                key = found.metadata.creation_timestamp or "", name
+                if resource not in by_resource or key[0] >= by_resource[resource][0]:
+                    by_resource[resource] = key
+        self._explicit = {resource: name for resource, (_, name) in by_resource.items()}
+        self._set_resources()
+
+    def _set_resources(self) -> None:
+        implicit = {each: each.removeprefix(IMPLICIT_PREFIX) for each in self._implicit}
+        found = {each: name for each, name in implicit.items() if name in self._classes}
+        self.resources = found | self._explicit
+
+    def add_implicit(self, resources: Iterable[str]) -> bool:
+        """Note that pods request *resources*, whose names may contain that of a class; returns
+        whether there are new ones."""
+        new = {each for each in resources if each.startswith(IMPLICIT_PREFIX)} - self._implicit
+        self._implicit |= new
+        if new:
+            self._set_resources()
+        return bool(new)
+
+    def own_resources(self, node: str) -> frozenset[str]:
+        """Return the extended resources that a node has itself."""
+        return self._own.get(node, frozenset())
+
+    def set_own_resources(self, node: str, resources: frozenset[str]) -> None:
+        """Note the extended resources that a node has itself."""
+        self._own[node] = resources
+
+    def offered(self, node_index: int) -> dict[str, int]:
+        """Return how many devices a node has for each extended resource that it does not have
+        itself."""
+        node = self._nodes.node_infos[node_index]
+        if node is None or not self.resources:
+            return {}
+        own = self._own.get(node.name, frozenset())
+        devices = [each for pool in self._pools_of(node_index) for each in pool.devices]
+        return {
+            resource: sum(
+                _MAX_SHARES if each.is_shared else 1
+                for each in devices
+                if is_of_class(self._classes[name], each)
+            )
+            for resource, name in self.resources.items()
+            if resource not in own and name in self._classes
+        }
+
+    def is_provided(self, node_index: int, resource: str) -> bool:
+        """Return whether devices provide an extended resource on a node, which lacks it itself."""
+        node = self._nodes.node_infos[node_index]
+        return node is not None and resource not in self._own.get(node.name, frozenset())
 
     def device_class(self, name: str) -> DeviceClass | None:
         """Return the class *name*, if it is known."""
@@ -260,7 +330,8 @@ class AvailableDevices:
                 self._known.clear()
             known = self._known[claims] = _Known()
         # All nodes without devices are equal, but for claims that are decided already.
-        index = node_index if pools or any(each.key for each in claims) else -1
+        is_of_node = pools or any(each.key or each.extended for each in claims)
+        index = node_index if is_of_node else -1
         found = known.by_node.get(index)
         if found is None or found[0] != version:
             found = known.by_node[index] = (version, self._allocate(claims, node_index, pools))
@@ -278,10 +349,18 @@ class AvailableDevices:
                 if selector is not None and (node is None or not matches_any(selector, node)):
                     return CANNOT_ALLOCATE
                 chosen[position] = allocation
-        left = [position for position in range(len(claims)) if position not in chosen]
+        wanted: dict[int, ClaimRequests] = {}
+        for position, claim in enumerate(claims):
+            if position in chosen:
+                continue
+            requests = self._requests_on(node_index, claim)
+            if requests.requests or not claim.extended:
+                wanted[position] = requests
+            else:
+                chosen[position] = NOTHING
         try:
             found = allocate(
-                [decode(claims[position].devices) for position in left],
+                [*wanted.values()],
                 pools,
                 classes=self._classes.get,
                 used=self._used,
@@ -290,15 +369,23 @@ class AvailableDevices:
         except AllocationError as error:
             return str(error)
         if found is None:
-            if any(pool.problem == _INVALID for pool in pools):
-                return "invalid resource pools were encountered"
-            if fields := {each: None for pool in pools for each in pool.unsupported}:
-                return f"{CANNOT_ALLOCATE}; devices have fields that are not supported: " + (
-                    ", ".join(fields)
-                )
-            return CANNOT_ALLOCATE
-        chosen |= dict(zip(left, found, strict=True))
+            return _why_not_allocated(pools)
+        chosen |= dict(zip(wanted, found, strict=True))
         return tuple(chosen[position] for position in range(len(claims)))
+
+    def _requests_on(self, node_index: int, claim: PendingClaim) -> ClaimRequests:
+        found = decode(claim.devices)
+        if not claim.extended:
+            return found
+        resources = dict(claim.extended)
+        return replace(
+            found,
+            requests=tuple(
+                each
+                for each in found.requests
+                if self.is_provided(node_index, resources[each.name])
+            ),
+        )
 
     def _update_location(self, key: tuple[str, str]) -> None:
         """Note to which node a pool is local, whose slices have changed."""
@@ -338,6 +425,15 @@ class AvailableDevices:
             known = version, tuple(pools)
             self._by_node[node_index] = known
         return known[1]
+
+
+def _why_not_allocated(pools: Sequence[Pool]) -> str:
+    if any(pool.problem == _INVALID for pool in pools):
+        return "invalid resource pools were encountered"
+    if fields := {each: None for pool in pools for each in pool.unsupported}:
+        named = ", ".join(fields)
+        return f"{CANNOT_ALLOCATE}; devices have fields that are not supported: {named}"
+    return CANNOT_ALLOCATE
 
 
 _INVALID = "invalid"

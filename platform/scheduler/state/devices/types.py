@@ -111,6 +111,7 @@ class DeviceClassSpec(ApiStruct, frozen=True):
 
     selectors: tuple[Json, ...] = ()
     config: tuple[Json, ...] = ()
+    extended_resource_name: str | None = None
 
 
 class DeviceClass(ApiStruct, frozen=True):

@@ -73,7 +73,8 @@ class NodeUsages:
             if eq_class.best_effort:
                 np.add.at(self._best_effort, list(node_indexes), sign)
             if burst is not None:
-                np.add.at(self._bursts, (slice(None), list(node_indexes)), sign * burst[:, None])
+                for row, amount in zip(self._bursts, burst.tolist(), strict=True):
+                    np.add.at(row, list(node_indexes), sign * amount)
 
     def best_effort_pods(self, columns: int) -> IntVector:
         """Return the number of best-effort pods of each of *columns*, not to be changed."""
