@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 _MAX_WRITES = 16
 """Concurrent writes."""
 
+_MAX_CONFLICTS = 5
+"""How often the removal of an allocation is tried that conflicts with writes of others."""
+
 BINDING_TIMEOUT = 600.0
 """Seconds within which binding conditions have to be true, as in kube-scheduler."""
 
@@ -265,22 +268,31 @@ class ClaimBinder:
     async def _undo(self, each: _Write) -> None:
         """Remove the pods from the claim, and its allocation if that was for them alone."""
         meta = (each.created or each.binding.claim).metadata
-        try:
-            claim = await self._client.get(
-                RESOURCECLAIMS, meta.name, namespace=meta.namespace, view=ResourceClaim
-            )
-            if claim.metadata.uid == meta.uid:
-                await self._deallocate(
-                    claim,
-                    {pod.uid for pod in each.pods},
-                    keep_allocation=each.binding.allocation is None,
-                )
-                if each.created is not None:
-                    await self._delete(claim)
-        except (NotFoundError, ConflictError):
+        problem = ""
+        for _ in range(_MAX_CONFLICTS):  # others write it, too, as when its pod was deleted
+            try:
+                await self._undo_once(each)
+                return
+            except NotFoundError:
+                return
+            except ConflictError as error:
+                problem = str(error)
+            except (ApiError, *UNAVAILABLE_ERRORS) as error:
+                problem = str(error)
+                break
+        log.warning("cannot undo an allocation", extra={"claim": meta.key, "why": problem})
+
+    async def _undo_once(self, each: _Write) -> None:
+        meta = (each.created or each.binding.claim).metadata
+        claim = await self._client.get(
+            RESOURCECLAIMS, meta.name, namespace=meta.namespace, view=ResourceClaim
+        )
+        if claim.metadata.uid != meta.uid:
             return
-        except (ApiError, *UNAVAILABLE_ERRORS) as error:
-            log.warning("cannot undo an allocation", extra={"claim": meta.key, "why": str(error)})
+        uids, keeps = {pod.uid for pod in each.pods}, each.binding.allocation is None
+        await self._deallocate(claim, uids, keep_allocation=keeps)
+        if each.created is not None:
+            await self._delete(claim)
 
     async def _release(self, claim: ResourceClaim) -> None:
         """Remove an allocation; if the claim has changed, the next cycle decides again."""
