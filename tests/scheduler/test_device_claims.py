@@ -12,13 +12,19 @@ from support.scheduler_terms import labelled
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.cache.events import (
     DeviceClassEvent,
+    DeviceTaintRuleEvent,
     PlacementForgotten,
     ResourceClaimEvent,
     ResourceSliceEvent,
 )
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.state.devices import allocator, available_devices
-from batholith.scheduler.state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
+from batholith.scheduler.state.devices.types import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 
 Json = dict[str, Any]
 DRIVER = "gpu.example.com"
@@ -604,6 +610,25 @@ def test_too_many_devices_for_one_pod_are_rejected() -> None:
     watching = request(count=32, adminAccess=True)  # of devices that others have, too
     assert allocate_for(world, *(claim(f"c{index}", watching) for index in range(40))) == {}
     assert "too many devices" in world.fit_message("g")
+
+
+def test_rules_taint_devices_until_they_are_deleted() -> None:
+    world = device_world(device_slice("a", gpu("a0")), device_slice("b", gpu("b0")), hosts="ab")
+    taint = {"key": "repair", "value": "now", "effect": "NoExecute"}
+    selected = {"driver": DRIVER, "pool": "a"}
+    body = {"metadata": {"name": "rule"}, "spec": {"deviceSelector": selected, "taint": taint}}
+    rule = msgspec.convert(body, DeviceTaintRule)
+    nothing = msgspec.convert(
+        {"metadata": {"name": "n"}, "spec": {"taint": taint}}, DeviceTaintRule
+    )
+    world.cluster.apply(DeviceTaintRuleEvent(None, nothing))
+    world.cluster.apply(DeviceTaintRuleEvent(None, rule))
+    assert allocate_for(world, claim("c")) == {"c": ("b", ["b0"])}
+    add(world, claim("d"))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "d"))
+    assert world.schedule() == {}
+    world.cluster.apply(DeviceTaintRuleEvent(rule, None))
+    assert results(world.decision()) == {"d": ("a", ["a0"])}
 
 
 # -- extended resources that devices provide -----------------------------------------------------

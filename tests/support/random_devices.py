@@ -25,7 +25,7 @@ NAMESPACE = "ns-a"
 DRIVER = "gpu.ex.io"
 CARD = "ex.io/card"
 _EXTENDED = "<extended-resources>"
-"""Stands for the name of a claim for extended resources, which is generated."""
+"""A key for the claim for extended resources, whose name is generated."""
 _NODE_COUNT = 6
 _CLASSES = {
     "any": [],
@@ -245,7 +245,7 @@ class RandomDevices:
 
 
 def _comparable(result: Json) -> Json:
-    """What is equal whoever allocates a device: not the identifier of a share."""
+    """What is equal for any scheduler: not the identifier of a share."""
     return {**result, "shareID": "shareID" in result}
 
 

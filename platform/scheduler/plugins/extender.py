@@ -200,9 +200,9 @@ class ExtenderPlugin:
         if not self._verbs.job_ready:
             return None
         verb = self._verbs.job_ready
-        placed = frozenset((each.uid, each.node) for each in gang.tasks.values() if each.node)
+        nodes = frozenset((each.uid, each.node) for each in gang.tasks.values() if each.node)
         response = self._responses.require(
-            verb, (gang.key, placed), lambda: {"job": _job_with_tasks(gang)}, self._now
+            verb, (gang.key, nodes), lambda: {"job": _job_with_tasks(gang)}, self._now
         )
         if response is None:  # maybe it has not been asked: too much was asked in this cycle
             return _rejection(_WAITING, min(self._now + 1, self._ask_again_at))

@@ -139,7 +139,7 @@ class SessionPlugin(Protocol):
         ...
 
     def on_session_close(self) -> None:
-        """Do what is to be done when all decisions of a session have been made."""
+        """End a session, after its last decision."""
         ...
 
     def allocated(self, change: Allocation) -> None:

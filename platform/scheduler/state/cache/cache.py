@@ -61,6 +61,8 @@ from .events import (
     CSIStorageCapacityEvent,
     DeclarationsChanged,
     DeviceClassEvent,
+    DeviceEvent,
+    DeviceTaintRuleEvent,
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
@@ -208,7 +210,7 @@ class SchedulerCache:
                 self._retry_pods(self.pod_classes.update_capacity(old, new))
             case VolumeAttachmentEvent(old, new):
                 self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
-            case ResourceClaimEvent() | ResourceSliceEvent() | DeviceClassEvent():
+            case DeviceEvent():
                 self._update_devices(event)
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
@@ -323,7 +325,8 @@ class SchedulerCache:
         self._retry_pods(self.pod_classes.update_volume(old, new))
 
     def _update_devices(
-        self, event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent
+        self,
+        event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent | DeviceTaintRuleEvent,
     ) -> None:
         classes = self.pod_classes
         match event:
@@ -333,6 +336,8 @@ class SchedulerCache:
                 self._retry_pods(classes.update_device_slice(old, new))
             case DeviceClassEvent(old, new):
                 self._retry_pods(classes.update_device_class(old, new))
+            case DeviceTaintRuleEvent(old, new):
+                self._retry_pods(classes.device_claims.update_taint_rule(old, new))
 
     def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:

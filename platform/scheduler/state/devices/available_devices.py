@@ -33,7 +33,7 @@ from .allocator import (
 )
 from .capacity import DeviceRef, DeviceUse, UsedDevices
 from .requests import ClaimRequests, decode
-from .types import Allocation, DeviceClass, Json, ResourceSlice
+from .types import Allocation, DeviceClass, DeviceTaintRule, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
 MAX_TIMEOUTS = 4
@@ -116,6 +116,7 @@ class AvailableDevices:
         self._in_cycle = False
         self.resources: dict[str, str] = {}
         """Extended resources that devices provide, and their classes."""
+        self._taint_rules: dict[str, DeviceTaintRule] = {}
         self._own: dict[str, frozenset[str]] = {}
         """The extended resources that nodes have themselves, by node."""
         self._explicit: dict[str, str] = {}
@@ -155,6 +156,30 @@ class AvailableDevices:
                     by_resource[resource] = key
         self._explicit = {resource: name for resource, (_, name) in by_resource.items()}
         self._set_resources()
+
+    def update_taint_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        """Add, update or delete a rule."""
+        if old is not None:
+            self._taint_rules.pop(old.metadata.name, None)
+        if new is not None:
+            self._taint_rules[new.metadata.name] = new
+        self._note_slice_change("")
+
+    def _tainted(self, pool: Pool) -> Pool:
+        """Return *pool* with the taints of the rules."""
+        rules = [each.spec for each in self._taint_rules.values()]
+        devices = []
+        for device in pool.devices:
+            taints = [
+                each.taint
+                for each in rules
+                if each.device_selector is not None and each.device_selector.has(device.ref)
+            ]
+            if taints:
+                taints += device.content.get("taints") or ()
+                device = replace(device, content={**device.content, "taints": taints})
+            devices.append(device)
+        return replace(pool, devices=tuple(devices))
 
     def _set_resources(self) -> None:
         implicit = {each: each.removeprefix(IMPLICIT_PREFIX) for each in self._implicit}
@@ -421,6 +446,8 @@ class AvailableDevices:
             keys = self._keys_by_node.get(node.name, none) | self._keys_by_node.get("", none)
             found = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
             pools = [pool for pool in found if pool is not None]
+            if self._taint_rules:
+                pools = [self._tainted(pool) for pool in pools]
             pools.sort(key=_has_binding_conditions)  # these are last
             known = version, tuple(pools)
             self._by_node[node_index] = known

@@ -92,7 +92,7 @@ def consumption(device: Json, requested: Mapping[str, str]) -> dict[str, Quantit
 
 
 def fits(device: Json, wanted: Mapping[str, Quantity], *consumed: Mapping[str, int]) -> bool:
-    """Return whether a device has what is *wanted* beside what is *consumed*."""
+    """Return whether a device has what is *wanted* in addition to what is *consumed*."""
     capacities = device.get("capacity") or {}
     return all(
         amount.nanos + sum(each.get(name, 0) for each in consumed)

@@ -121,6 +121,33 @@ class DeviceClass(ApiStruct, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
+class TaintedDevices(ApiStruct, frozen=True):
+    """Which devices a rule taints: those of which all given names are equal."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+    def has(self, ref: DeviceRef) -> bool:
+        """Return whether it selects *ref*."""
+        names = (self.driver, self.pool, self.device)
+        return all(name in (None, own) for name, own in zip(names, ref, strict=True))
+
+
+class TaintRuleSpec(ApiStruct, frozen=True):
+    """``spec`` of a DeviceTaintRule; without a selector it taints nothing."""
+
+    device_selector: TaintedDevices | None = None
+    taint: Json = {}
+
+
+class DeviceTaintRule(ApiStruct, frozen=True):
+    """A taint that an administrator has added to devices."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: TaintRuleSpec = TaintRuleSpec()
+
+
 class ResourcePool(ApiStruct, frozen=True):
     """The pool of a slice."""
 

@@ -16,6 +16,7 @@ from ..devices.types import (
     MAX_CONSUMERS,
     Allocation,
     DeviceClass,
+    DeviceTaintRule,
     Json,
     ResourceClaim,
     ResourceSlice,
@@ -121,6 +122,15 @@ class DeviceClaimTracker:
         if old is not None and new is not None and old.spec == new.spec:
             return frozenset()
         self.available.update_class(old, new)
+        return self.waiting()
+
+    def update_taint_rule(
+        self, old: DeviceTaintRule | None, new: DeviceTaintRule | None
+    ) -> frozenset[str]:
+        """Add, update or delete a rule; returns uids of pods that it may concern."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return frozenset()
+        self.available.update_taint_rule(old, new)
         return self.waiting()
 
     def add_pod(

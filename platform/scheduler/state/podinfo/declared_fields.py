@@ -172,8 +172,8 @@ def _limit(resource: str) -> str:
 
 
 def _limits(spec: PodSpec) -> dict[str, int | None]:
-    """Return what the containers of a pod may use together, or the pod as a whole if it has limits
-    of its own; ``None`` without a limit."""
+    """Return what the containers of a pod may use together, or the limit of the pod as a whole if
+    there is one; ``None`` without a limit."""
     whole = amounts(spec.resources.limits)
     containers: list[Amounts] = [amounts(each.resources.limits) for each in spec.containers]
     found: dict[str, int | None] = {}

@@ -1,7 +1,7 @@
 """Extended resources of pods that are provided by devices: the DeviceClass names the resource, and
 the scheduler creates a claim for the pod.
 
-As with kube-scheduler, each container has a request of its own for each resource. An init container
+As with kube-scheduler, the claim has a request for each container and resource. An init container
 that ends uses the devices of the containers that run later, and more only if these do not suffice.
 """
 
