@@ -268,7 +268,7 @@ class ClaimBinder:
     async def _undo(self, each: _Write) -> None:
         """Remove the pods from the claim, and its allocation if that was for them alone."""
         meta = (each.created or each.binding.claim).metadata
-        problem = ""
+        problem, backoff = "", self._backoff()
         for _ in range(_MAX_CONFLICTS):  # others write it, too, as when its pod was deleted
             try:
                 await self._undo_once(each)
@@ -277,6 +277,7 @@ class ClaimBinder:
                 return
             except ConflictError as error:
                 problem = str(error)
+                await self._clock.sleep(backoff.next_delay())
             except (ApiError, *UNAVAILABLE_ERRORS) as error:
                 problem = str(error)
                 break
@@ -297,10 +298,7 @@ class ClaimBinder:
     async def _release(self, claim: ResourceClaim) -> None:
         """Remove an allocation; if the claim has changed, the next cycle decides again."""
         uids = {each.uid for each in claim.status.reserved_for}
-        clock = self._clock
-        backoff = Backoff(
-            timing=Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
-        )
+        clock, backoff = self._clock, self._backoff()
         while True:
             try:
                 await self._deallocate(claim, uids, keep_allocation=False)
@@ -313,6 +311,11 @@ class ClaimBinder:
                 fields = {"claim": claim.metadata.key, "why": str(error)}
                 log.warning("cannot remove an allocation", extra=fields)
                 await clock.sleep(backoff.next_delay())
+
+    def _backoff(self) -> Backoff:
+        clock = self._clock
+        timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
+        return Backoff(timing=timing)
 
     async def _deallocate(
         self, claim: ResourceClaim, uids: set[str], *, keep_allocation: bool
