@@ -73,6 +73,7 @@ class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
         self.generation = 0
         """Grows when the utilization of a HyperNode changes."""
         self._domains = DomainTable((), NodeMatrix())
+        self._columns = 0
         self._allocatable: Matrix = np.zeros((0, 0), np.int64)
         self._used: Matrix = np.zeros((0, 0), np.int64)
         self._by_tier: list[tuple[float, IntVector]] = []
@@ -86,12 +87,13 @@ class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
         none: Matrix = np.zeros((len(self._resource_index), 0), np.int64)
         allocatable = table.row_sums(nodes.allocatable, every) if len(table) else none
         used = allocatable - table.row_sums(nodes.idle, every) if len(table) else none
-        is_same = table is self._domains and nodes.columns == self._columns()
+        is_same = table is self._domains and nodes.columns == self._columns
         if is_same and np.array_equal(used, self._used):
             self.generation += not np.array_equal(allocatable, self._allocatable)
         else:
             self.generation += 1
         self._domains, self._allocatable, self._used = table, allocatable, used
+        self._columns = nodes.columns
         if not is_same:
             self._by_tier = [*self._tiers(table, nodes.columns)]
 
@@ -107,9 +109,6 @@ class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
             total += weight * np.where(own < 0, 100 * self._weight, by_domain[own])
         weights = sum(weight for weight, _ in self._by_tier)
         return total / weights if weights else total
-
-    def _columns(self) -> int:
-        return len(self._by_tier[0][1]) if self._by_tier else 0
 
     def _tiers(self, table: DomainTable, columns: int) -> Iterator[tuple[float, IntVector]]:
         for tier in np.unique(table.tiers).tolist():
