@@ -187,6 +187,10 @@ class TrainingFlags:
     ] = False
 
 
+_JOBSET = "jobset"
+"""The grouper of the pods of JobSets, which TrainJobs have, too."""
+
+
 def reconcile_timeout(flags: ControllerFlags) -> float:
     """Seconds of ``--reconcile-timeout``.
 
@@ -212,7 +216,7 @@ def validate(flags: ControllerFlags, batch: BatchFlags, training: TrainingFlags)
     """
     enabled = controller_selection.select(flags.selection)
     reconcile_timeout(flags)
-    parse_groupers(flags.groupers)
+    groupers = parse_groupers(flags.groupers)
     _reject_flags_of_disabled_controllers(enabled, batch, training)
     if controller_selection.TRAINING in enabled:
         training_settings(training)
@@ -220,6 +224,10 @@ def validate(flags: ControllerFlags, batch: BatchFlags, training: TrainingFlags)
         log.warning("feature gate without effect", extra={"gate": gate})
     for name in controller_selection.unsupported(flags.selection):
         log.warning("unsupported controller ignored", extra={"controller": name})
+    for name in (controller_selection.JOBSET_SUSPENSION, controller_selection.TRAINJOB_SUSPENSION):
+        if name in enabled and _JOBSET not in groupers:
+            text = "pods of resumed jobs do not start together: their grouper is not enabled"
+            log.warning(text, extra={"controller": name, "missing": f"--groupers={_JOBSET}"})
     return enabled
 
 

@@ -90,6 +90,11 @@ DEVICECLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass"
 RESOURCESLICES = Resource(
     "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
 )
+DEVICETAINTRULES = Resource(
+    "resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False
+)
+"""Not served by default."""
+
 EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

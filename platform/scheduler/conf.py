@@ -35,6 +35,7 @@ from .plugins.registry import (
     Tiers,
     create,
 )
+from .plugins.rescheduling import METRICS_PERIOD
 from .state.podinfo.declared_fields import PodFields
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,8 @@ class MetricsSource:
 
     username: str = ""
     password: str = field(default="", repr=False)
+    period: timedelta | None = None
+    """Over which measurements are averaged; ``None`` for what is usual with the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,15 @@ class Conf:
     @property
     def metrics_source(self) -> MetricsSource | None:
         """Where nodes are measured, if a plugin uses that."""
-        return self.metrics if self.plugin_names & {"rescheduling", "usage"} else None
+        if not self.plugin_names & {"rescheduling", "usage"}:
+            return None
+        periods = (
+            typed.duration(option.arguments, METRICS_PERIOD)
+            for tier in self.tiers
+            for option in tier
+            if option.name == "rescheduling"
+        )
+        return replace(self.metrics, period=next(periods, None))
 
 
 def load(

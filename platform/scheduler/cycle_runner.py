@@ -124,6 +124,7 @@ class CycleRunner:
         self._cache.pod_fields = framework.pod_fields
         self._cache.pod_classes.eq_classes.defaults.spread = framework.default_spread
         self._cache.domains.set_label_tiers(framework.label_tiers)
+        self._cache.node_matrix.available_devices.timeout = framework.device_filter_timeout
         self._cache.planned.is_suspended = not framework.suits_members_without_pods()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:

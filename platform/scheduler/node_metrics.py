@@ -9,7 +9,11 @@ the plugin ignores them once they are too old.
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,17 +38,13 @@ CUSTOM_METRICS_PATH = "/apis/custom.metrics.k8s.io/v1beta2/nodes/*/"
 CPU_METRIC, MEMORY_METRIC = "node_cpu_usage_avg", "node_memory_usage_avg"
 """Metrics of nodes, as fractions, that Volcano has users configure in prometheus-adapter."""
 
-WINDOW = "10m"
-"""What Prometheus and Elasticsearch average over."""
-
-CPU_QUERY = f'100*(1-avg by(instance)(rate(node_cpu_seconds_total{{mode="idle"}}[{WINDOW}])))'
-MEMORY_QUERY = (
-    f"100*(1-avg_over_time(node_memory_MemAvailable_bytes[{WINDOW}])/node_memory_MemTotal_bytes)"
-)
+_PERIOD = timedelta(minutes=10)
+"""What Prometheus and Elasticsearch average over by default."""
 
 _TIMEOUT = 10.0
 """Seconds for one measurement."""
 
+Reading = TypeVar("Reading", NodeUsage, UsedAmounts)
 
 _MAX_HOSTS = 10_000
 """Nodes in one response of Elasticsearch."""
@@ -150,11 +150,14 @@ class NodeMetricsReader:
         self._source: MetricsSource | None = None
         self._changed = asyncio.Event()
         self._last_error = ""
+        self._readings: dict[str, deque[NodeUsage | UsedAmounts]] = {}
+        """Of each node within the period, if the source itself does not average over it."""
 
     def set_source(self, source: MetricsSource | None) -> None:
         """Read from *source* from now on; not at all if it is ``None``."""
         if source != self._source:
             self._source = source
+            self._readings.clear()
             self._changed.set()
 
     async def run(self) -> None:
@@ -201,10 +204,13 @@ class NodeMetricsReader:
     async def _read(self, source: MetricsSource) -> NodesMeasured:
         if source.kind == METRICS_SERVER:
             found = await self._client.get_path(NODE_METRICS_PATH, view=NodeMetricsList)
-            return NodesMeasured(amounts=dict(_used_amounts(found.items)))
+            amounts = self._averaged(dict(_used_amounts(found.items)), source.period)
+            return NodesMeasured(amounts=amounts)
         if source.kind == PROMETHEUS_ADAPTER:
             cpu = await _custom_metric(self._client, CPU_METRIC)
-            return _percentages(cpu, await _custom_metric(self._client, MEMORY_METRIC))
+            memory = await _custom_metric(self._client, MEMORY_METRIC)
+            percentages = _percentages(cpu, memory)
+            return NodesMeasured(by_node=self._averaged(percentages, source.period))
         credentials = Credentials(
             server=source.address,
             insecure=not source.verify_tls,
@@ -216,21 +222,66 @@ class NodeMetricsReader:
         ) as client:
             if source.kind == ELASTICSEARCH:
                 return await _search(client, source)
-            cpu = await _query(client, CPU_QUERY)
-            return _percentages(cpu, await _query(client, MEMORY_QUERY))
+            cpu = await _query(client, cpu_query(source.period))
+            memory = await _query(client, memory_query(source.period))
+            return NodesMeasured(by_node=_percentages(cpu, memory))
+
+    def _averaged(self, latest: dict[str, Reading], period: timedelta | None) -> dict[str, Reading]:
+        """Return the means of what was read within *period*, with the time of *latest*."""
+        if period is None:
+            return latest
+        self._readings = {
+            name: self._within(name, reading, period) for name, reading in latest.items()
+        }
+        return {
+            name: replace(
+                reading,
+                cpu=type(reading.cpu)(_mean([each.cpu for each in self._readings[name]])),
+                memory=type(reading.memory)(_mean([each.memory for each in self._readings[name]])),
+            )
+            for name, reading in latest.items()
+        }
+
+    def _within(
+        self, name: str, latest: NodeUsage | UsedAmounts, period: timedelta
+    ) -> deque[NodeUsage | UsedAmounts]:
+        readings = self._readings.get(name, deque())
+        if not readings or readings[-1].measured_at < latest.measured_at:
+            readings.append(latest)
+        while readings[0].measured_at < latest.measured_at - period.total_seconds():
+            readings.popleft()
+        return readings
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _percentages(
     cpu: Mapping[str, tuple[float, float]], memory: Mapping[str, tuple[float, float]]
-) -> NodesMeasured:
+) -> dict[str, NodeUsage]:
     """Return the measurement of nodes of which both values are known."""
-    return NodesMeasured(
-        by_node={
-            name: NodeUsage(percent, memory[name][0], min(at, memory[name][1]))
-            for name, (percent, at) in cpu.items()
-            if name in memory
-        }
-    )
+    return {
+        name: NodeUsage(percent, memory[name][0], min(at, memory[name][1]))
+        for name, (percent, at) in cpu.items()
+        if name in memory
+    }
+
+
+def _window(period: timedelta | None) -> str:
+    return f"{(period or _PERIOD).total_seconds():.0f}s"
+
+
+def cpu_query(period: timedelta | None = None) -> str:
+    """Return the query of Prometheus for the mean CPU utilization of nodes in percent."""
+    idle = f'rate(node_cpu_seconds_total{{mode="idle"}}[{_window(period)}])'
+    return f"100*(1-avg by(instance)({idle}))"
+
+
+def memory_query(period: timedelta | None = None) -> str:
+    """Return the query of Prometheus for the mean memory utilization of nodes in percent."""
+    available = f"avg_over_time(node_memory_MemAvailable_bytes[{_window(period)}])"
+    return f"100*(1-{available}/node_memory_MemTotal_bytes)"
 
 
 async def _custom_metric(client: Client, name: str) -> dict[str, tuple[float, float]]:
@@ -273,7 +324,7 @@ async def _query(client: Client, query: str) -> dict[str, tuple[float, float]]:
     return values
 
 
-def search_query(host_field: str) -> str:
+def search_query(host_field: str, period: timedelta | None = None) -> str:
     """Return the search for the mean of CPU and memory of each host, as JSON."""
     means = {
         "cpu": {"avg": {"field": "host.cpu.usage"}},
@@ -281,13 +332,16 @@ def search_query(host_field: str) -> str:
         "at": {"max": {"field": "@timestamp"}},
     }
     hosts = {"terms": {"field": host_field, "size": _MAX_HOSTS}, "aggs": means}
-    recent = {"range": {"@timestamp": {"gte": f"now-{WINDOW}", "lt": "now"}}}
+    recent = {"range": {"@timestamp": {"gte": f"now-{_window(period)}", "lt": "now"}}}
     query = {"size": 0, "query": recent, "aggs": {"hosts": hosts}}
     return msgspec.json.encode(query).decode()
 
 
 async def _search(client: Client, source: MetricsSource) -> NodesMeasured:
-    index, query = quote(source.index, safe="*,"), quote(search_query(source.host_field))
+    index, query = (
+        quote(source.index, safe="*,"),
+        quote(search_query(source.host_field, source.period)),
+    )
     path = f"/{index}/_search?source_content_type=application/json&source={query}"
     found = await client.get_path(path, view=SearchResponse)
     measured: dict[str, NodeUsage] = {}

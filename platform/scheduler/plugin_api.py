@@ -32,7 +32,7 @@ from .state.podinfo.declared_fields import PodFields, UndeclaredFieldError
 from .state.podinfo.equivalence import EquivalenceClass
 from .state.queue.scheduling_queue import ClusterEvent
 
-API_VERSION = (1, 3)
+API_VERSION = (1, 4)
 """Grows in its second number with additions, and in its first with any other change."""
 
 __all__ = [

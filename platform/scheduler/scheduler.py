@@ -534,6 +534,7 @@ class Scheduler:
         """Apply *event* to the cache, and drop what writers hold about deleted or bound objects."""
         self._scheduler_cache.apply(event)
         self._volume_binder.observe(event)
+        self._claim_binder.observe(event)
         match event:
             case PodEvent(old, new):
                 self._change_rate.observe()

@@ -14,6 +14,7 @@ from .state.cache.events import (
     CSINodeEvent,
     CSIStorageCapacityEvent,
     DeviceClassEvent,
+    DeviceTaintRuleEvent,
     PVCEvent,
     PVEvent,
     ResourceClaimEvent,
@@ -30,7 +31,7 @@ from .state.core_types import (
     StorageClass,
     VolumeAttachment,
 )
-from .state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
+from .state.devices.types import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 T = TypeVar("T", bound=HasMeta)
 
@@ -56,6 +57,7 @@ class StorageSources:
         yield OptionalSource(self.volumes, lambda old, new: self._enqueue(PVEvent(old, new)))
         yield self._optional(names.VOLUMEATTACHMENTS, VolumeAttachment, VolumeAttachmentEvent)
         yield self._optional(names.DEVICECLASSES, DeviceClass, DeviceClassEvent)
+        yield self._optional(names.DEVICETAINTRULES, DeviceTaintRule, DeviceTaintRuleEvent)
         yield self._optional(names.RESOURCESLICES, ResourceSlice, ResourceSliceEvent)
         yield OptionalSource(
             self.device_claims, lambda old, new: self._enqueue(ResourceClaimEvent(old, new))

@@ -2,8 +2,9 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import NODE, AgentCluster, agent_cluster
@@ -12,10 +13,11 @@ from support.fake_devices import FakeDevices, uuid
 from support.polling import wait_until_true
 from support.sandbox import detected_isolation
 
-from batholith.local.agent.devices.claims import ClaimedDevices, ClaimError
+from batholith.kube.client.client import Client
+from batholith.local.agent.devices.claims import ClaimedDevices, ClaimError, claimed_devices
 from batholith.local.agent.devices.manager import DeviceManager
 from batholith.local.agent.runtime.runs import IsolationLevel
-from batholith.model.names import NODES, RESOURCECLAIMS, RESOURCESLICES
+from batholith.model.names import NODES, RESOURCECLAIMS, RESOURCESLICES, Resource
 
 from .test_devices import GPU, SHOW, gpus, manager, pod, run
 
@@ -56,6 +58,44 @@ def test_a_device_is_claimed_or_requested_never_both(fake: FakeDevices) -> None:
     assert later.allocatable() == {GPU: "1"}
     later.release("a")
     assert later.allocatable() == {GPU: "2"}
+
+
+class StoredObjects:
+    """A client that reads what a test has stored."""
+
+    def __init__(self, **objects: Json) -> None:
+        self.objects = objects
+
+    async def get(self, resource: Resource, name: str, *, namespace: str, view: type[Any]) -> Any:
+        return msgspec.convert(self.objects[resource.plural], view)
+
+
+async def test_containers_have_the_devices_of_the_requests_for_their_extended_resources() -> None:
+    mappings = [("main", "container-1-request-0"), ("init", "container-1-request-0")]
+    status = {
+        "resourceClaimName": "p-x",
+        "requestMappings": [
+            {"containerName": name, "resourceName": "ex.io/card", "requestName": request}
+            for name, request in (*mappings, ("init", "container-0-request-0"))
+        ],
+    }
+    containers = {"initContainers": [{"name": "init"}], "containers": [{"name": "main"}]}
+    results = [
+        {"request": request, "driver": DRIVER, "pool": NODE, "device": device}
+        for request, device in (("container-0-request-0", "x"), ("container-1-request-0", "y"))
+    ]
+    allocation = {"devices": {"results": results}}
+    client = StoredObjects(
+        pods={
+            "metadata": {"name": "p", "uid": "u"},
+            "spec": containers,
+            "status": {"extendedResourceClaimStatus": status},
+        },
+        resourceclaims={"status": {"allocation": allocation, "reservedFor": [{"uid": "u"}]}},
+    )
+    found = await claimed_devices(cast(Client, client), "ns", "p", "u", node=NODE)
+    assert found.by_container == {"main": ("y",), "init": ("y", "x")}
+    assert found.exclusive == {"x", "y"}
 
 
 async def add_claim(cluster: AgentCluster, name: str, pod_uid: str, *devices: str) -> None:

@@ -1,7 +1,7 @@
 """Arguments written for Volcano are accepted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from batholith.admission.serving.service import AdmissionOptions
 from batholith.cli import admission, controllers, scheduler
-from batholith.cli.controller_flags import ControllerFlags
+from batholith.cli.controller_flags import BatchFlags, ControllerFlags, TrainingFlags, validate
 from batholith.cli.controller_selection import (
     DEFAULT,
     SelectionError,
@@ -507,3 +507,22 @@ def test_the_configuration_of_the_scheduler_is_checked_before_a_cluster_starts(
     with EmbeddedCluster(data, Options(port=0, api_port=0, scheduler_conf=file)) as up:
         components = {each.name: each.arguments for each in up._components()}
     assert components["scheduler"][-1] == f"--scheduler-conf={file}"
+
+
+@pytest.mark.parametrize(
+    ("controllers", "groupers", "warned"),
+    [
+        ("*,jobset-suspension-controller", "annotation", True),
+        ("*,trainjob-suspension-controller", "ray", True),
+        ("*,jobset-suspension-controller", "annotation,jobset", False),
+        ("*,trainjob-suspension-controller", "*", False),
+        ("*,rayjob-suspension-controller", "annotation", False),
+    ],
+)
+def test_the_suspension_of_jobsets_without_their_grouper_is_warned_of(
+    controllers: str, groupers: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = replace(ControllerFlags(), controllers=[controllers], groupers=groupers)
+    validate(flags, BatchFlags(), TrainingFlags())
+    text = "pods of resumed jobs do not start together: their grouper is not enabled"
+    assert (text in caplog.messages) == warned

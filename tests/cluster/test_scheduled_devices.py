@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.api_servers import EmbeddedServerFactory, ServerFactory, add_node, merge_patch
 from support.embedded_apiserver import Server, pod
-from support.polling import wait_until_true
+from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 from support.workload_cluster import running_workloads
 
@@ -71,12 +71,20 @@ async def scheduling(server: Server) -> AsyncIterator[FakeRecorder]:
 
 
 async def add_devices(
-    server: Server, node: str, count: int = 1, *, driver: str = DRIVER, memory: str = "1Gi"
+    server: Server,
+    node: str,
+    count: int = 1,
+    *,
+    driver: str = DRIVER,
+    memory: str = "1Gi",
+    fields: Json | None = None,
 ) -> None:
     await add_node(server, node)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     capacity = {"memory": {"value": memory}}
-    devices = [{"name": f"{node}{index}", "capacity": capacity} for index in range(count)]
+    devices = [
+        {"name": f"{node}{index}", "capacity": capacity, **(fields or {})} for index in range(count)
+    ]
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
     await server.create(RESOURCESLICES.path(), {"metadata": {"name": node}, "spec": spec})
 
@@ -198,6 +206,62 @@ async def test_an_allocation_that_a_killed_scheduler_left_is_removed_and_made_an
     assert found["device"] == "a0"
 
 
+CONDITIONS = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
+
+
+def has_event(recorder: FakeRecorder, reason: str, text: str = "") -> bool:
+    return any(each[3] == reason and text in each[4] for each in recorder.events)
+
+
+async def report(server: Server, name: str, condition: str) -> None:
+    """Report that the only device of a claim has *condition*, as its driver does."""
+    claim = await claim_of(server, name)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    at = "2026-01-01T00:00:00Z"
+    found = {"type": condition, "status": "True", "reason": "Test", "message": "reported"}
+    device = {key: result[key] for key in ("driver", "pool", "device")}
+    status = {"devices": [{**device, "conditions": [{**found, "lastTransitionTime": at}]}]}
+    path = RESOURCECLAIMS.path("default", name, "status")
+    await merge_patch(server, path, {"status": status})
+
+
+async def test_a_pod_is_bound_when_the_binding_conditions_of_its_device_are_true(
+    server: Server,
+) -> None:
+    await add_devices(server, "a", fields=CONDITIONS)
+    await add_claim(server, "c")
+    async with scheduling(server) as recorder:
+        await add_pod(server, "p", "c")
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        claim = await claim_of(server, "c")
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        assert {key: result[key] for key in CONDITIONS} == CONDITIONS
+        assert claim["status"]["allocation"]["allocationTimestamp"]
+        found = await server.get(PODS.path("default", "p"))
+        assert "nodeName" not in found["spec"]
+        await report(server, "c", "Ready")
+        assert await wait_bound(server, "p") == ["a"]
+
+
+async def test_a_device_whose_binding_fails_is_given_back(server: Server) -> None:
+    await add_devices(server, "a", fields=CONDITIONS)
+    await add_claim(server, "c")
+    async with scheduling(server) as recorder:
+        await add_pod(server, "p", "c")
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        await report(server, "c", "Failed")
+        await wait_for(lambda: has_event(recorder, "FailedScheduling", "Failed: Test"))
+        claims = RESOURCECLAIMS.path("default", "c")
+
+        async def is_allocated_again() -> bool:
+            status = (await server.get(claims)).get("status", {})
+            return "allocation" in status and not status.get("devices")
+
+        await wait_until_true(is_allocated_again)
+        await report(server, "c", "Ready")
+        assert await wait_bound(server, "p") == ["a"]
+
+
 def placement(name: str, binding: DeviceBinding) -> Placement:
     return Placement("default", name, f"uid-{name}", "a", devices=(binding,))
 
@@ -292,3 +356,72 @@ async def test_the_example_of_the_docs_gets_devices(tmp_path: Path) -> None:
             await server.create(PODS.path("default"), {"metadata": metadata, "spec": spec})
         async with scheduling(server):
             assert await wait_bound(server, "p", "q") == ["a", "a"]
+
+
+# -- extended resources that devices provide -----------------------------------------------------
+
+CARD = "example.com/card"
+
+
+async def add_card_pod(server: Server, name: str) -> Json:
+    body = pod(name)
+    init = {"name": "init", "image": "i", "resources": _cards(2)}
+    body["spec"]["initContainers"] = [init]
+    body["spec"]["containers"][0]["resources"] = _cards(1)
+    created: Json = await server.create(PODS.path("default"), body)
+    return created
+
+
+def _cards(count: int) -> Json:
+    return {"requests": {CARD: str(count)}, "limits": {CARD: str(count)}}
+
+
+async def claims_of_pods(server: Server) -> list[Json]:
+    return list((await server.get(RESOURCECLAIMS.path("default")))["items"])
+
+
+async def test_a_claim_is_created_for_the_extended_resources_of_a_pod(server: Server) -> None:
+    body = {"metadata": {"name": "card"}, "spec": {"extendedResourceName": CARD}}
+    await server.create(DEVICECLASSES.path(), body)
+    await add_devices(server, "a", 2)
+    created = await add_card_pod(server, "p")
+    async with scheduling(server):
+        assert await wait_bound(server, "p") == ["a"]
+    (claim,) = await claims_of_pods(server)
+    meta, status = claim["metadata"], claim["status"]
+    assert meta["name"].startswith("p-extended-resources-")
+    assert meta["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+    assert meta["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
+    results = status["allocation"]["devices"]["results"]
+    # The init container has the device of the other one, and one more.
+    assert [each["request"] for each in results] == [
+        "container-0-request-0",
+        "container-1-request-0",
+    ]
+    assert {each["device"] for each in results} == {"a0", "a1"}
+    assert [each["uid"] for each in status["reservedFor"]] == [created["metadata"]["uid"]]
+    found = (await server.get(PODS.path("default", "p")))["status"]["extendedResourceClaimStatus"]
+    assert found["resourceClaimName"] == meta["name"]
+    main = created["spec"]["containers"][0]["name"]
+    assert [(each["containerName"], each["requestName"]) for each in found["requestMappings"]] == [
+        (main, "container-1-request-0"),
+        ("init", "container-1-request-0"),
+        ("init", "container-0-request-0"),
+    ]
+
+
+async def test_the_claim_of_a_pod_that_was_not_bound_is_deleted(server: Server) -> None:
+    body = {"metadata": {"name": "card"}, "spec": {"extendedResourceName": CARD}}
+    await server.create(DEVICECLASSES.path(), body)
+    await add_devices(server, "a", 2, fields=CONDITIONS)
+    await add_card_pod(server, "p")
+    async with scheduling(server) as recorder:
+        await wait_for(lambda: has_event(recorder, "BindingConditionsPending"))
+        (claim,) = await claims_of_pods(server)
+        await server.request("DELETE", PODS.path("default", "p"))
+
+        async def is_deleted() -> bool:
+            return not await claims_of_pods(server)
+
+        await wait_until_true(is_deleted)
+    assert claim["metadata"]["finalizers"] == [FINALIZER]

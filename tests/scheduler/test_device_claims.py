@@ -12,13 +12,19 @@ from support.scheduler_terms import labelled
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.cache.events import (
     DeviceClassEvent,
+    DeviceTaintRuleEvent,
     PlacementForgotten,
     ResourceClaimEvent,
     ResourceSliceEvent,
 )
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.state.devices import allocator, available_devices
-from batholith.scheduler.state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
+from batholith.scheduler.state.devices.types import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 
 Json = dict[str, Any]
 DRIVER = "gpu.example.com"
@@ -494,9 +500,256 @@ def test_a_search_that_times_out_is_not_repeated_on_every_node(
     assert len(searches) == available_devices.MAX_TIMEOUTS
 
 
+SHARED: Json = {"allowMultipleAllocations": True}
+STEPS = {"default": "4Gi", "validRange": {"min": "2Gi", "max": "12Gi", "step": "4Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "requested", "consumed", "fitting"),
+    [
+        (None, None, "16Gi", 1),
+        (None, "3Gi", "3Gi", 5),
+        ({"default": "4Gi"}, None, "4Gi", 4),
+        ({"default": "4Gi"}, "5Gi", "5Gi", 3),
+        (STEPS, "1Gi", "2Gi", 8),
+        (STEPS, "3000Mi", "6Gi", 2),
+        (STEPS, "11Gi", None, 0),
+        (STEPS, "13Gi", None, 0),
+        ({"default": "4Gi", "validValues": ["4Gi", "8Gi"]}, "5Gi", "8Gi", 2),
+        ({"default": "4Gi", "validValues": ["4Gi", "8Gi"]}, "9Gi", None, 0),
+        ({"default": "4Gi", "validRange": {"min": "2Gi"}}, "4500Mi", "4500Mi", 3),
+    ],
+)
+def test_claims_share_a_device_as_far_as_its_capacity_suffices(
+    policy: Json | None, requested: str | None, consumed: str | None, fitting: int
+) -> None:
+    memory = {"value": "16Gi"} | ({"requestPolicy": policy} if policy is not None else {})
+    world = device_world(device_slice("a", gpu("d", capacity={"memory": memory}, **SHARED)))
+    fields: Json = {"capacity": {"requests": {"memory": requested}}} if requested else {}
+    found: list[Json] = []
+    for index in range(fitting + 1):
+        name = f"g{index}"
+        add(world, claim(name, request(**fields)))
+        world.upsert(podgroup(name, 1), using(pod(f"{name}-0", name, cpu=0.1), name))
+        found += [
+            each.allocation["devices"]["results"][0]
+            for placement in world.decision().placements
+            for each in placement.devices
+            if each.allocation is not None
+        ]
+    assert [each["consumedCapacity"] for each in found] == [{"memory": consumed}] * fitting
+    assert len({each["shareID"] for each in found}) == fitting
+
+
+def test_an_allocated_share_counts_and_a_device_is_shared_within_a_gang() -> None:
+    memory = {"memory": {"value": "16Gi"}}
+    world = device_world(device_slice("a", gpu("d", capacity=memory, **SHARED)))
+    taken = allocated("a", "d", shareID="some", consumedCapacity={"memory": "9Gi"})
+    other = claim("other", allocation=taken)
+    add(world, other)
+    some: Json = {"capacity": {"requests": {"memory": "3Gi"}}}
+    two, one = claim("c", request("r", **some), request("s", **some)), claim("d", request(**some))
+    assert allocate_for(world, two, one) == {}
+    assert "cannot allocate all claims" in world.fit_message("g")
+    world.cluster.apply(ResourceClaimEvent(other, claim("other")))
+    assert results(world.decision()) == {"c": ("a", ["d", "d"]), "d": ("a", ["d"])}
+    world.validate()
+
+
+def test_devices_with_binding_conditions_are_the_last_choice() -> None:
+    conditions: Json = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
+    world = device_world(
+        device_slice("a", gpu("d", bindsToNode=True, **conditions), pool="a", allNodes=True),
+        device_slice("a", gpu("d"), pool="b", name="b"),
+        hosts="a",
+    )
+    assert allocate_for(world, claim("c"), claim("d")) == {"c": ("a", ["d"]), "d": ("a", ["d"])}
+    task = world.cluster.task("uid-g-0")
+    assert task is not None
+    bindings = world.cluster.pod_classes.device_claims.join(task)
+    contents = {each.claim.metadata.name: each.allocation or {} for each in bindings}
+    (first,), (second,) = (contents[name]["devices"]["results"] for name in "cd")
+    assert first["pool"] == "b" and "bindingConditions" not in first
+    assert second == {"request": "r", "driver": DRIVER, "pool": "a", "device": "d", **conditions}
+    (term,) = contents["d"]["nodeSelector"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ("a",)
+
+
+def test_a_claim_with_a_field_that_is_not_known_waits_and_names_it() -> None:
+    world = device_world(device_slice("a", gpu("d")))
+    wanted = request(later=1, allocationMode="Most")
+    assert allocate_for(world, claim("c", wanted, spread="wide")) == {}
+    fields = (
+        "spec.devices.requests[0].exactly.allocationMode: Most",
+        "spec.devices.requests[0].exactly.later",
+        "spec.devices.spread",
+    )
+    assert f"claim ns/c: not supported: {', '.join(fields)}" in world.fit_message("g")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"attributes": {"links": {"strings": ["a", "b"]}}}, "attributes.strings"),
+        ({"nodeAllocatableResourceMappings": {"cpu": {}}}, "nodeAllocatableResourceMappings"),
+    ],
+)
+def test_a_device_with_a_field_that_is_not_known_is_not_allocated(fields: Json, name: str) -> None:
+    world = device_world(device_slice("a", gpu("odd", **fields), gpu("d")))
+    assert allocate_for(world, claim("c")) == {"c": ("a", ["d"])}
+    add(world, claim("e"))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "e"))
+    assert world.schedule() == {}
+    text = f"cannot allocate all claims; devices have fields that are not supported: {name}"
+    assert text in world.fit_message("h")
+
+
 def test_too_many_devices_for_one_pod_are_rejected() -> None:
     """A device that is chosen is one call deeper in the search."""
     world = device_world(device_slice("a", *(gpu(f"d{index}") for index in range(32))), hosts="a")
     watching = request(count=32, adminAccess=True)  # of devices that others have, too
     assert allocate_for(world, *(claim(f"c{index}", watching) for index in range(40))) == {}
     assert "too many devices" in world.fit_message("g")
+
+
+def test_rules_taint_devices_until_they_are_deleted() -> None:
+    world = device_world(device_slice("a", gpu("a0")), device_slice("b", gpu("b0")), hosts="ab")
+    taint = {"key": "repair", "value": "now", "effect": "NoExecute"}
+    selected = {"driver": DRIVER, "pool": "a"}
+    body = {"metadata": {"name": "rule"}, "spec": {"deviceSelector": selected, "taint": taint}}
+    rule = msgspec.convert(body, DeviceTaintRule)
+    nothing = msgspec.convert(
+        {"metadata": {"name": "n"}, "spec": {"taint": taint}}, DeviceTaintRule
+    )
+    world.cluster.apply(DeviceTaintRuleEvent(None, nothing))
+    world.cluster.apply(DeviceTaintRuleEvent(None, rule))
+    assert allocate_for(world, claim("c")) == {"c": ("b", ["b0"])}
+    add(world, claim("d"))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "d"))
+    assert world.schedule() == {}
+    world.cluster.apply(DeviceTaintRuleEvent(rule, None))
+    assert results(world.decision()) == {"d": ("a", ["a0"])}
+
+
+# -- extended resources that devices provide -----------------------------------------------------
+
+CARD = "example.com/card"
+
+
+def card_world(*slices: ResourceSlice, hosts: str = "ab") -> SchedulerWorld:
+    world = device_world(*slices, hosts=hosts)
+    add(world, device_class(name="card", extendedResourceName=CARD))
+    return world
+
+
+def new_claims(decision: Decision) -> dict[str, Json]:
+    """By pod: the claim that is to be created, with its allocation."""
+    return {
+        placement.name: {**each.new.body, "allocation": each.allocation, "uses": each.new.mappings}
+        for placement in decision.placements
+        for each in placement.devices
+        if each.new is not None
+    }
+
+
+def test_an_extended_resource_of_a_class_is_provided_by_devices() -> None:
+    world = card_world(device_slice("a", gpu("a0"), gpu("a1")))
+    world.upsert(podgroup("g", 2), *(pod(f"g-{i}", "g", extra={CARD: 1}) for i in range(2)))
+    found = new_claims(world.decision())
+    devices = {each["allocation"]["devices"]["results"][0]["device"] for each in found.values()}
+    assert devices == {"a0", "a1"}
+    body = found["g-0"]
+    assert body["metadata"]["generateName"] == "g-0-extended-resources-"
+    assert body["metadata"]["annotations"] == {
+        "resource.kubernetes.io/extended-resource-claim": "true"
+    }
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == ("Pod", "uid-g-0", True)
+    (wanted,) = body["spec"]["devices"]["requests"]
+    assert wanted["name"] == "container-0-request-1"
+    assert wanted["exactly"]["deviceClassName"] == "card"
+    assert body["uses"] == [
+        {"containerName": "", "resourceName": CARD, "requestName": "container-0-request-1"}
+    ]
+    world.upsert(podgroup("h", 1), pod("h-0", "h", extra={CARD: 1}))
+    assert world.schedule() == {}
+    assert "cannot allocate all claims" in world.fit_message("h")
+    world.validate()
+
+
+def test_a_node_that_has_the_resource_itself_needs_no_claim() -> None:
+    world = card_world(device_slice("a", gpu("a0")), hosts="a")
+    world.upsert(node("p", extra={CARD: 2}))
+    world.upsert(podgroup("g", 3), *(pod(f"g-{i}", "g", extra={CARD: 1}) for i in range(3)))
+    decision = world.decision()
+    assert sorted(each.node for each in decision.placements) == ["a", "p", "p"]
+    (name,) = new_claims(decision)
+    assert {each.name: each.node for each in decision.placements}[name] == "a"
+    world.validate()
+
+
+def test_devices_of_claims_are_not_available_as_extended_resources() -> None:
+    world = card_world(device_slice("a", gpu("a0")), hosts="a")
+    other = claim("other", allocation=allocated("a", "a0"))
+    add(world, other)
+    world.upsert(podgroup("g", 1), pod("g-0", "g", extra={CARD: 1}))
+    assert world.schedule() == {}
+    assert "cannot allocate all claims" in world.fit_message("g")
+    world.cluster.apply(ResourceClaimEvent(other, None))
+    assert list(new_claims(world.decision())) == ["g-0"]
+
+
+def test_the_stored_claim_takes_the_place_of_what_was_assumed() -> None:
+    world = card_world(device_slice("a", gpu("a0"), gpu("a1")), hosts="a")
+    world.upsert(podgroup("g", 1), pod("g-0", "g", extra={CARD: 1}))
+    body = new_claims(world.decision())["g-0"]
+    metadata = {**body["metadata"], "name": "g-0-x", "namespace": "ns", "uid": "claim-x"}
+    stored = {"metadata": metadata, "spec": body["spec"]}
+    status = {"allocation": body["allocation"], "reservedFor": []}
+    created = msgspec.convert(stored, ResourceClaim)
+    written = msgspec.convert({**stored, "status": status}, ResourceClaim)
+    world.cluster.apply(ResourceClaimEvent(None, created))
+    world.cluster.apply(ResourceClaimEvent(created, written))
+    world.validate()
+    add(world, claim("c"))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "c"))
+    assert results(world.decision()) == {"c": ("a", ["a1"])}
+    world.upsert(pod("g-0", "g", extra={CARD: 1}, node_name="a", phase="Running"))
+    world.validate()
+    world.cluster.apply(ResourceClaimEvent(written, None))
+    add(world, claim("d"))
+    world.upsert(podgroup("i", 1), using(pod("i-0", "i"), "d"))
+    assert results(world.decision()) == {"d": ("a", ["a0"])}
+
+
+def test_a_pod_that_does_not_get_its_node_gets_other_devices() -> None:
+    world = card_world(device_slice("a", gpu("a0")), hosts="a")
+    world.upsert(podgroup("g", 1), pod("g-0", "g", extra={CARD: 1}))
+    assert list(new_claims(world.decision())) == ["g-0"]
+    world.cluster.apply(PlacementForgotten("uid-g-0"))
+    assert list(new_claims(world.decision())) == ["g-0"]
+    world.validate()
+
+
+def test_a_class_without_a_name_for_it_has_an_implicit_resource() -> None:
+    world = device_world(device_slice("a", gpu("a0")), hosts="a")
+    name = "deviceclass.resource.kubernetes.io/gpu"
+    world.upsert(podgroup("g", 1), pod("g-0", "g", extra={name: 1}))
+    assert list(new_claims(world.decision())) == ["g-0"]
+    world.upsert(podgroup("h", 1), pod("h-0", "h", extra={f"{name}s": 1}))
+    assert world.schedule() == {}
+
+
+def test_the_devices_that_provide_a_resource_follow_slices_and_classes() -> None:
+    world = card_world(hosts="a")
+    world.upsert(podgroup("g", 1), pod("g-0", "g", extra={CARD: 1}))
+    assert world.schedule() == {}
+    slices = device_slice("a", gpu("a0"))
+    world.cluster.apply(ResourceSliceEvent(None, slices))
+    before = device_class(name="card", extendedResourceName=CARD)
+    after = device_class("false", name="card", extendedResourceName=CARD)
+    world.cluster.apply(DeviceClassEvent(before, after))
+    assert world.schedule() == {}
+    world.cluster.apply(DeviceClassEvent(after, before))
+    assert list(new_claims(world.decision())) == ["g-0"]
+    world.validate()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ def requests_wait_for_the_end_of_a_cycle(monkeypatch: pytest.MonkeyPatch) -> Non
     post = Extender.post
 
     def wait_and_post(self: Extender, *arguments: Any) -> Any:
-        assert MAY_POST.wait(60)
+        assert current_thread() is main_thread() or MAY_POST.wait(60)
         return post(self, *arguments)
 
     monkeypatch.setattr(Extender, "post", wait_and_post)
@@ -325,6 +325,75 @@ def test_no_more_is_asked_in_a_cycle_than_it_may_wait_for(service: ExtenderServe
     assert len(service.asked) == 65
 
 
+SESSION_VERBS = "extender.onSessionOpenVerb: open, extender.onSessionCloseVerb: close"
+
+
+def test_the_extender_gets_the_whole_cluster_before_and_its_end_after_each_session(
+    service: ExtenderServer,
+) -> None:
+    service.verbs |= {"open": lambda body: {}, "close": lambda body: {}}
+    here = world(service, SESSION_VERBS)
+    here.upsert(node("z", labels={"volcano.sh/revocable-zone": "one"}))
+    assert here.schedule() == {"g-0": "a"}
+    here.schedule()
+    assert [verb for verb, _ in service.asked] == ["open", "close"] * 2
+    first, later = service.asked[0][1], service.asked[2][1]
+    assert first["NodeList"] == list(first["Nodes"]) == ["a", "b", "z"]
+    assert list(first["RevocableNodes"]) == ["z"]
+    assert first["Queues"]["default"]["Name"] == "default"
+    (task,) = first["Jobs"]["ns/g"]["Tasks"].values()
+    assert (task["Name"], task["Status"], task["NodeName"]) == ("g-0", 1, "")
+    (task,) = later["Jobs"]["ns/g"]["Tasks"].values()
+    assert (task["Name"], task["Status"], task["NodeName"]) == ("g-0", 8, "a")
+    assert later["Nodes"]["a"]["Used"]["MilliCPU"] == 2000
+    assert service.asked[1][1] == {}
+
+
+@pytest.mark.parametrize("ignorable", [False, True])
+def test_a_session_of_which_the_extender_does_not_know_decides_nothing_unless_it_is_ignorable(
+    service: ExtenderServer, ignorable: bool
+) -> None:
+    service.verbs["close"] = lambda body: {}
+    verbs = f"{SESSION_VERBS}, extender.predicateVerb: filter"
+    here = world(service, f"{verbs}, extender.ignorable: {str(ignorable).lower()}")
+    if ignorable:
+        assert here.responded() == {"g-0": "a"}
+        return
+    assert here.schedule() == {}
+    assert 'plugin "extender" failed in on_session_open' in here.fit_message("g")
+    service.verbs |= {"open": lambda body: {}, "filter": only("b")}
+    assert here.responded() == {"g-0": "b"}
+
+
+@pytest.mark.parametrize(("response", "starts"), [(True, True), (False, False), (None, False)])
+def test_a_gang_starts_when_the_extender_calls_it_ready(
+    service: ExtenderServer, response: bool | None, starts: bool
+) -> None:
+    if response is not None:
+        service.verbs["ready"] = lambda body: {"status": response}
+    here = EvictingWorld(
+        configuration(service, "extender.jobReadyVerb: ready", "allocate, preempt").replace(
+            "[{name: gang}", "[{name: priority}, {name: gang}, {name: conformance}"
+        )
+    )
+    here.upsert(node("a", cpu=2))
+    here.gang("low", 1, nodes=("a",), priority="low", preemptable="true")
+    here.gang("high", 1, priority="high")
+    here.run()
+    (body,) = (body for _, body in service.asked)
+    (task,) = body["job"]["Tasks"].values()
+    assert (body["job"]["MinAvailable"], task["NodeName"], task["Status"]) == (1, "a", 2)
+    assert here.evicted == []
+    if not starts:
+        message = here.fit_message("high")
+        assert ("500" if response is None else "not ready for the extender") in message
+    service.verbs["ready"] = lambda body: {"status": True}
+    while not here.cluster.gangs["ns/high"].counts.allocated:
+        assert not starts
+        here.time += 31.0
+        here.run()
+
+
 async def test_the_extender_is_told_which_pods_get_a_node_and_which_lose_it(
     service: ExtenderServer,
 ) -> None:
@@ -371,10 +440,6 @@ async def test_a_running_scheduler_binds_the_gang_when_the_extender_has_responde
         ("extender.urlPrefix: 'http://a', extender.httpTimeout: 1", "must be a positive duration"),
         ("extender.urlPrefix: 'http://a', extender.managedResources: a", "a list of resources"),
         ("extender.urlPrefix: 'http://a', extender.verb: a", "extender.verb: unknown argument"),
-        *(
-            (f"extender.urlPrefix: 'http://a', extender.{name}Verb: a", "is not supported: ")
-            for name in ("onSessionOpen", "onSessionClose", "jobReady")
-        ),
     ],
 )
 def test_malformed_arguments_are_errors(arguments: str, problem: str) -> None:

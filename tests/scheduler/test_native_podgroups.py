@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,13 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from batholith.model.meta import Condition
 from batholith.model.names import NATIVE_PODGROUPS, NATIVE_PODGROUPS_BETA
 from batholith.scheduler.framework.completeness import SCHEDULED
+from batholith.scheduler.state.cache.events import (
+    DeviceClassEvent,
+    ResourceClaimEvent,
+    ResourceSliceEvent,
+)
+from batholith.scheduler.state.core_types import PodResourceClaim
+from batholith.scheduler.state.devices.types import DeviceClass, ResourceClaim, ResourceSlice
 
 
 def allocated(world: SchedulerWorld) -> dict[str, str]:
@@ -166,7 +174,7 @@ def test_the_priority_is_that_of_the_podgroup_else_that_of_the_pods() -> None:
 def test_what_is_not_implemented_holds_the_group_and_is_named(
     fields: dict[str, Any], message: str
 ) -> None:
-    """INV-NG-15, INV-NG-16."""
+    """INV-NG-15."""
     world = SchedulerWorld()
     world.upsert(node("a"))
     put(world, native("g", 1, **fields))
@@ -175,6 +183,42 @@ def test_what_is_not_implemented_holds_the_group_and_is_named(
     report = world.report("native:g", now=10.0)
     assert message in report.pod_conditions[0].message
     assert report.pod_conditions[0].reason == "Unschedulable"
+
+
+def test_a_group_with_claims_of_its_own_gets_no_devices_and_evicts_nothing() -> None:
+    """INV-NG-16."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=1))
+    device_class = {"metadata": {"name": "gpu"}}
+    world.cluster.apply(DeviceClassEvent(None, msgspec.convert(device_class, DeviceClass)))
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d.io", "nodeName": "a", "pool": pool, "devices": [{"name": "only"}]}
+    found = msgspec.convert({"metadata": {"name": "a"}, "spec": spec}, ResourceSlice)
+    world.cluster.apply(ResourceSliceEvent(None, found))
+    exactly = {"deviceClassName": "gpu", "count": 1}
+    devices = {"requests": [{"name": "r", "exactly": exactly}]}
+    meta = {"name": "c", "namespace": "ns", "uid": "claim"}
+    body = {"metadata": meta, "spec": {"devices": devices}}
+    world.cluster.apply(ResourceClaimEvent(None, msgspec.convert(body, ResourceClaim)))
+    world.gang("low", 1, nodes=("a",), priority="low", preemptable="true")
+    claims = [{"name": "gpu", "resourceClaimName": "c"}]
+    put(world, native("g", 1, priority=100, resourceClaims=claims))
+    member = grouped("p0", "g")
+    used = (PodResourceClaim("gpu", "c"),)
+    member = msgspec.structs.replace(
+        member, spec=msgspec.structs.replace(member.spec, resource_claims=used)
+    )
+    world.upsert(member)
+    for _ in range(3):
+        assert world.run().placements == ()
+    assert world.evicted == []
+    message = world.report("native:g", now=10.0).pod_conditions[0].message
+    assert "spec.resourceClaims: " in message
+    put(world, native("g", 1, priority=100))
+    world.run()
+    assert world.evicted == ["low-t-0"]
+    world.remove(world.pod_objects["uid-low-t-0"])
+    assert world.schedule() == {"p0": "a"}
 
 
 def test_all_pods_go_to_nodes_with_one_value_of_the_topology_key() -> None:

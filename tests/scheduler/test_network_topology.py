@@ -1,6 +1,7 @@
 """Gangs with a constraint on the network between their pods."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
@@ -35,7 +36,12 @@ def _tree() -> list[HyperNode]:
 
 
 def gang(
-    name: str, size: int, topology: NetworkTopology, *, minimum: int | None = None, cpu: int = 1
+    name: str,
+    size: int,
+    topology: NetworkTopology | None,
+    *,
+    minimum: int | None = None,
+    cpu: int = 1,
 ) -> list[PodGroup | Pod]:
     """A gang that needs all its pods unless *minimum* is given."""
     group = podgroup(name, size if minimum is None else minimum, topology=topology)
@@ -68,6 +74,31 @@ def test_of_the_domains_of_a_tier_the_fullest_that_fits_is_chosen() -> None:
     world = tree()
     world.upsert(pod("other", node_name="n5", scheduler="other"), *gang("g", 3, hard(1)))
     assert racks(world.schedule()) == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rack"),
+    [
+        ("normal-pod.fading: 0", 0),
+        ("normal-pod.enable: true, hypernode.binpack.normal-pod.fading: 0", 1),
+        ("normal-pod.enable: true", 2),
+    ],
+)
+def test_pods_without_a_topology_fill_hypernodes_if_that_is_configured(
+    arguments: str, rack: int
+) -> None:
+    plugin = f"{{name: network-topology-aware, arguments: {{hypernode.binpack.{arguments}}}}}"
+    world = tree(f'actions: "allocate"\ntiers:\n- plugins: [{plugin}]\n', cpu=4)
+    # Rack 1 is fuller than the others, but spine 1 is fuller than spine 0.
+    for index, cpu in ((2, 3), (3, 3), (4, 3), (5, 2), (6, 3), (7, 2)):
+        world.upsert(pod(f"other-{index}", node_name=f"n{index}", scheduler="other", cpu=cpu))
+    world.upsert(*gang("g", 1, None))
+    chosen = world.schedule()
+    assert racks(chosen) == [rack]
+    # The score of a HyperNode is that at the start of a session.
+    bind(world, chosen)
+    world.upsert(*gang("h", 1, None))
+    assert racks(world.schedule()) == [rack]
 
 
 def test_a_gang_that_fits_no_allowed_domain_waits_though_nodes_are_free() -> None:

@@ -19,11 +19,12 @@ from batholith.scheduler import conf
 from batholith.scheduler.conf import METRICS_SERVER, PROMETHEUS, PROMETHEUS_ADAPTER, MetricsSource
 from batholith.scheduler.node_metrics import (
     CPU_METRIC,
-    CPU_QUERY,
     CUSTOM_METRICS_PATH,
     MEMORY_METRIC,
     NODE_METRICS_PATH,
     NodeMetricsReader,
+    cpu_query,
+    memory_query,
 )
 from batholith.scheduler.state.cache.events import NodesMeasured
 from batholith.scheduler.state.nodes.node_matrix import NodeMatrix
@@ -98,15 +99,44 @@ async def test_amounts_of_the_metrics_api_are_read(sources: Sources, client: Cli
 
 
 async def test_percentages_of_prometheus_are_read(sources: Sources, client: Client) -> None:
-    sources.responses[CPU_QUERY] = vector(a="12.5", b__9100="50", c="NaN", d="1")
+    sources.responses[cpu_query()] = vector(a="12.5", b__9100="50", c="NaN", d="1")
     reader = sources.reader(client)
     await reader.measure(MetricsSource(PROMETHEUS, sources.url))
     assert not sources.measured  # there is no memory yet
-    (memory_query,) = {each for each in sources.requests if each != CPU_QUERY}
-    sources.responses[memory_query] = vector(a="25", b__9100="75", c="3")
+    sources.responses[memory_query()] = vector(a="25", b__9100="75", c="3")
     await reader.measure(MetricsSource(PROMETHEUS, sources.url))
     (measured,) = sources.measured
     assert measured.by_node == {"a": NodeUsage(12.5, 25, UNIX), "b": NodeUsage(50, 75, UNIX)}
+
+
+async def test_prometheus_averages_over_the_period(sources: Sources, client: Client) -> None:
+    period = timedelta(minutes=5)
+    for query in (cpu_query(period), memory_query(period)):
+        assert query.count("[300s]") == 1
+        sources.responses[query] = vector(a="25")
+    await sources.reader(client).measure(MetricsSource(PROMETHEUS, sources.url, period=period))
+    (measured,) = sources.measured
+    assert measured.by_node == {"a": NodeUsage(25, 25, UNIX)}
+
+
+async def test_what_the_metrics_api_returns_is_averaged_over_the_period(
+    sources: Sources, client: Client
+) -> None:
+    source, reader = (
+        MetricsSource(METRICS_SERVER, period=timedelta(minutes=5)),
+        sources.reader(client),
+    )
+    for minute, cpu in ((0, "1"), (0, "1"), (3, "2"), (8, "4")):
+        item = {
+            "metadata": {"name": "n"},
+            "timestamp": TIME.replace("00:10", f"0{minute}:10"),
+            "usage": {"cpu": cpu, "memory": "1Gi"},
+        }
+        sources.responses[NODE_METRICS_PATH] = {"items": [item]}
+        await reader.measure(source)
+    amounts = [each.amounts["n"] for each in sources.measured]
+    assert [each.cpu for each in amounts] == [1000, 1000, 1500, 3000]
+    assert amounts[-1] == UsedAmounts(3000, 2**30, UNIX + 8 * 60)
 
 
 async def test_fractions_of_the_custom_metrics_api_are_read(
@@ -152,7 +182,7 @@ async def test_fractions_of_elasticsearch_are_read(sources: Sources, client: Cli
 async def test_an_error_of_the_source_is_logged_once_and_changes_nothing(
     sources: Sources, client: Client, response: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sources.responses[CPU_QUERY] = response
+    sources.responses[cpu_query()] = response
     reader = sources.reader(client)
     for _ in range(2):
         await reader.measure(MetricsSource(PROMETHEUS, sources.url))

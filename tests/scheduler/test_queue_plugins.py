@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_queues import (
@@ -19,6 +20,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.plugins.usage import MAX_AGE
 from batholith.scheduler.state.cache.events import NodesMeasured, ResourceQuotaEvent
 from batholith.scheduler.state.cache.resource_quotas import ResourceQuota, ResourceQuotaStatus
+from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.state.nodes.node_usage import NodeUsage
 from batholith.scheduler.state.queue.scheduling_queue import ANY
 
@@ -306,13 +308,55 @@ def test_best_effort_pods_that_were_there_at_the_measurement_are_in_it() -> None
     assert world.schedule() == {"i-t-0": "a"}
 
 
+def limited(found: Pod, cpu: float) -> Pod:
+    (container,) = found.spec.containers
+    resources = msgspec.structs.replace(container.resources, limits={"cpu": cpu})
+    containers = (msgspec.structs.replace(container, resources=resources),)
+    spec = msgspec.structs.replace(found.spec, containers=containers)
+    return msgspec.structs.replace(found, spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "limit", "b", "expected"),
+    [
+        (0, 3, 45, ["a", "a", "a"]),
+        # Each pod is estimated to add 70 % of one CPU and 50 % of two: 17 % of a node.
+        (0.5, 3, 45, ["a", "a", "b"]),
+        # 70 % of one CPU and 500 % of half a CPU are more than the limit, which is 15 %.
+        (5, 1.5, 61, ["a", "a", "a"]),
+    ],
+)
+def test_pods_that_came_after_the_measurement_count_with_a_share_of_their_limits(
+    ratio: float, limit: float, b: float, expected: list[str]
+) -> None:
+    world = SchedulerWorld(estimating(f"burst_ratio: {ratio}"))
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    world.upsert(podgroup("x", 1), limited(pod("x-0", "x", node_name="a", phase="Running"), 9))
+    measure(world, a=30, b=b)
+    pods = [limited(pod(f"g-{index}", "g"), limit) for index in range(3)]
+    world.upsert(podgroup("g", 3), *pods)
+    assert sorted(world.schedule().values()) == expected
+    world.remove(podgroup("g", 3))
+    for each in pods:
+        world.remove(each)
+    if ratio:
+        late = limited(pod("y-0", "y", node_name="a", phase="Running"), 9)
+        world.upsert(podgroup("y", 1), late)
+        submit(world, "h", 1)
+        assert world.schedule() == {"h-t-0": "b"}
+        world.remove(late)
+        submit(world, "i", 1)
+        assert world.schedule() == {"i-t-0": "a"}
+
+
 @pytest.mark.parametrize(
     ("estimator", "problem"),
     [
         ("be_cpu: much", "estimator: be_cpu must be a quantity of at least 0, not 'much'"),
         ("be_mem: -1Mi", "estimator: be_mem must be a quantity"),
         ("be_mem: [1]", "estimator: be_mem must be a quantity"),
-        ("burst_ratio: 0.5", "estimator: burst_ratio must be 0"),
+        ("burst_ratio: -0.5", "estimator: burst_ratio must not be negative"),
     ],
 )
 def test_an_invalid_estimate_is_named(estimator: str, problem: str) -> None:
@@ -588,13 +632,19 @@ def test_groups_with_a_task_in_common_are_one() -> None:
     assert len(set(world.schedule().values())) == 1
 
 
-def test_an_annotation_with_too_many_names_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gang_with_too_many_names_in_an_annotation_waits_and_says_so() -> None:
     world = SchedulerWorld(TOPOLOGY)
     world.upsert(node("n", cpu=8))
     names = ",".join(f"t{number}" for number in range(30_000))
     topology_gang(world, {"t1": 1, "t2": 1}, affinity=names, anti_affinity=names)
+    assert world.schedule() == {}
+    diagnosis = world.cluster.gangs["ns/g"].diagnosis
+    assert diagnosis is not None and diagnosis.reason == "UnsupportedField"
+    name = "volcano.sh/task-topology-affinity"
+    assert diagnosis.message == f"the annotation {name} has more than 500 names"
+    short = podgroup("g", 1)
+    world.upsert(annotated_group(short, {name: ",".join(names.split(",")[:500])}))
     assert set(world.schedule().values()) == {"n"}
-    assert "ignoring annotations of task-topology with too many names" in caplog.messages
 
 
 def test_tasks_without_a_term_are_not_scored() -> None:

@@ -1,6 +1,7 @@
 """The action ``shuffle``: pods of zones that close (tdm), and of nodes that are used much."""
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
@@ -215,7 +216,7 @@ def test_a_gang_keeps_its_minimum() -> None:
         ("[{name: moreReplicas}]", "'moreReplicas' is not implemented; known: lowNode"),
         ("[{name: lowNodeUtilization, weight: 1}]", "unknown entry 'weight'"),
         ("[{name: lowNodeUtilization, params: {threshold: 1}}]", "unknown entry 'threshold'"),
-        ("[{name: lowNodeUtilization, params: {thresholds: {pods: 1}}}]", "unknown entry 'pods'"),
+        ("[{name: lowNodeUtilization, params: {thresholds: {gpus: 1}}}]", "unknown entry 'gpus'"),
         ("[{name: lowNodeUtilization, params: {thresholds: {cpu: 101}}}]", "from 0 to 100"),
         (
             "[{name: lowNodeUtilization, params: {targetThresholds: {cpu: 50}}}]",
@@ -234,6 +235,27 @@ def test_malformed_strategies_are_errors(strategies: str, problem: str) -> None:
 def test_rescheduling_has_the_utilization_of_nodes_measured() -> None:
     loaded = conf.load(balance())
     assert loaded.metrics_source == loaded.metrics
+    loaded = conf.load(balance().replace("interval:", "metricsPeriod: 5m, interval:"))
+    assert loaded.metrics_source == replace(loaded.metrics, period=timedelta(minutes=5))
+    with pytest.raises(conf.ConfError, match="metricsPeriod: must be a positive duration"):
+        conf.load(balance().replace("interval:", "metricsPeriod: 5, interval:"))
+
+
+def test_pods_leave_a_node_that_has_many_of_them() -> None:
+    thresholds = "thresholds: {pods: 40}, targetThresholds: {pods: 60}"
+    text = balance().replace(
+        "thresholds: {cpu: 30, memory: 30}, targetThresholds: {cpu: 70, memory: 70}", thresholds
+    )
+    world = SchedulerWorld(text)
+    world.upsert(node("high", cpu=10, pods=5), node("low", cpu=10, pods=5))
+    for number in range(5):
+        name = f"high-{number}"
+        world.upsert(
+            pod(name, scheduler="default-scheduler", node_name="high", phase="Running", cpu=1)
+        )
+    assert evicted(world, at(12)) == []
+    used(world, at(12, 5), high=10, low=10)
+    assert evicted(world, at(12, 5)) == ["high-0", "high-1"]
 
 
 class Named:

@@ -23,6 +23,9 @@ Json = dict[str, Any]
 
 NAMESPACE = "ns-a"
 DRIVER = "gpu.ex.io"
+CARD = "ex.io/card"
+_EXTENDED = "<extended-resources>"
+"""A key for the claim for extended resources, whose name is generated."""
 _NODE_COUNT = 6
 _CLASSES = {
     "any": [],
@@ -30,6 +33,16 @@ _CLASSES = {
     "memory": [f'device.capacity["{DRIVER}"].memory.compareTo(quantity("20Gi")) >= 0'],
     "other": ['has(device.attributes["other.io"].kind)'],
 }
+
+
+_POLICIES: tuple[Json | None, ...] = (
+    None,
+    {},
+    {"validRange": {"min": "2Gi", "max": "10Gi", "step": "2Gi"}},
+    {"validRange": {"min": "3Gi"}},
+    {"validValues": ["4Gi", "8Gi"]},
+)
+"""Of requests for the memory of devices that several claims may have."""
 
 
 class RandomDevices:
@@ -58,7 +71,9 @@ class RandomDevices:
         """Create classes and slices."""
         for name, selectors in _CLASSES.items():
             cel = [{"cel": {"expression": each}} for each in selectors]
-            body = {"metadata": {"name": name}, "spec": {"selectors": cel}}
+            body: Json = {"metadata": {"name": name}, "spec": {"selectors": cel}}
+            if name == "large":
+                body["spec"]["extendedResourceName"] = CARD
             stored = await self._server.create(DEVICECLASSES.path(), body)
             found = msgspec.convert(stored, DeviceClass)
             self._world.cluster.apply(DeviceClassEvent(None, found))
@@ -95,6 +110,11 @@ class RandomDevices:
             "attributes": attributes,
             "capacity": {"memory": {"value": rng.choice(("10Gi", "20Gi", "40Gi"))}},
         }
+        if rng.random() < 0.3:
+            device["allowMultipleAllocations"] = True
+            policy = rng.choice(_POLICIES)
+            if policy is not None:
+                device["capacity"]["memory"]["requestPolicy"] = {"default": "4Gi", **policy}
         if rng.random() < 0.2:
             device["taints"] = [{"key": "broken", "value": "yes", "effect": "NoSchedule"}]
         return device
@@ -117,11 +137,16 @@ class RandomDevices:
             {"name": f"c{index}", "resourceClaimName": each}
             for index, each in enumerate(dict.fromkeys(names))
         ]
-        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
-        return {
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"containers": [container], "resourceClaims": used},
-        }
+        container: Json = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        spec: Json = {"containers": [container], "resourceClaims": used}
+        if self._rng.random() < 0.3:
+            container["resources"]["limits"] = {CARD: self._rng.choice(("1", "2"))}
+            container["resources"]["requests"] |= container["resources"]["limits"]
+            if self._rng.random() < 0.5:
+                init: Json = {"name": "init", "image": "i", "resources": {"limits": {CARD: "2"}}}
+                init["resources"]["requests"] = init["resources"]["limits"]
+                spec["initContainers"] = [init]
+        return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
     def _devices(self) -> Json:
         rng = self._rng
@@ -152,25 +177,37 @@ class RandomDevices:
         if rng.random() < 0.3:
             numa = f'device.attributes["{DRIVER}"].numa == {rng.randrange(2)}'
             choice["selectors"] = [{"cel": {"expression": numa}}]
+        if rng.random() < 0.3:
+            amount = rng.choice(("1Gi", "7Gi", "9000Mi", "13Gi"))
+            choice["capacity"] = {"requests": {"memory": amount}}
         return choice
 
-    async def update(self, pod: Json) -> dict[str, list[tuple[str, str]]]:
-        """Read the claims of a pod; return pool and name of the devices of each."""
+    async def update(self, pod: Json) -> dict[str, list[Json]]:
+        """Read the claims of a pod; return the devices of each."""
         found = {}
         for each in pod["spec"]["resourceClaims"]:
             name = each["resourceClaimName"]
             stored = await self._read(name)
             allocation = stored.get("status", {}).get("allocation", {})
             results = allocation.get("devices", {}).get("results", ())
-            found[name] = [(result["pool"], result["device"]) for result in results]
+            found[name] = [_comparable(result) for result in results]
+        for name in await self._created_for(pod):
+            stored = await self._read(name)
+            results = stored["status"]["allocation"]["devices"]["results"]
+            found[_EXTENDED] = [_comparable(result) for result in results]
         return found
 
-    def expected(self, placement: Placement | None) -> dict[str, list[tuple[str, str]]]:
+    async def _created_for(self, pod: Json) -> list[str]:
+        """The claim that kube-scheduler has created for the extended resources of a pod."""
+        if "extendedResourceClaimStatus" not in pod["status"]:
+            return []
+        return [pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"]]
+
+    def expected(self, placement: Placement | None) -> dict[str, list[Json]]:
         """What our decision gives to the claims that were not allocated before."""
         return {
-            each.claim.metadata.name: [
-                (result["pool"], result["device"])
-                for result in each.allocation["devices"]["results"]
+            (_EXTENDED if each.new else each.claim.metadata.name): [
+                _comparable(result) for result in each.allocation["devices"]["results"]
             ]
             for each in (placement.devices if placement is not None else ())
             if each.allocation is not None
@@ -185,8 +222,8 @@ class RandomDevices:
 
     async def free(self, pod: Json) -> None:
         """Free what a deleted pod has claimed, as the controller does."""
-        for each in pod["spec"]["resourceClaims"]:
-            name = each["resourceClaimName"]
+        own = await self._created_for(pod)
+        for name in (*(each["resourceClaimName"] for each in pod["spec"]["resourceClaims"]), *own):
             stored = await self._read(name)
             status = stored.get("status", {})
             uid = pod["metadata"]["uid"]
@@ -205,6 +242,11 @@ class RandomDevices:
         new = msgspec.convert(stored, ResourceClaim)
         self._world.cluster.apply(ResourceClaimEvent(old, new))
         return stored
+
+
+def _comparable(result: Json) -> Json:
+    """What is equal for any scheduler: not the identifier of a share."""
+    return {**result, "shareID": "shareID" in result}
 
 
 def _want_single_devices(requests: list[Json]) -> None:

@@ -304,6 +304,9 @@ def _allocate_minimum(session: Session, planning: StartPlanning, pending_gang: P
                 diagnosis = replace(diagnosis, exceeds_nodes=True)
             session.reject(pending_gang.gang, diagnosis, statement.unfit)
             return False
+        if not_ready := session.job_ready(pending_gang.gang):
+            session.withhold(pending_gang.gang, not_ready)
+            return False
         allocated_uids = statement.allocated_uids()
         planning.commit(pending_gang.gang, statement)
     pending_gang.tasks = [
@@ -344,6 +347,9 @@ def _allocate_extra(
     batch = pending_gang.tasks[:batch_size]
     with session.statement(pending_gang.gang) as statement:
         count = statement.allocate_extra(batch, batch_size)
+        if statement.operations and (not_ready := session.job_ready(pending_gang.gang)):
+            session.withhold(pending_gang.gang, not_ready)
+            return False
         allocated_uids = statement.allocated_uids()
         if statement.operations:  # an empty commit would wake other gangs, which wake this one
             planning.commit(pending_gang.gang, statement)

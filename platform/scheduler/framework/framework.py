@@ -26,6 +26,7 @@ from ..plugins.extension_points import (
 )
 from ..plugins.handle import Handle, PublishEvent, ignore
 from ..plugins.registry import PluginOption, Tiers
+from ..state.devices.allocator import DEFAULT_TIMEOUT
 from ..state.podinfo.declared_fields import union
 from ..state.podinfo.default_spread import DefaultSpread
 from ..state.resources import IntVector, Matrix
@@ -55,6 +56,7 @@ class Framework:
         self.pod_fields = union(each.pod_fields for each in declared)
         """What the plugins read of pods."""
         self.session_open: list[SessionPlugin] = _having("on_session_open", every)
+        self.session_close: list[SessionPlugin] = _having("on_session_close", every)
         self.allocation_listeners: list[SessionPlugin] = _having("allocated", every)
         self.queue_order: list[OrderPlugin] = _having("queue_order", every, "enableQueueOrder")
         self.victim_queue_order: list[OrderPlugin] = _having("victim_queue_order", every)
@@ -65,6 +67,7 @@ class Framework:
         self.job_enqueueable: list[list[JobEnqueueablePlugin]] = [
             _having("job_enqueueable", tier, "enableJobEnqueued") for tier in by_tier
         ]
+        self.job_ready: list[JobReadyPlugin] = _having("job_ready", every, "enableJobReady")
         self.job_pipelined: list[list[JobReadyPlugin]] = [
             _having("job_pipelined", tier, "enableJobPipelined") for tier in by_tier
         ]
@@ -109,6 +112,11 @@ class Framework:
     def volume_bind_timeout(self) -> float:
         """Seconds within which volumes have to be bound once their pod has a node."""
         return self._declared("volume_bind_timeout", DEFAULT_BIND_TIMEOUT)
+
+    @property
+    def device_filter_timeout(self) -> float:
+        """Seconds after which the search for the devices of a pod on one node ends."""
+        return self._declared("device_filter_timeout", DEFAULT_TIMEOUT)
 
     @property
     def default_spread(self) -> DefaultSpread | None:

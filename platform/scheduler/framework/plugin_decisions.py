@@ -1,7 +1,7 @@
 """What the plugins of a session decide together: orders, and limits of gangs and queues."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 
@@ -116,10 +116,20 @@ class PluginDecisions:
         """Return why *gang* cannot be scheduled even on idle nodes, or ``None``."""
         if gang.native is not None and gang.native.unsupported:
             return Rejection(UNSUPPORTED_FIELD, gang.native.unsupported, Stage.GANG)
-        for plugin in self._framework.job_valid:
+        votes = ((plugin, plugin.job_valid) for plugin in self._framework.job_valid)
+        return self._first_rejection("job_valid", votes, gang)
+
+    def job_ready(self, gang: Gang) -> Rejection | None:
+        """Return why *gang* does not get what has been allocated to it, or ``None`` if it does."""
+        votes = ((plugin, plugin.job_ready) for plugin in self._framework.job_ready)
+        return self._first_rejection("job_ready", votes, gang)
+
+    def _first_rejection(
+        self, name: str, votes: Iterable[tuple[object, Callable[[Gang], object]]], gang: Gang
+    ) -> Rejection | None:
+        for plugin, function in votes:
             try:
-                vote = partial(_vote, plugin.job_valid, gang)
-                rejection = self.calls.call(plugin, "job_valid", vote)
+                rejection = self.calls.call(plugin, name, partial(_vote, function, gang))
             except PluginError as error:
                 return self.calls.record(error)
             if rejection:

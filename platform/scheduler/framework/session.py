@@ -595,6 +595,11 @@ class Session(PluginDecisions):
             hold()
         self.cache.refresh()
         self._add_rejected_gangs()
+        for plugin in self._framework.session_close:
+            try:
+                self.calls.call(plugin, "on_session_close", plugin.on_session_close)
+            except PluginError as error:
+                self.calls.record(error)
 
     # -- results -------------------------------------------------------------------------------
 
@@ -633,6 +638,13 @@ class Session(PluginDecisions):
             limit_need=rejection.limit_need,
         )
         self.reject(gang, rejection.diagnosis(), hints, retry_at=rejection.retry_at)
+
+    def withhold(self, gang: Gang, rejection: Rejection) -> None:
+        """Record that *gang* fits, but does not get its nodes because of *rejection*."""
+        hints = QueueingHints(self._events(gang, rejection))
+        diagnosis = replace(rejection.diagnosis(), fits=True)
+        self.reject(gang, diagnosis, hints, retry_at=rejection.retry_at)
+        self.confine_rejection(gang)
 
     def _events(self, gang: Gang, rejection: Rejection) -> frozenset[ClusterEvent]:
         """Return what may end *rejection*."""

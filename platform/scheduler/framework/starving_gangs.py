@@ -148,6 +148,7 @@ class StarvingGangs:
         reservation = cache.reservations.get(gang.key)
         return (
             _lacks_resources(gang)
+            and not (gang.diagnosis is not None and gang.diagnosis.fits)
             and not gang.is_pending
             and not cache.planned.is_planning(gang.key)
             and not gang.awaits_ungating()

@@ -1,11 +1,12 @@
 """``extender``: a service that is asked over HTTP which nodes suit pods, and which gangs may start.
 
-Decisions wait for it only to know which pods may be evicted (:mod:`.extender_responses`): without a
-response, a node or a gang is rejected until there is one. Responses are about equivalence classes
-of pods and about nodes, and are kept for some time.
+Decisions wait for it only to know which pods may be evicted, and whether a gang is ready
+(:mod:`.extender_responses`): without a response, a node or a gang is rejected until there is one.
+Responses are about equivalence classes of pods and about nodes, and are kept for some time.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,24 +14,29 @@ import numpy as np
 
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.diagnosis import Stage
-from ..state.gangs.gang import Gang, QueueInfo, Task
+from ..state.gangs.gang import Gang, QueueInfo, Task, TaskStatus
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.podinfo.pod_traits import REVOCABLE_ZONE
 from ..state.queue.scheduling_queue import ANY
 from ..state.resources import MAX_AMOUNT, Amounts, FloatVector, IntVector
 from .arguments import ArgumentError, boolean, duration, text
-from .extender_responses import Extender, Json, Response, Responses, parse_prefix
+from .extender_responses import (
+    Extender,
+    ExtenderError,
+    Json,
+    Response,
+    Responses,
+    parse_prefix,
+)
 from .extension_points import NodeAmounts, Preemptor, Rejection, Scores
 from .handle import Handle
 from .placement import Placement
 
+log = logging.getLogger(__name__)
+
 _PREFIX = "extender."
 _WAITING = "waits for the response of the extender"
-_UNSUPPORTED = {
-    "onSessionOpenVerb": "the scheduler does not send the whole cluster in each cycle",
-    "onSessionCloseVerb": "the scheduler does not send the whole cluster in each cycle",
-    "jobReadyVerb": "a gang is ready when it has its minimum",
-}
 _ABSTAIN = 0
 """A vote; votes below are rejections, above are permissions."""
 
@@ -39,10 +45,13 @@ _ABSTAIN = 0
 class _Verbs:
     """The paths below the prefix; empty for what the extender is not asked about."""
 
+    session_open: str
+    session_close: str
     predicate: str
     prioritize: str
     job_enqueueable: str
     job_enqueued: str
+    job_ready: str
     queue_overused: str
     preemptable: str
     reclaimable: str
@@ -61,14 +70,12 @@ class ExtenderPlugin:
             if isinstance(error, ArgumentError):
                 raise
             raise ArgumentError(f"{_PREFIX}urlPrefix", str(error)) from error
-        for name, reason in _UNSUPPORTED.items():
-            if text(arguments, _PREFIX + name):
-                raise ArgumentError(_PREFIX + name, f"is not supported: {reason}")
         self._verbs = _Verbs(
             *(
                 text(arguments, f"{_PREFIX}{name}Verb").strip("/")
                 for name in (
-                    "predicate", "prioritize", "jobEnqueueable", "jobEnqueued", "queueOverused",
+                    "onSessionOpen", "onSessionClose", "predicate", "prioritize",
+                    "jobEnqueueable", "jobEnqueued", "jobReady", "queueOverused",
                     "preemptable", "reclaimable", "allocateFunc", "deallocateFunc",
                 )
             )
@@ -94,7 +101,12 @@ class ExtenderPlugin:
         """Grows when responses differ from before, or are too old."""
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        """Keep nodes and time, and let requests be sent again whose response is too old."""
+        """Keep nodes and time, and let requests be sent again whose response is too old.
+
+        Raises:
+            ExtenderError: the extender did not respond to the start of the session, and cannot be
+                ignored.
+        """
         self._nodes, self._now = cache.node_matrix, cache.cycle_time
         self._responses.begin_cycle()
         if self._now >= self._ask_again_at:
@@ -105,6 +117,13 @@ class ExtenderPlugin:
         if self._responses.version != self._seen:
             self._seen = self._responses.version
             self.generation += 1
+        if self._verbs.session_open:
+            self._exchange(self._verbs.session_open, lambda: _session(cache))
+
+    def on_session_close(self) -> None:
+        """Report the end of the session."""
+        if self._verbs.session_close:
+            self._exchange(self._verbs.session_close, dict)
 
     def retry_at(self, gang: Gang) -> float | None:
         """Return when responses are too old."""
@@ -176,6 +195,23 @@ class ExtenderPlugin:
         if self._verbs.job_enqueued:
             self._responses.send(self._verbs.job_enqueued, {"job": _job(gang)})
 
+    def job_ready(self, gang: Gang) -> Rejection | None:
+        """Return whether the extender rejects what *gang* has been allocated."""
+        if not self._verbs.job_ready:
+            return None
+        verb = self._verbs.job_ready
+        nodes = frozenset((each.uid, each.node) for each in gang.tasks.values() if each.node)
+        response = self._responses.require(
+            verb, (gang.key, nodes), lambda: {"job": _job_with_tasks(gang)}, self._now
+        )
+        if response is None:  # maybe it has not been asked: too much was asked in this cycle
+            return _rejection(_WAITING, min(self._now + 1, self._ask_again_at))
+        if response.error:
+            return None if self._ignorable else _rejection(response.error, self._ask_again_at)
+        if response.body.get("status") is True:
+            return None
+        return _rejection("the gang is not ready for the extender", self._ask_again_at)
+
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether the extender reports that, or has not responded yet."""
         if not self._verbs.queue_overused:
@@ -212,6 +248,14 @@ class ExtenderPlugin:
 
     # -- private -------------------------------------------------------------------------------
 
+    def _exchange(self, verb: str, body: Callable[[], Json]) -> None:
+        try:
+            self._responses.exchange(verb, body)
+        except ExtenderError as error:
+            if not self._ignorable:
+                raise
+            log.warning("extender failed", extra={"verb": verb, "error": str(error)})
+
     def _victims(
         self, verb: str, preemptor: Preemptor, candidates: Sequence[Task]
     ) -> Sequence[Task] | None:
@@ -223,7 +267,7 @@ class ExtenderPlugin:
         def body() -> Json:
             evictor = {**_task(preemptor.eq_class), "Job": preemptor.gang.key}
             evictor["Priority"] = preemptor.priority
-            return {"evictor": evictor, "evictees": [_victim(each) for each in candidates]}
+            return {"evictor": evictor, "evictees": [_one_task(each) for each in candidates]}
 
         uids = tuple(each.uid for each in candidates)
         key = (preemptor.gang.key, _class_key(preemptor.eq_class), uids)
@@ -293,6 +337,21 @@ def _seconds(arguments: Mapping[str, object], name: str, default: float) -> floa
     return default if given is None else given.total_seconds()
 
 
+_STATUSES = {
+    TaskStatus.PENDING: 1,
+    TaskStatus.ALLOCATED: 2,
+    TaskStatus.PIPELINED: 4,
+    TaskStatus.BINDING: 8,
+    TaskStatus.BOUND: 16,
+    TaskStatus.RUNNING: 32,
+    TaskStatus.RELEASING: 64,
+    TaskStatus.SUCCEEDED: 128,
+    TaskStatus.FAILED: 256,
+    TaskStatus.UNKNOWN: 512,
+}
+"""The numbers that Volcano's type TaskStatus has in JSON."""
+
+
 # -- bodies of requests --------------------------------------------------------------------------
 
 
@@ -320,8 +379,8 @@ def _task(eq_class: EquivalenceClass) -> Json:
     return {"Resreq": request, "InitResreq": request, "Pod": {"spec": spec}}
 
 
-def _victim(task: Task) -> Json:
-    """Return a task that may be evicted, in the fields of Volcano's TaskInfo."""
+def _one_task(task: Task) -> Json:
+    """Return a task in the fields of Volcano's TaskInfo."""
     return {
         **_task(task.eq_class),
         "UID": task.uid,
@@ -330,6 +389,7 @@ def _victim(task: Task) -> Json:
         "Name": task.name,
         "NodeName": task.node,
         "Priority": task.priority,
+        "Status": _STATUSES[task.status],
     }
 
 
@@ -359,6 +419,32 @@ def _job(gang: Gang) -> Json:
         "Name": name,
         "MinAvailable": gang.min_member,
         "PodGroup": None if gang.podgroup is None else msgspec.to_builtins(gang.podgroup),
+    }
+
+
+def _job_with_tasks(gang: Gang) -> Json:
+    tasks = {uid: _one_task(task) for uid, task in gang.tasks.items()}
+    return {**_job(gang), "Queue": gang.queue_name, "Tasks": tasks}
+
+
+def _session(cache: SchedulerCache) -> Json:
+    """Return all gangs, nodes and queues, by name, as Volcano's plugin does."""
+    nodes = cache.node_matrix
+    by_name = {
+        nodes.names[index]: _node(nodes, index) for index in np.flatnonzero(nodes.alive).tolist()
+    }
+    revocable = {
+        name: by_name[name]
+        for info in nodes.node_infos
+        if info is not None and REVOCABLE_ZONE in info.labels and (name := info.name) in by_name
+    }
+    return {
+        "Jobs": {key: _job_with_tasks(gang) for key, gang in cache.gangs.items()},
+        "Nodes": by_name,
+        "NodeList": list(by_name),
+        "Queues": {name: _queue(queue) for name, queue in cache.queues.by_name.items()},
+        "NamespaceInfo": {},
+        "RevocableNodes": revocable,
     }
 
 

@@ -138,6 +138,10 @@ class SessionPlugin(Protocol):
         """Read *cache* at the start of a session."""
         ...
 
+    def on_session_close(self) -> None:
+        """End a session, after its last decision."""
+        ...
+
     def allocated(self, change: Allocation) -> None:
         """Add *change*; called after gang and queue have counted it."""
         ...
@@ -204,7 +208,13 @@ class JobEnqueueablePlugin(Protocol):
 
 
 class JobReadyPlugin(Protocol):
-    """Whether a gang may evict others, and is ready once its tasks need not wait any more."""
+    """Whether a gang is ready, may evict others, and is ready once its tasks need not wait any
+    more."""
+
+    def job_ready(self, gang: Gang) -> Rejection | None:
+        """Return why *gang* does not get the nodes that have just been allocated to its tasks,
+        which have its minimum, or ``None``; any rejection counts."""
+        ...
 
     def job_pipelined(self, gang: Gang) -> bool | None:
         """Return whether *gang* is ready once the resources that its tasks wait for are free.

@@ -1,18 +1,25 @@
 """``network-topology-aware``: the order of HyperNodes, and labels that are used instead.
 
-That a gang stays within a HyperNode does not depend on plugins (:mod:`..framework.gang_domains`).
+With ``hypernode.binpack.normal-pod.enable`` nodes are scored by the utilization of their
+HyperNodes, so that pods without a topology leave whole HyperNodes to others. That a gang stays
+within a HyperNode does not depend on plugins (:mod:`..framework.gang_domains`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ..state.cache.cache import SchedulerCache
-from ..state.resources import IntVector, Matrix, ResourceIndex
-from .arguments import ArgumentError, integer, number
-from .extension_points import Scores
+from ..state.nodes.node_matrix import NodeMatrix
+from ..state.podinfo.equivalence import EquivalenceClass
+from ..state.resources import FloatVector, IntVector, Matrix, ResourceIndex
+from ..state.topology.domains import DomainTable
+from .arguments import ArgumentError, boolean, integer, number
+from .extension_points import NodeAmounts, Scores
 
 _RESOURCES = "hypernode.binpack.resources"
+_NORMAL_PODS = "hypernode.binpack.normal-pod.enable"
+_FADING = "hypernode.binpack.normal-pod.fading"
 
 
 class NetworkTopologyAwarePlugin:
@@ -52,6 +59,71 @@ class NetworkTopologyAwarePlugin:
         utilization = (used[rows] + request[rows, None]) / np.maximum(allocatable[rows], 1)
         scores = weights @ utilization * (100 * self._weight / weights.sum())
         return np.where((utilization > 1).any(axis=0), 0.0, scores)
+
+
+class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
+    """Also scores nodes by the utilization of their HyperNodes at the start of a session."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the arguments."""
+        super().__init__(arguments)
+        self._fading = number(arguments, _FADING, default=0.8)
+        if self._fading < 0:
+            raise ArgumentError(_FADING, "must not be negative")
+        self.generation = 0
+        """Grows when the utilization of a HyperNode changes."""
+        self._domains = DomainTable((), NodeMatrix())
+        self._columns = 0
+        self._allocatable: Matrix = np.zeros((0, 0), np.int64)
+        self._used: Matrix = np.zeros((0, 0), np.int64)
+        self._by_tier: list[tuple[float, IntVector]] = []
+        """The weight of each tier, and the domain of each column of the nodes; -1 for none."""
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Add up what HyperNodes have."""
+        super().on_session_open(cache)
+        nodes, table = cache.node_matrix, cache.domains.table()
+        every = np.arange(len(table))
+        none: Matrix = np.zeros((len(self._resource_index), 0), np.int64)
+        allocatable = table.row_sums(nodes.allocatable, every) if len(table) else none
+        used = allocatable - table.row_sums(nodes.idle, every) if len(table) else none
+        is_same = table is self._domains and nodes.columns == self._columns
+        if is_same and np.array_equal(used, self._used):
+            self.generation += not np.array_equal(allocatable, self._allocatable)
+        else:
+            self.generation += 1
+        self._domains, self._allocatable, self._used = table, allocatable, used
+        self._columns = nodes.columns
+        if not is_same:
+            self._by_tier = [*self._tiers(table, nodes.columns)]
+
+    def score(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Scores:
+        """Return the mean utilization, with the pod, of the HyperNodes of all tiers that a node is
+        in, 0 to 100 times the weight; a node without a HyperNode counts as one that is full."""
+        total: FloatVector = np.zeros(len(amounts.node_indexes))
+        if not self._by_tier:
+            return total
+        by_domain = self.domain_scores(amounts.request, self._allocatable, self._used)
+        for weight, domains in self._by_tier:
+            own = domains[amounts.node_indexes]
+            total += weight * np.where(own < 0, 100 * self._weight, by_domain[own])
+        weights = sum(weight for weight, _ in self._by_tier)
+        return total / weights if weights else total
+
+    def _tiers(self, table: DomainTable, columns: int) -> Iterator[tuple[float, IntVector]]:
+        for tier in np.unique(table.tiers).tolist():
+            domains: IntVector = np.full(columns, -1, np.int64)
+            for each in np.flatnonzero(table.tiers == tier).tolist():
+                domains[table.members(each)] = each
+            yield self._fading ** max(tier - 1, 0), domains
+
+
+def network_topology_aware(arguments: Mapping[str, object]) -> NetworkTopologyAwarePlugin:
+    """Return the plugin; only if it is enabled, it scores nodes for pods without a topology."""
+    if boolean(arguments, _NORMAL_PODS, default=False):
+        return NodesByUtilizationOfDomains(arguments)
+    number(arguments, _FADING, default=0.8)  # it may be given nevertheless
+    return NetworkTopologyAwarePlugin(arguments)
 
 
 def _label_tiers(value: object) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...model.tolerations import NUMBER_OPERATORS, compares
 from ..state.core_types import Taint, Toleration
+from ..state.devices.allocator import DEFAULT_TIMEOUT
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.node_terms import matches_any
@@ -38,6 +39,7 @@ NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 BIND_TIMEOUT = "volumebinding.bindTimeoutSeconds"
+FILTER_TIMEOUT = "dynamicresources.filterTimeoutSeconds"
 
 _MAX_ENTRIES = 2_000
 """Sets of constraints for which the included nodes are kept."""
@@ -69,6 +71,10 @@ class PredicatesPlugin:
         """Seconds within which the volumes of a pod have to be bound once it has a node."""
         if self.volume_bind_timeout <= 0:
             raise ArgumentError(BIND_TIMEOUT, "must be above 0")
+        self.device_filter_timeout = number(arguments, FILTER_TIMEOUT, default=DEFAULT_TIMEOUT)
+        """Seconds after which the search for the devices of a pod on one node ends; 0: never."""
+        if self.device_filter_timeout < 0:
+            raise ArgumentError(FILTER_TIMEOUT, "must not be negative")
         self.default_spread = default_spread.parse(arguments)
         """Topology spread constraints of pods that have none."""
         self._added_affinity = added_affinity.required(arguments)

@@ -23,13 +23,13 @@ from .gang import GangPlugin
 from .handle import Handle, takes_handle
 from .hierarchical_capacity import HierarchicalCapacityPlugin
 from .hierarchical_drf import HierarchicalDrfPlugin
-from .network_topology_aware import NetworkTopologyAwarePlugin
+from .network_topology_aware import network_topology_aware
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .numa_aware import NumaAwarePlugin
 from .overcommit import OvercommitPlugin
 from .pdb import PdbPlugin
-from .predicates import BIND_TIMEOUT, PredicatesPlugin
+from .predicates import BIND_TIMEOUT, FILTER_TIMEOUT, PredicatesPlugin
 from .priority import PriorityPlugin
 from .profiles import ProfiledPlugin
 from .proportion import ProportionPlugin
@@ -54,7 +54,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "extender": ExtenderPlugin,
     "fairshare": FairSharePlugin,
     "gang": GangPlugin,
-    "network-topology-aware": NetworkTopologyAwarePlugin,
+    "network-topology-aware": network_topology_aware,
     "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
     "numa-aware": NumaAwarePlugin,
@@ -84,17 +84,15 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 IN_PROFILES = frozenset({"binpack", "nodeorder", "predicates", "resource-strategy-fit"})
 """The plugins that profiles may configure: they only filter and score nodes for a pod."""
 
-OF_ALL_PROFILES = frozenset({BIND_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND})
+OF_ALL_PROFILES = frozenset(
+    {BIND_TIMEOUT, FILTER_TIMEOUT, default_spread.CONSTRAINTS, default_spread.KIND}
+)
 """Arguments of these plugins that are the same for all pods."""
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
-        "capacity.DRAConsumableCapacityEnable": "the capacity of devices is not limited",
+        "capacity.DRAConsumableCapacityEnable": "queues limit the number of devices only",
         "capacity.DynamicResourceAllocationEnable": "limits on devices always apply",
-    },
-    "network-topology-aware": {
-        "hypernode.binpack.normal-pod.enable": "pods without a topology are scored by node only",
-        "hypernode.binpack.normal-pod.fading": "pods without a topology are scored by node only",
     },
     "predicates": {
         "predicate.CacheEnable": "results of filters are always kept",
@@ -102,7 +100,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
     },
-    "rescheduling": {"metricsPeriod": "the measurements have the period of their source"},
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
 }
 """Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:

@@ -18,15 +18,18 @@ import numpy as np
 
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import Task, TaskStatus
-from ..state.resources import CPU, MEMORY, FloatVector
+from ..state.resources import CPU, MEMORY, PODS, FloatVector
 from .arguments import ArgumentError, Arguments, duration, mapping, number, require_read, text
 from .extension_points import VictimTask
 from .gang import SurplusCounter
 from .usage import MAX_AGE
 
 _LOW, _OFFLINE = "lowNodeUtilization", "offlineOnly"
+METRICS_PERIOD = "metricsPeriod"
+"""The argument with the time over which measurements are averaged."""
+
 _INTERVAL = timedelta(minutes=5)
-_ROWS = [CPU, MEMORY]
+_ROWS = [CPU, MEMORY, PODS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class _Node:
     index: int
     name: str
     capacity: FloatVector
-    """CPU and memory."""
+    """CPU, memory and pods."""
 
     used: FloatVector
 
@@ -48,6 +51,7 @@ class ReschedulingPlugin:
         """Parse interval and strategies."""
         interval = duration(arguments, "interval", default=_INTERVAL) or _INTERVAL
         self._interval = interval.total_seconds()
+        duration(arguments, METRICS_PERIOD)  # of the reader of measurements
         given = arguments.get("strategies", [{"name": _LOW}])
         if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
             raise ArgumentError("strategies", "must be a list of names and params")
@@ -157,15 +161,16 @@ def _measured(cache: SchedulerCache) -> Iterable[_Node]:
             continue
         capacity = np.maximum(matrix.allocatable[_ROWS, index], 1).astype(np.float64)
         if cache.cycle_time - usage.measured_at <= MAX_AGE and not math.isnan(usage.cpu):
-            percent = np.array((usage.cpu, usage.memory))
-            yield _Node(index, name, capacity, percent / 100 * capacity)
+            used = np.array((usage.cpu, usage.memory, 0)) / 100 * capacity
+            used[2] = matrix.allocatable[PODS, index] - matrix.idle[PODS, index]
+            yield _Node(index, name, capacity, used)
 
 
 def _thresholds(params: Arguments, name: str) -> FloatVector:
-    """Return the thresholds of CPU and memory, as fractions; 1 by default."""
+    """Return the thresholds of CPU, memory and pods, as fractions; 1 by default."""
     try:
         given = mapping(params, name)
-        values = [number(given, each, default=100) for each in ("cpu", "memory")]
+        values = [number(given, each, default=100) for each in ("cpu", "memory", "pods")]
         require_read(given, name)
     except ArgumentError as error:
         raise ArgumentError("strategies", f"{_LOW}: {error}") from error

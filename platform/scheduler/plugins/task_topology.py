@@ -5,7 +5,6 @@ of a group belong together on a node. If a task of a group belongs apart from it
 the group is divided into as many equal buckets as it has pods, each for one node.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from ...model.podgroup import PodGroup
 from ..state.cache.cache import SchedulerCache
+from ..state.gangs.diagnosis import Stage
 from ..state.gangs.gang import Gang, Task
 from ..state.gangs.role_counts import RoleCounts
 from ..state.nodes.node_matrix import NodeMatrix
@@ -22,9 +22,7 @@ from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.podinfo.pod_traits import TOPOLOGY_ANNOTATIONS
 from ..state.resources import PODS, IntVector, Matrix
 from .arguments import integer
-from .extension_points import NodeAmounts, Scores
-
-log = logging.getLogger(__name__)
+from .extension_points import UNSUPPORTED_FIELD, NodeAmounts, Rejection, Scores
 
 _AFFINITY, _ANTI_AFFINITY, _TASK_ORDER = TOPOLOGY_ANNOTATIONS
 _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
@@ -61,6 +59,16 @@ class TaskTopologyPlugin:
         """Keep nodes, gangs and where their tasks are."""
         self._nodes, self._gangs = cache.node_matrix, cache.gangs
         self._counts = cache.role_counts
+
+    def job_valid(self, gang: Gang) -> Rejection | None:
+        """Reject a gang whose annotations have too many names."""
+        if gang.podgroup is None:
+            return None
+        for name in TOPOLOGY_ANNOTATIONS:
+            if _is_too_long(gang.podgroup.metadata.annotations.get(name, "")):
+                message = f"the annotation {name} has more than {_MAX_NAMES} names"
+                return Rejection(UNSUPPORTED_FIELD, message, Stage.GANG)
+        return None
 
     def task_order(self, task: Task) -> float:
         """Declared order first, then tasks with stricter terms."""
@@ -148,16 +156,11 @@ def topology_of(podgroup: PodGroup | None) -> TaskTopology | None:
     values = tuple(annotations.get(name, "") for name in TOPOLOGY_ANNOTATIONS)
     if not any(values):
         return None
-    if any(value.count(",") + value.count(";") >= _MAX_NAMES for value in values):
-        _warn_ignored(podgroup.metadata.key)
-        return None
-    return _parse(*values)
+    return None if any(map(_is_too_long, values)) else _parse(*values)
 
 
-@lru_cache(maxsize=1024)  # Once for each of them.
-def _warn_ignored(key: str) -> None:
-    text = "ignoring annotations of task-topology with too many names"
-    log.warning(text, extra={"podgroup": key, "limit": _MAX_NAMES})
+def _is_too_long(value: str) -> bool:
+    return value.count(",") + value.count(";") >= _MAX_NAMES
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,7 @@
 
 Measurements are read outside of cycles. Those older than five minutes are not used: such a node is
 neither excluded nor preferred. Pods that arrived after a measurement count by an estimate: a share
-of their requests, or a fixed amount for a best-effort pod.
+of their requests and of what their limits exceed these by, or a fixed amount for a best-effort pod.
 """
 
 import math
@@ -13,7 +13,8 @@ import numpy as np
 from ...model.quantity import QuantityError, parse
 from ..state.cache.cache import SchedulerCache
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
-from ..state.nodes.node_usage import NodeUsage, NodeUsages
+from ..state.nodes.node_usage import LIMITS, NodeUsage, NodeUsages, burst_of
+from ..state.podinfo.declared_fields import PodFields
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import CPU, MEMORY, PODS, FloatMatrix, FloatVector, IntVector, Matrix, amount
 from .arguments import ArgumentError, integer, mapping, number, require_read
@@ -49,9 +50,11 @@ class UsagePlugin:
             _quantity(estimator, "be_cpu", "cpu", "250m"),
             _quantity(estimator, "be_mem", "memory", "200Mi"),
         )
-        if number(estimator, "burst_ratio", default=0):
-            raise ArgumentError("estimator", "burst_ratio must be 0: limits of pods do not count")
+        self._burst_ratio = number(estimator, "burst_ratio", default=0)
+        if self._burst_ratio < 0:
+            raise ArgumentError("estimator", "burst_ratio must not be negative")
         require_read(estimator, "estimator")
+        self.pod_fields = LIMITS if self._burst_ratio else PodFields()
         self.generation = 0
         """Grows with each change of the measurements in use."""
         self._recent: dict[str, NodeUsage] = {}
@@ -59,10 +62,11 @@ class UsagePlugin:
         self._seen = (-1, -1)
         self._best_effort: FloatMatrix = np.array(best_effort, np.float64)[:, None]
         """What a best-effort pod is estimated to use."""
-        self._requested_at: dict[str, tuple[int, int, int]] = {}
-        """What the pods on a node requested when it was measured, and its best-effort pods."""
+        self._requested_at: dict[str, tuple[int, ...]] = {}
+        """What the pods on a node requested when it was measured, its best-effort pods, and by how
+        much limits exceeded requests."""
         self._measured: FloatMatrix = np.zeros((2, 0))
-        self._before: Matrix = np.zeros((3, 0), np.int64)
+        self._before: Matrix = np.zeros((5, 0), np.int64)
         self._nodes, self._usages = NodeMatrix(), NodeUsages()
 
     def on_session_open(self, cache: SchedulerCache) -> None:
@@ -108,20 +112,26 @@ class UsagePlugin:
         measured = self._measured[:, node_indexes]
         capacity = np.maximum(amounts.allocatable[_ROWS], 1)
         before = self._before[:, node_indexes]
-        arrived = np.maximum(amounts.used[_ROWS] - before[:2], 0) * self._request_ratio
+        requested = np.maximum(amounts.used[_ROWS] - before[:2], 0)
+        burst = np.maximum(self._bursts(eq_class, amounts) - before[3:], 0)
+        arrived = requested * self._request_ratio + burst * self._burst_ratio
         best_effort = np.maximum(self._best_effort_pods(eq_class, amounts) - before[2], 0)
         risk = np.where(self._weights @ measured >= self._risk_threshold, self._risk_factor, 1.0)
-        expected = measured + (arrived + self._best_effort * best_effort) * risk / capacity
+        used = arrived * risk
+        if self._burst_ratio:
+            used = np.minimum(used, requested + burst)
+        expected = measured + (used + self._best_effort * best_effort * risk) / capacity
         left = self._weights @ (1 - np.clip(expected, 0, 1))
         scores: FloatVector = np.where(np.isnan(left), 0.0, left * 100 * self._weight)
         return scores
 
     # -- private -------------------------------------------------------------------------------
 
-    def _requested(self, node_index: int) -> tuple[int, int, int]:
+    def _requested(self, node_index: int) -> tuple[int, ...]:
         used = self._nodes.allocatable[_ROWS, node_index] - self._nodes.idle[_ROWS, node_index]
         pods = self._usages.best_effort_pods(self._nodes.columns)
-        return int(used[0]), int(used[1]), int(pods[node_index])
+        burst = self._usages.bursts(self._nodes.columns)[:, node_index]
+        return int(used[0]), int(used[1]), int(pods[node_index]), int(burst[0]), int(burst[1])
 
     def _best_effort_pods(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> IntVector:
         """Return how many best-effort pods nodes have, with pods of this class that are assumed to
@@ -129,14 +139,26 @@ class UsagePlugin:
         nodes, node_indexes = self._nodes, amounts.node_indexes
         pods: IntVector = self._usages.best_effort_pods(nodes.columns)[node_indexes]
         if eq_class.best_effort:
-            present = nodes.allocatable[PODS, node_indexes] - nodes.idle[PODS, node_indexes]
-            pods = pods + amounts.used[PODS] - present
+            pods = pods + self._assumed(amounts)
         return pods
+
+    def _bursts(self, eq_class: EquivalenceClass, amounts: NodeAmounts) -> Matrix:
+        """Return by how much limits exceed requests, likewise."""
+        bursts: Matrix = self._usages.bursts(self._nodes.columns)[:, amounts.node_indexes]
+        own = burst_of(eq_class) if self._burst_ratio else None
+        return bursts if own is None else bursts + own[:, None] * self._assumed(amounts)
+
+    def _assumed(self, amounts: NodeAmounts) -> IntVector:
+        """Return how many pods of the class are assumed to be on nodes."""
+        nodes, node_indexes = self._nodes, amounts.node_indexes
+        present = nodes.allocatable[PODS, node_indexes] - nodes.idle[PODS, node_indexes]
+        assumed: IntVector = amounts.used[PODS] - present
+        return assumed
 
     def _fill_columns(self) -> None:
         """Arrange the measurements by the columns of the node matrix."""
         self._measured = np.full((2, self._nodes.columns), np.nan)
-        self._before = np.zeros((3, self._nodes.columns), np.int64)
+        self._before = np.zeros((5, self._nodes.columns), np.int64)
         for name, usage in self._recent.items():
             node_index = self._nodes.index_of(name)
             if node_index is not None:

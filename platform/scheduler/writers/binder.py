@@ -217,11 +217,17 @@ class Binder:
             problem = await self._pre_binder.run(placements)
         with_devices = [each for each in placements if each.devices]
         if not problem and with_devices and self._claim_binder is not None:
-            problem = await self._claim_binder.bind(with_devices)
+            problem = await self._claim_binder.bind(
+                with_devices, on_wait=self._record_binding_conditions
+            )
         with_volumes = [each for each in placements if each.volumes]
         if not problem and with_volumes and self._volume_binder is not None:
             problem = await self._volume_binder.bind(with_volumes)
         return problem
+
+    def _record_binding_conditions(self, placement: Placement) -> None:
+        message = f"waiting for binding conditions for device on node {placement.node}"
+        self._record_event(placement, "Normal", "BindingConditionsPending", message)
 
     def _record_pre_bind_failure(self, placement: Placement, message: str) -> None:
         podgroup = placement.gang.podgroup if placement.gang is not None else None

@@ -19,6 +19,9 @@ from .discovery import Device
 
 Json = dict[str, Any]
 
+_EXTENDED = "<extended-resources>"
+"""No claim in a spec has such a name."""
+
 DRIVER = "gpu.batholith.io"
 """The driver of the node's GPUs in slices and allocations."""
 
@@ -52,8 +55,21 @@ class _Spec(ApiStruct, frozen=True):
     init_containers: tuple[_Container, ...] = ()
 
 
+class _Mapping(ApiStruct, frozen=True):
+    container_name: str = ""
+    request_name: str = ""
+
+
+class _ExtendedClaim(ApiStruct, frozen=True):
+    """The claim for extended resources that devices provide."""
+
+    resource_claim_name: str = ""
+    request_mappings: tuple[_Mapping, ...] = ()
+
+
 class _Status(ApiStruct, frozen=True):
     resource_claim_statuses: tuple[_PodClaim, ...] = ()
+    extended_resource_claim_status: _ExtendedClaim | None = None
 
 
 class _Pod(ApiStruct, frozen=True):
@@ -124,6 +140,13 @@ async def claimed_devices(
         results[each.name] = await _results(client, namespace, claim, pod, node=node)
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     by_container = {each.name: tuple(_devices_of(each, results)) for each in containers}
+    if (extended := pod.status.extended_resource_claim_status) is not None:
+        found = await _results(client, namespace, extended.resource_claim_name, pod, node=node)
+        results[_EXTENDED] = found
+        for mapping in extended.request_mappings:
+            own = (each.device for each in found if each.request == mapping.request_name)
+            known = by_container.get(mapping.container_name, ())
+            by_container[mapping.container_name] = tuple(dict.fromkeys((*known, *own)))
     return ClaimedDevices(
         {name: found for name, found in by_container.items() if found},
         frozenset(

@@ -99,7 +99,8 @@ class PodSetup:
         pod, node = self._pod(), self._node
         ip = node.ip_of(pod)
         try:
-            if pod.spec.resource_claims and self._pod_dir.read_record() is None:
+            has_claims = pod.spec.resource_claims or pod.status.extended_resource_claim_status
+            if has_claims and self._pod_dir.read_record() is None:
                 await self._prepare_claims(pod)
             self._write_record(ip, accepted=accepted, ready=ready)
             if node.namespace_of(pod):

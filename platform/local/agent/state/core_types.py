@@ -493,6 +493,8 @@ class PodStatus(ApiStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
+    extended_resource_claim_status: ObjectName | None = None
+    """Set if devices provide extended resources of the pod."""
 
     @property
     def all_container_statuses(self) -> tuple[ContainerStatus, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ....model import unscheduled_fields
 from ....model.names import Resource
 from ....model.service_network import HEADLESS, PodNetwork
-from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, RESOURCE, STORAGE
+from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, STORAGE
 from .unenforced_pods import OPENED_BY_PROGRAM, unenforced_pod_fields
 
 Json = dict[str, Any]
@@ -30,7 +30,6 @@ _ENFORCED = "enforced"
 _USED = "used"
 _NO_PROXY = "it has no HTTP proxy; use the address of a Service"
 _NO_QUEUES = "it handles all requests at once, without queues"
-_NOT_ALLOCATED = "the scheduler allocates devices to one claim each, without conditions"
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 
 _NETWORK_POLICY = (NETWORKING, "NetworkPolicy")
@@ -204,18 +203,6 @@ def _service(obj: Json) -> Found:
             yield f"spec.ports[{index}].protocol", why
 
 
-def _device_slice(obj: Json) -> Found:
-    for index, device in enumerate(_list(_dict(obj.get("spec")).get("devices"))):
-        for key in ("allowMultipleAllocations", "bindingConditions"):
-            if _dict(device).get(key):
-                yield f"spec.devices[{index}].{key}", _NOT_ALLOCATED, "prevents its allocation"
-
-
-def _device_class(obj: Json) -> Found:
-    if _dict(obj.get("spec")).get("extendedResourceName"):
-        yield "spec.extendedResourceName", "pods get devices by claims only"
-
-
 def _secret(obj: Json) -> Found:
     if obj.get("type") == "kubernetes.io/service-account-token":
         yield "type", "no token is written into it; use kubectl create token"
@@ -289,7 +276,5 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("flow.volcano.sh", "JobTemplate"): _job_template,
-    (RESOURCE, "DeviceClass"): _device_class,
-    (RESOURCE, "ResourceSlice"): _device_slice,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

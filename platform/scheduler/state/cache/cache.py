@@ -61,6 +61,8 @@ from .events import (
     CSIStorageCapacityEvent,
     DeclarationsChanged,
     DeviceClassEvent,
+    DeviceEvent,
+    DeviceTaintRuleEvent,
     EvictionForgotten,
     HyperNodeEvent,
     NamespaceEvent,
@@ -208,7 +210,7 @@ class SchedulerCache:
                 self._retry_pods(self.pod_classes.update_capacity(old, new))
             case VolumeAttachmentEvent(old, new):
                 self._wake_all_if(self.pod_classes.pvcs.update_attachment(old, new))
-            case ResourceClaimEvent() | ResourceSliceEvent() | DeviceClassEvent():
+            case DeviceEvent():
                 self._update_devices(event)
             case DeclarationsChanged(pod):
                 self.reclassify_pod(pod)
@@ -323,16 +325,19 @@ class SchedulerCache:
         self._retry_pods(self.pod_classes.update_volume(old, new))
 
     def _update_devices(
-        self, event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent
+        self,
+        event: ResourceClaimEvent | ResourceSliceEvent | DeviceClassEvent | DeviceTaintRuleEvent,
     ) -> None:
         classes = self.pod_classes
         match event:
             case ResourceClaimEvent(old, new):
                 self._retry_pods(classes.update_device_claim(old, new))
             case ResourceSliceEvent(old, new):
-                self._retry_pods(classes.device_claims.update_slice(old, new))
+                self._retry_pods(classes.update_device_slice(old, new))
             case DeviceClassEvent(old, new):
-                self._retry_pods(classes.device_claims.update_class(old, new))
+                self._retry_pods(classes.update_device_class(old, new))
+            case DeviceTaintRuleEvent(old, new):
+                self._retry_pods(classes.device_claims.update_taint_rule(old, new))
 
     def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:
@@ -452,7 +457,7 @@ class SchedulerCache:
         task = self._new_task(pod, eq_class)
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
             return False
-        if task.pvcs or task.device_claims:
+        if task.pvcs or task.device_claims or eq_class.devices:
             return False  # they are to be followed
         self.pod_classes.unregister(member.uid)
         self.pod_classes.register_like(pod, eq_class)
@@ -564,7 +569,7 @@ class SchedulerCache:
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
-        if task.device_claims:
+        if self.pod_classes.device_claims.is_concerned(uid):
             self._retry_pods(self.pod_classes.release_devices(uid))
         gang.version += 1
         self._mark_allocation_changed(gang)
@@ -736,6 +741,8 @@ class SchedulerCache:
         before = task.eq_class
         task.eq_class = before.variant(traits=traits)
         self.pod_classes.recount(before, task.eq_class, on_node)
+        self.node_usage.observe(before, on_node, -1)
+        self.node_usage.observe(task.eq_class, on_node, 1)
         self.role_counts.observe(before, on_node, -1)
         self.role_counts.observe(task.eq_class, on_node, 1)
         self._on_class_changed(task)
@@ -815,7 +822,7 @@ class SchedulerCache:
         self.changes.mark(gang)
         if task.pvcs:
             self._retry_pods(self.pod_classes.release_volumes(uid))
-        if task.device_claims:
+        if self.pod_classes.device_claims.is_concerned(uid):
             self._retry_pods(self.pod_classes.release_devices(uid))
 
     def _node_of(self, uid: str) -> str:

@@ -22,7 +22,7 @@ from ..core_types import (
     StorageClass,
     VolumeAttachment,
 )
-from ..devices.types import DeviceClass, ResourceClaim, ResourceSlice
+from ..devices.types import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from ..gangs.disruption_budgets import PodDisruptionBudget
 from ..nodes.node_usage import NodeUsage, UsedAmounts
 from ..nodes.numa_topology import Numatopology
@@ -38,6 +38,10 @@ class ObjectEvent(Generic[T]):
 
     old: T | None
     new: T | None
+
+
+class DeviceEvent(ObjectEvent[T]):
+    """An object that describes devices, or a claim of some, was added, updated or deleted."""
 
 
 class PodEvent(ObjectEvent[Pod]):
@@ -85,16 +89,20 @@ class CSIStorageCapacityEvent(ObjectEvent[CSIStorageCapacity]):
     """What is free of a storage class was added, updated or deleted."""
 
 
-class ResourceClaimEvent(ObjectEvent[ResourceClaim]):
+class ResourceClaimEvent(DeviceEvent[ResourceClaim]):
     """A claim of devices was added, updated or deleted."""
 
 
-class ResourceSliceEvent(ObjectEvent[ResourceSlice]):
+class ResourceSliceEvent(DeviceEvent[ResourceSlice]):
     """A ResourceSlice was added, updated or deleted."""
 
 
-class DeviceClassEvent(ObjectEvent[DeviceClass]):
+class DeviceClassEvent(DeviceEvent[DeviceClass]):
     """A device class was added, updated or deleted."""
+
+
+class DeviceTaintRuleEvent(DeviceEvent[DeviceTaintRule]):
+    """A rule that taints devices was added, updated or deleted."""
 
 
 class VolumeAttachmentEvent(ObjectEvent[VolumeAttachment]):
@@ -193,6 +201,7 @@ CacheEvent = (
     | ResourceClaimEvent
     | ResourceSliceEvent
     | DeviceClassEvent
+    | DeviceTaintRuleEvent
     | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent

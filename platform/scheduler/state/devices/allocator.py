@@ -5,6 +5,9 @@ and the first solution counts. Pools are searched in the order of their names, d
 their slices.
 """
 
+import math
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +18,11 @@ from ....machinery.cel import device_selectors
 from ....machinery.cel.device_selectors import DeviceValue
 from ....machinery.cel.environment import CompileError, EvaluationError
 from ....model import quantity
+from ....model.quantity import Quantity
 from ..core_types import NodeSelector
+from .capacity import DeviceRef, DeviceUse, UsedDevices, consumption, fits
 from .requests import Choice, ClaimRequests, Constraint
-from .types import DeviceClass, DeviceRef
+from .types import DeviceClass
 
 Json = dict[str, Any]
 
@@ -27,6 +32,9 @@ _MAX_RESULTS = 32
 _MAX_STEPS = 10_000
 """Devices that are tried for one pod on one node: where nothing fits, the number of combinations
 may be arbitrarily large."""
+
+DEFAULT_TIMEOUT = 10.0
+"""Seconds after which the search on one node ends, as in kube-scheduler."""
 
 _EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -48,8 +56,13 @@ class Device:
     value: DeviceValue
     """What selectors see of it."""
     node_name: str = ""
-    """The only node from which it can be used, if it is local to one."""
+    """The only node from which it can be used, if it is local to one, or is bound to one."""
     node_selector: NodeSelector | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several claims may have it, each a share of its capacity."""
+        return bool(self.content.get("allowMultipleAllocations"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +78,31 @@ class Pool:
     """Counters by set and name, in billionths."""
     consumers: Mapping[str, Json] = field(default_factory=dict)
     """All devices of the pool that use counters, by name."""
+    unsupported: tuple[str, ...] = ()
+    """Fields of devices that the scheduler does not know: these devices are not allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
     """What a claim gets."""
 
-    devices: tuple[DeviceRef, ...]
-    """Those that no other claim may get."""
+    devices: tuple[DeviceUse, ...]
+    """What no other claim may get."""
     content: Json
-    """``status.allocation`` of the claim."""
+    """``status.allocation`` of the claim, with empty identifiers of shares."""
     node_selector: NodeSelector | None
 
 
 Classes = Callable[[str], DeviceClass | None]
-IsInUse = Callable[[DeviceRef], bool]
 
 
 def allocate(
-    claims: Sequence[ClaimRequests], pools: Sequence[Pool], *, classes: Classes, is_in_use: IsInUse
+    claims: Sequence[ClaimRequests],
+    pools: Sequence[Pool],
+    *,
+    classes: Classes,
+    used: UsedDevices,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> list[ClaimAllocation] | None:
     """Return what *claims* get of *pools*, which are those of one node; ``None`` if there are too
     few devices.
@@ -92,7 +111,7 @@ def allocate(
         AllocationError: something is wrong with a claim, a class or a pool.
     """
     try:
-        return _Search(claims, pools, classes, is_in_use).run()
+        return _Search(claims, pools, classes, used, timeout).run()
     except RecursionError as error:  # each device that is chosen is one call deeper
         raise AllocationError("the claims of the pod ask for too many devices") from error
 
@@ -101,6 +120,8 @@ def allocate(
 class _Result:
     choice: Choice
     device: Device
+    capacity: Mapping[str, Quantity]
+    """What it consumes of a device that is shared."""
 
 
 class _Search:
@@ -111,18 +132,23 @@ class _Search:
         claims: Sequence[ClaimRequests],
         pools: Sequence[Pool],
         classes: Classes,
-        is_in_use: IsInUse,
+        used: UsedDevices,
+        timeout: float,
     ) -> None:
         self._claims = claims
         self._pools = pools
         self._classes = classes
-        self._is_in_use = is_in_use
+        self._used = used
         self._results: list[list[_Result]] = [[] for _ in claims]
         self._taken: dict[DeviceRef, set[int]] = {}
         """Claims that have got a device, by the device."""
+        self._shares: Counter[DeviceRef] = Counter()
+        self._consumed: dict[DeviceRef, Counter[str]] = {}
+        """What is chosen of devices that are shared, in billionths."""
         self._matching: dict[Choice, list[Device]] = {}
         self._pools_by_ref = {(each.driver, each.name): each for each in pools}
         self._steps = 0
+        self._deadline = time.monotonic() + timeout if timeout else math.inf
 
     def run(self) -> list[ClaimAllocation] | None:
         for claim in self._claims:
@@ -164,28 +190,51 @@ class _Search:
         for position in range(start, last):
             device = devices[position]
             self._steps += 1
-            if self._steps > _MAX_STEPS:
+            if self._steps > _MAX_STEPS or time.monotonic() > self._deadline:
                 raise AllocationError(TIMED_OUT)
             if not self._fits(claim, choice, device):
                 continue
-            self._results[claim].append(_Result(choice, device))
-            self._taken.setdefault(device.ref, set()).add(claim)
+            result = _Result(choice, device, _consumption_of(choice, device) or {})
+            self._choose(claim, result, 1)
             if self._next_device(claim, request, choice, done + 1, position + 1):
                 return True
-            self._taken[device.ref].discard(claim)
-            self._results[claim].pop()
+            self._choose(claim, result, -1)
         return False
+
+    def _choose(self, claim: int, result: _Result, sign: int) -> None:
+        """Add *result* to what the claim has; with *sign* -1, remove it again."""
+        results, ref = self._results[claim], result.device.ref
+        if sign > 0:
+            results.append(result)
+        else:
+            results.pop()
+        if result.device.is_shared:
+            self._shares[ref] += sign
+            consumed = self._consumed.setdefault(ref, Counter())
+            for name, amount in result.capacity.items():
+                consumed[name] += sign * amount.nanos
+        elif sign > 0:
+            self._taken.setdefault(ref, set()).add(claim)
+        else:
+            self._taken[ref].discard(claim)
 
     def _fits(self, claim: int, choice: Choice, device: Device) -> bool:
         """Return whether *device* may be added to what the claim has."""
-        taken = self._taken.get(device.ref, set())
+        ref = device.ref
+        taken = self._taken.get(ref, set())
         if choice.admin_access:
             if claim in taken:
                 return False
-        elif taken or self._is_in_use(device.ref) or not self._has_counters(device):
+        elif (
+            taken
+            or self._used.is_whole(ref)
+            or (not (device.is_shared and self._is_taken(ref)) and not self._has_counters(device))
+        ):
             return False
         if _is_tainted(choice, device):
             return False  # if all devices are wanted, it is one of them
+        if not self._has_capacity(choice, device):
+            return False
         satisfied = all(
             self._satisfies(constraint, claim, choice, device)
             for constraint in self._claims[claim].constraints
@@ -217,19 +266,31 @@ class _Search:
     def _has_counters(self, device: Device) -> bool:
         """Return whether the shared counters of the pool suffice for *device*."""
         wanted = _consumption(device.content)
-        if not wanted:
+        if not wanted or (device.is_shared and self._is_taken(device.ref)):
             return True
         pool = self._pools_by_ref[device.ref.driver, device.ref.pool]
         used: dict[tuple[str, str], int] = {}
         for name, content in pool.consumers.items():
             ref = device.ref._replace(device=name)
-            if self._taken.get(ref) or self._is_in_use(ref):
+            if self._is_taken(ref):
                 for key, amount in _consumption(content).items():
                     used[key] = used.get(key, 0) + amount
         return all(
             used.get((of, name), 0) + amount <= pool.counters.get(of, {}).get(name, 0)
             for (of, name), amount in wanted.items()
         )
+
+    def _is_taken(self, ref: DeviceRef) -> bool:
+        """Return whether a claim has a device, or a share of it."""
+        return bool(self._taken.get(ref) or self._shares[ref] or self._used.is_used(ref))
+
+    def _has_capacity(self, choice: Choice, device: Device) -> bool:
+        """Return whether a device has the capacity that *choice* requests."""
+        wanted = _consumption_of(choice, device)
+        if wanted is None:
+            return False
+        chosen: Mapping[str, int] = self._consumed.get(device.ref) or {}
+        return fits(device.content, wanted, chosen, self._used.consumed(device.ref))
 
     # -- candidates ----------------------------------------------------------------------------
 
@@ -246,7 +307,7 @@ class _Search:
             raise AllocationError(
                 f"request {choice.name}: device class {choice.device_class} does not exist"
             )
-        selectors = [(each.get("cel") or {}).get("expression", "") for each in found.spec.selectors]
+        selectors = _expressions(found)
         for pool in self._pools:
             if pool.problem and not choice.count:
                 raise AllocationError(
@@ -257,7 +318,7 @@ class _Search:
                 if (
                     _matches(selectors, device, f"class {choice.device_class}")
                     and _matches(choice.selectors, device, f"request {choice.name}")
-                    and _has_capacity(choice, device)
+                    and self._has_capacity(choice, device)
                 ):
                     yield device
 
@@ -277,6 +338,15 @@ class _Search:
                 result["adminAccess"] = True
             if each.choice.tolerations:
                 result["tolerations"] = [dict(toleration) for toleration in each.choice.tolerations]
+            if each.device.is_shared:
+                result["shareID"] = ""
+                if each.capacity:
+                    result["consumedCapacity"] = {
+                        name: str(amount) for name, amount in each.capacity.items()
+                    }
+            for conditions in ("bindingConditions", "bindingFailureConditions"):
+                if names := each.device.content.get(conditions):
+                    result[conditions] = names
             found.append(result)
         devices: Json = {"results": found}
         chosen = dict.fromkeys(each.choice for each in results)
@@ -286,8 +356,8 @@ class _Search:
         selector = _node_selector([each.device for each in results])
         if selector is not None:
             content["nodeSelector"] = msgspec.to_builtins(selector)
-        exclusive = (each.device.ref for each in results if not each.choice.admin_access)
-        return ClaimAllocation(tuple(exclusive), content, selector)
+        used = (_use(each) for each in results if not each.choice.admin_access)
+        return ClaimAllocation(tuple(used), content, selector)
 
     def _config(self, claim: ClaimRequests, choices: Sequence[Choice]) -> Iterator[Json]:
         """Yield the parameters of drivers: those of the classes, then those of the claim."""
@@ -305,6 +375,18 @@ class _Search:
                 yield {**config, "source": "FromClaim"}
 
 
+def _expressions(device_class: DeviceClass) -> list[str]:
+    return [(each.get("cel") or {}).get("expression", "") for each in device_class.spec.selectors]
+
+
+def is_of_class(device_class: DeviceClass, device: Device) -> bool:
+    """Return whether a device matches the selectors of a class."""
+    try:
+        return _matches(_expressions(device_class), device, "class")
+    except AllocationError:
+        return False
+
+
 def _matches(selectors: Sequence[str], device: Device, owner: str) -> bool:
     for index, expression in enumerate(selectors):
         try:
@@ -319,13 +401,15 @@ def _matches(selectors: Sequence[str], device: Device, owner: str) -> bool:
     return True
 
 
-def _has_capacity(choice: Choice, device: Device) -> bool:
-    capacity = device.content.get("capacity") or {}
-    for name, amount in choice.capacity:
-        own = capacity.get(name)
-        if own is None or quantity.parse(own.get("value", "0")) < quantity.parse(amount):
-            return False
-    return True
+def _consumption_of(choice: Choice, device: Device) -> Mapping[str, Quantity] | None:
+    return consumption(device.content, dict(choice.capacity))
+
+
+def _use(result: _Result) -> DeviceUse:
+    if not result.device.is_shared:
+        return DeviceUse(result.device.ref)
+    capacity = ((name, amount.nanos) for name, amount in result.capacity.items())
+    return DeviceUse(result.device.ref, tuple(capacity))
 
 
 def _is_tainted(choice: Choice, device: Device) -> bool:

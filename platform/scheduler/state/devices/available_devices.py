@@ -8,7 +8,7 @@ devices and has changed.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -18,11 +18,22 @@ from ....model import quantity
 from ..core_types import NodeSelector
 from ..podinfo.available_volumes import Nodes
 from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
+from ..podinfo.extended_resources import IMPLICIT_PREFIX
 from ..podinfo.node_terms import LabelledNode, matches_any
 from ..resources import BoolVector
-from .allocator import TIMED_OUT, AllocationError, ClaimAllocation, Device, Pool, allocate
-from .requests import decode
-from .types import Allocation, DeviceClass, DeviceRef, Json, ResourceSlice
+from .allocator import (
+    DEFAULT_TIMEOUT,
+    TIMED_OUT,
+    AllocationError,
+    ClaimAllocation,
+    Device,
+    Pool,
+    allocate,
+    is_of_class,
+)
+from .capacity import DeviceRef, DeviceUse, UsedDevices
+from .requests import ClaimRequests, decode
+from .types import Allocation, DeviceClass, DeviceTaintRule, Json, ResourceSlice
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
 MAX_TIMEOUTS = 4
@@ -32,6 +43,13 @@ _MAX_DEMANDS = 1_000
 """Different demands for which the results are kept."""
 
 
+_MAX_SHARES = 1_000
+"""How many pods may share a device that provides an extended resource; its capacity limits them
+before."""
+
+NOTHING = ClaimAllocation((), {}, None)
+"""What a claim for extended resources gets on a node that has these itself."""
+
 Decision = tuple[ClaimAllocation, ...]
 """What each pending claim of a pod gets, in their order."""
 
@@ -40,7 +58,7 @@ Decision = tuple[ClaimAllocation, ...]
 class _Held:
     """An allocated claim."""
 
-    devices: tuple[DeviceRef, ...]
+    devices: tuple[DeviceUse, ...]
     pods: int = 0
     """Pods on nodes that use it."""
     is_lent: bool = False
@@ -73,10 +91,12 @@ class AvailableDevices:
 
     def __init__(self, nodes: Nodes) -> None:
         """Start without devices; *nodes* are read when a mask is asked for."""
+        self.timeout = DEFAULT_TIMEOUT
+        """Seconds after which the search for the devices of a pod on one node ends; 0: never."""
         self._nodes = nodes
         self._pools: dict[tuple[str, str], _PoolSlices] = {}
         self._classes: dict[str, DeviceClass] = {}
-        self._in_use: Counter[DeviceRef] = Counter()
+        self._used = UsedDevices()
         self._held: dict[str, _Held] = {}
         self._decisions: dict[tuple[tuple[PendingClaim, ...], int], list[Decision | None]] = {}
         self._chosen: dict[str, list[tuple[int, ClaimAllocation]]] = {}
@@ -94,6 +114,14 @@ class AvailableDevices:
         self._slice_changes: Counter[str] = Counter()
         """How often the slices of a node have changed; of no node: those of several."""
         self._in_cycle = False
+        self.resources: dict[str, str] = {}
+        """Extended resources that devices provide, and their classes."""
+        self._taint_rules: dict[str, DeviceTaintRule] = {}
+        self._own: dict[str, frozenset[str]] = {}
+        """The extended resources that nodes have themselves, by node."""
+        self._explicit: dict[str, str] = {}
+        self._implicit: set[str] = set()
+        """Requested resources whose name contains that of a class."""
 
     # -- objects -------------------------------------------------------------------------------
 
@@ -119,6 +147,84 @@ class AvailableDevices:
         if new is not None:
             self._classes[new.metadata.name] = new
         self._known.clear()
+        by_resource: dict[str, tuple[str, str]] = {}
+        for name in sorted(self._classes, reverse=True):
+            found = self._classes[name]
+            if resource := found.spec.extended_resource_name:
+                key = found.metadata.creation_timestamp or "", name
+                if resource not in by_resource or key[0] >= by_resource[resource][0]:
+                    by_resource[resource] = key
+        self._explicit = {resource: name for resource, (_, name) in by_resource.items()}
+        self._set_resources()
+
+    def update_taint_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        """Add, update or delete a rule."""
+        if old is not None:
+            self._taint_rules.pop(old.metadata.name, None)
+        if new is not None:
+            self._taint_rules[new.metadata.name] = new
+        self._note_slice_change("")
+
+    def _tainted(self, pool: Pool) -> Pool:
+        """Return *pool* with the taints of the rules."""
+        rules = [each.spec for each in self._taint_rules.values()]
+        devices = []
+        for device in pool.devices:
+            taints = [
+                each.taint
+                for each in rules
+                if each.device_selector is not None and each.device_selector.has(device.ref)
+            ]
+            if taints:
+                taints += device.content.get("taints") or ()
+                device = replace(device, content={**device.content, "taints": taints})
+            devices.append(device)
+        return replace(pool, devices=tuple(devices))
+
+    def _set_resources(self) -> None:
+        implicit = {each: each.removeprefix(IMPLICIT_PREFIX) for each in self._implicit}
+        found = {each: name for each, name in implicit.items() if name in self._classes}
+        self.resources = found | self._explicit
+
+    def add_implicit(self, resources: Iterable[str]) -> bool:
+        """Note that pods request *resources*, whose names may contain that of a class; returns
+        whether there are new ones."""
+        new = {each for each in resources if each.startswith(IMPLICIT_PREFIX)} - self._implicit
+        self._implicit |= new
+        if new:
+            self._set_resources()
+        return bool(new)
+
+    def own_resources(self, node: str) -> frozenset[str]:
+        """Return the extended resources that a node has itself."""
+        return self._own.get(node, frozenset())
+
+    def set_own_resources(self, node: str, resources: frozenset[str]) -> None:
+        """Note the extended resources that a node has itself."""
+        self._own[node] = resources
+
+    def offered(self, node_index: int) -> dict[str, int]:
+        """Return how many devices a node has for each extended resource that it does not have
+        itself."""
+        node = self._nodes.node_infos[node_index]
+        if node is None or not self.resources:
+            return {}
+        own = self._own.get(node.name, frozenset())
+        devices = [each for pool in self._pools_of(node_index) for each in pool.devices]
+        return {
+            resource: sum(
+                _MAX_SHARES if each.is_shared else 1
+                for each in devices
+                if is_of_class(self._classes[name], each)
+            )
+            for resource, name in self.resources.items()
+            if resource not in own and name in self._classes
+        }
+
+    def is_provided(self, node_index: int, resource: str) -> bool:
+        """Return whether devices provide an extended resource on a node, which lacks it itself."""
+        node = self._nodes.node_infos[node_index]
+        return node is not None and resource not in self._own.get(node.name, frozenset())
 
     def device_class(self, name: str) -> DeviceClass | None:
         """Return the class *name*, if it is known."""
@@ -160,12 +266,11 @@ class AvailableDevices:
             for claim, chosen in zip(claims, decision or (), strict=bool(decision)):
                 self._choose(claim, node_index, chosen, sign)
 
-    def take(self, devices: Iterable[DeviceRef], sign: int) -> None:
+    def take(self, devices: Iterable[DeviceUse], sign: int) -> None:
         """Count another use of *devices*; with *sign* -1, undo that."""
-        for ref in devices:
-            self._in_use[ref] += sign
-            if not self._in_use[ref]:
-                del self._in_use[ref]
+        for use in devices:
+            self._used.add(use, sign)
+            ref = use.ref
             self._versions[self._local.get((ref.driver, ref.pool), "")] += 1
 
     def decided(self, claims: tuple[PendingClaim, ...], node_index: int) -> Decision | None:
@@ -250,7 +355,8 @@ class AvailableDevices:
                 self._known.clear()
             known = self._known[claims] = _Known()
         # All nodes without devices are equal, but for claims that are decided already.
-        index = node_index if pools or any(each.key for each in claims) else -1
+        is_of_node = pools or any(each.key or each.extended for each in claims)
+        index = node_index if is_of_node else -1
         found = known.by_node.get(index)
         if found is None or found[0] != version:
             found = known.by_node[index] = (version, self._allocate(claims, node_index, pools))
@@ -268,21 +374,43 @@ class AvailableDevices:
                 if selector is not None and (node is None or not matches_any(selector, node)):
                     return CANNOT_ALLOCATE
                 chosen[position] = allocation
-        left = [position for position in range(len(claims)) if position not in chosen]
+        wanted: dict[int, ClaimRequests] = {}
+        for position, claim in enumerate(claims):
+            if position in chosen:
+                continue
+            requests = self._requests_on(node_index, claim)
+            if requests.requests or not claim.extended:
+                wanted[position] = requests
+            else:
+                chosen[position] = NOTHING
         try:
             found = allocate(
-                [decode(claims[position].devices) for position in left],
+                [*wanted.values()],
                 pools,
                 classes=self._classes.get,
-                is_in_use=self._in_use.__contains__,
+                used=self._used,
+                timeout=self.timeout,
             )
         except AllocationError as error:
             return str(error)
         if found is None:
-            invalid = any(pool.problem == _INVALID for pool in pools)
-            return "invalid resource pools were encountered" if invalid else CANNOT_ALLOCATE
-        chosen |= dict(zip(left, found, strict=True))
+            return _why_not_allocated(pools)
+        chosen |= dict(zip(wanted, found, strict=True))
         return tuple(chosen[position] for position in range(len(claims)))
+
+    def _requests_on(self, node_index: int, claim: PendingClaim) -> ClaimRequests:
+        found = decode(claim.devices)
+        if not claim.extended:
+            return found
+        resources = dict(claim.extended)
+        return replace(
+            found,
+            requests=tuple(
+                each
+                for each in found.requests
+                if self.is_provided(node_index, resources[each.name])
+            ),
+        )
 
     def _update_location(self, key: tuple[str, str]) -> None:
         """Note to which node a pool is local, whose slices have changed."""
@@ -316,10 +444,23 @@ class AvailableDevices:
         if known is None or known[0] != version:
             none: set[tuple[str, str]] = set()
             keys = self._keys_by_node.get(node.name, none) | self._keys_by_node.get("", none)
-            pools = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
-            known = version, tuple(pool for pool in pools if pool is not None)
+            found = (_pool_for(node, key, self._pools[key].current()) for key in sorted(keys))
+            pools = [pool for pool in found if pool is not None]
+            if self._taint_rules:
+                pools = [self._tainted(pool) for pool in pools]
+            pools.sort(key=_has_binding_conditions)  # these are last
+            known = version, tuple(pools)
             self._by_node[node_index] = known
         return known[1]
+
+
+def _why_not_allocated(pools: Sequence[Pool]) -> str:
+    if any(pool.problem == _INVALID for pool in pools):
+        return "invalid resource pools were encountered"
+    if fields := {each: None for pool in pools for each in pool.unsupported}:
+        named = ", ".join(fields)
+        return f"{CANNOT_ALLOCATE}; devices have fields that are not supported: {named}"
+    return CANNOT_ALLOCATE
 
 
 _INVALID = "invalid"
@@ -348,28 +489,54 @@ def _pool_for(
         for content in each.spec.devices
         if content.get("consumesCounters")
     }
+    unsupported = {
+        name: None for each in slices for device in each.spec.devices for name in _unknown(device)
+    }
     try:
         devices = [
             Device(
                 DeviceRef(driver, name, content.get("name", "")),
                 content,
                 device_value(driver, content),
-                *_location(each, content),
+                *_binding_location(node, each, content),
             )
             for each in slices
             for content in each.spec.devices
-            if _is_allocatable(content) and _is_usable_on(node, each, content)
+            if not any(_unknown(content)) and _is_usable_on(node, each, content)
         ]
     except ValueError:
         return Pool(driver, name, problem=_INVALID)
     if len({each.ref for each in devices}) < len(devices):
         return Pool(driver, name, problem=_INVALID)
-    return Pool(driver, name, tuple(devices), counters=counters, consumers=consumers)
+    return Pool(
+        driver,
+        name,
+        tuple(devices),
+        counters=counters,
+        consumers=consumers,
+        unsupported=tuple(unsupported),
+    )
 
 
-def _is_allocatable(content: Json) -> bool:
-    """Return whether the scheduler implements how a device is to be allocated."""
-    return not content.get("allowMultipleAllocations") and not content.get("bindingConditions")
+_DEVICE = frozenset(
+    (
+        "name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector",
+        "allNodes", "taints", "bindsToNode", "bindingConditions", "bindingFailureConditions",
+        "allowMultipleAllocations",
+    )
+)  # fmt: skip
+_ATTRIBUTE = frozenset(("bool", "int", "string", "version"))
+
+
+def _unknown(device: Json) -> Iterator[str]:
+    """Yield the fields of a device that the scheduler does not know, and that have an effect."""
+    yield from device.keys() - _DEVICE
+    for attribute in (device.get("attributes") or {}).values():
+        yield from (f"attributes.{name}" for name in attribute.keys() - _ATTRIBUTE)
+
+
+def _has_binding_conditions(pool: Pool) -> bool:
+    return any(each.content.get("bindingConditions") is not None for each in pool.devices)
 
 
 def _is_for(node: LabelledNode, each: ResourceSlice) -> bool:
@@ -393,6 +560,15 @@ def _location(each: ResourceSlice, content: Json) -> tuple[str, NodeSelector | N
     selector = content.get("nodeSelector")
     converted = msgspec.convert(selector, NodeSelector) if selector is not None else None
     return content.get("nodeName") or "", converted
+
+
+def _binding_location(
+    node: LabelledNode, each: ResourceSlice, content: Json
+) -> tuple[str, NodeSelector | None]:
+    """Return where a device can be used once it is allocated for *node*."""
+    if content.get("bindsToNode"):
+        return node.name, None
+    return _location(each, content)
 
 
 def _matches(node: LabelledNode, name: str, selector: NodeSelector | None, all_nodes: bool) -> bool:

@@ -1,6 +1,6 @@
 """The requests and constraints of claims, decoded once for all equal claims."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -59,6 +59,8 @@ class ClaimRequests:
     requests: tuple[Request, ...]
     constraints: tuple[Constraint, ...]
     config: tuple[Json, ...]
+    unsupported: tuple[str, ...] = ()
+    """Fields that the scheduler does not know: those of later versions of Kubernetes."""
 
     def choices(self) -> Iterable[Choice]:
         """Yield the choices of all requests."""
@@ -91,7 +93,45 @@ def decode(devices: bytes) -> ClaimRequests:
         )
         for each in spec.get("constraints") or ()
     )
-    return ClaimRequests(tuple(requests), constraints, tuple(spec.get("config") or ()))
+    config, unsupported = tuple(spec.get("config") or ()), tuple(_unsupported(spec))
+    return ClaimRequests(tuple(requests), constraints, config, unsupported)
+
+
+_CHOICE = {
+    "deviceClassName": None,
+    "selectors": {"cel": {"expression": None}},
+    "allocationMode": None,
+    "count": None,
+    "tolerations": {"key": None, "operator": None, "value": None, "effect": None,
+                    "tolerationSeconds": None},
+    "capacity": {"requests": None},
+}  # fmt: skip
+_FIELDS: Json = {
+    "requests": {
+        "name": None,
+        "exactly": {**_CHOICE, "adminAccess": None},
+        "firstAvailable": {"name": None, **_CHOICE},
+    },
+    "constraints": {"requests": None, "matchAttribute": None, "distinctAttribute": None},
+    "config": {"requests": None, "opaque": None},
+}
+"""The fields of ``spec.devices`` that are known, and theirs; ``None`` for those with any value."""
+
+_VALUES = {"allocationMode": ("ExactCount", "All"), "operator": ("Exists", "Equal")}
+
+
+def _unsupported(given: Json, known: Json = _FIELDS, path: str = "spec.devices") -> Iterator[str]:
+    for name, value in given.items():
+        where, fields = f"{path}.{name}", known.get(name)
+        if name not in known:
+            yield where
+        elif name in _VALUES and value and value not in _VALUES[name]:
+            yield f"{where}: {value}"
+        elif isinstance(fields, dict):
+            entries = enumerate(value) if isinstance(value, list) else ((None, value),)
+            for index, entry in entries:
+                at = where if index is None else f"{where}[{index}]"
+                yield from _unsupported(entry or {}, fields, at)
 
 
 def _choice(name: str, spec: Json) -> Choice:

@@ -1,11 +1,14 @@
 """Fields of ResourceClaims, DeviceClasses and ResourceSlices that the scheduler reads."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from ....model.base import ApiStruct
 from ....model.meta import ObjectMeta
 from ..core_types import NodeSelector
+from .capacity import DeviceRef, DeviceUse, in_billionths
 
 Json = dict[str, Any]
 
@@ -14,14 +17,6 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 
 MAX_CONSUMERS = 256
 """Pods that may use one claim at a time."""
-
-
-class DeviceRef(NamedTuple):
-    """The name of a device."""
-
-    driver: str
-    pool: str
-    device: str
 
 
 class Consumer(ApiStruct, frozen=True):
@@ -41,6 +36,16 @@ class AllocatedDevice(ApiStruct, frozen=True):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: dict[str, str | int | float] = {}
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+    @property
+    def use(self) -> DeviceUse:
+        """What it uses of the device."""
+        capacity = in_billionths(self.consumed_capacity) if self.share_id is not None else None
+        return DeviceUse(DeviceRef(self.driver, self.pool, self.device), capacity)
 
 
 class AllocatedDevices(ApiStruct, frozen=True):
@@ -55,11 +60,28 @@ class Allocation(ApiStruct, frozen=True):
     devices: AllocatedDevices = AllocatedDevices()
     node_selector: NodeSelector | None = None
 
-    def in_use(self) -> Iterator[DeviceRef]:
-        """Yield the devices that no other claim may get."""
-        for each in self.devices.results:
-            if not each.admin_access:
-                yield DeviceRef(each.driver, each.pool, each.device)
+    def in_use(self) -> Iterator[DeviceUse]:
+        """Yield what other claims cannot get."""
+        return (each.use for each in self.devices.results if not each.admin_access)
+
+
+class DeviceCondition(ApiStruct, frozen=True):
+    """A condition of an allocated device."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class DeviceStatus(ApiStruct, frozen=True):
+    """What a driver reports of an allocated device."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    conditions: tuple[DeviceCondition, ...] = ()
 
 
 class ClaimStatus(ApiStruct, frozen=True):
@@ -67,6 +89,7 @@ class ClaimStatus(ApiStruct, frozen=True):
 
     allocation: Allocation | None = None
     reserved_for: tuple[Consumer, ...] = ()
+    devices: tuple[DeviceStatus, ...] = ()
 
 
 class ClaimSpec(ApiStruct, frozen=True):
@@ -88,6 +111,7 @@ class DeviceClassSpec(ApiStruct, frozen=True):
 
     selectors: tuple[Json, ...] = ()
     config: tuple[Json, ...] = ()
+    extended_resource_name: str | None = None
 
 
 class DeviceClass(ApiStruct, frozen=True):
@@ -95,6 +119,33 @@ class DeviceClass(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class TaintedDevices(ApiStruct, frozen=True):
+    """Which devices a rule taints: those of which all given names are equal."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+    def has(self, ref: DeviceRef) -> bool:
+        """Return whether it selects *ref*."""
+        names = (self.driver, self.pool, self.device)
+        return all(name in (None, own) for name, own in zip(names, ref, strict=True))
+
+
+class TaintRuleSpec(ApiStruct, frozen=True):
+    """``spec`` of a DeviceTaintRule; without a selector it taints nothing."""
+
+    device_selector: TaintedDevices | None = None
+    taint: Json = {}
+
+
+class DeviceTaintRule(ApiStruct, frozen=True):
+    """A taint that an administrator has added to devices."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: TaintRuleSpec = TaintRuleSpec()
 
 
 class ResourcePool(ApiStruct, frozen=True):

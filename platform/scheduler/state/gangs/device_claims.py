@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import msgspec
 
+from ....model.meta import ObjectMeta
 from ..core_types import NodeSelector
+from ..devices.allocator import ClaimAllocation
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
 from ..devices.types import (
@@ -13,13 +16,16 @@ from ..devices.types import (
     MAX_CONSUMERS,
     Allocation,
     DeviceClass,
+    DeviceTaintRule,
     Json,
     ResourceClaim,
     ResourceSlice,
 )
 from ..podinfo.device_claims import UsedClaim
 from ..podinfo.device_requirements import NO_DEVICES, DeviceRequirements, PendingClaim
+from ..podinfo.extended_resources import ContainerUse
 from ..resources import Amounts, units_of
+from .extended_claims import ExtendedClaims, NewClaim, owner_of
 from .gang import Task, TaskStatus
 
 _MAX_DEVICES = 32
@@ -32,6 +38,8 @@ class DeviceBinding:
     claim: ResourceClaim
     allocation: Json | None
     """What it is to get; ``None`` if it is allocated already, and only reserved for the pod."""
+    new: NewClaim | None = None
+    """The claim, if it does not exist: *claim* has only the namespace then."""
 
 
 @dataclass(slots=True)
@@ -56,6 +64,7 @@ class DeviceClaimTracker:
         """Claims that may be allocated for pods that have no node."""
         self._releasing: set[str] = set()
         """Claims whose allocation is being removed."""
+        self._extended = ExtendedClaims()
 
     def update(self, old: ResourceClaim | None, new: ResourceClaim | None) -> frozenset[str]:
         """Add, update or delete a claim; returns uids of pods that it may concern."""
@@ -76,10 +85,30 @@ class DeviceClaimTracker:
         if new is not None and new.status.allocation is not None and new.status.reserved_for:
             self._suspects.add(key)
         allocation = self._allocation(key)
+        self._note_extended(known, allocation, is_deleted=new is None)
         self.available.hold(key, allocation)
         if was_allocated and allocation is None:
             return self.waiting() | self._uids_of(key)
         return self._uids_of(key)
+
+    def _note_extended(
+        self, claim: ResourceClaim, allocation: Allocation | None, *, is_deleted: bool
+    ) -> None:
+        """Note which claim a pod has for its extended resources."""
+        uid, key = owner_of(claim), claim.metadata.key
+        if not uid:
+            return
+        known = self._extended.keys.get(uid)
+        if is_deleted or allocation is None:
+            if known == key:
+                del self._extended.keys[uid]
+            return
+        if known and known != key and self._assumed.pop(known, None) is not None:
+            self.available.hold(known, None)
+        self._extended.keys[uid] = key
+        self._uids_by_claim.setdefault(key, set()).add(uid)
+        if key not in self._claims_by_uid.get(uid, ()):
+            self._claims_by_uid[uid] = (*self._claims_by_uid.get(uid, ()), key)
 
     def update_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> frozenset[str]:
         """Add, update or delete a slice; returns uids of pods that it may concern."""
@@ -95,10 +124,29 @@ class DeviceClaimTracker:
         self.available.update_class(old, new)
         return self.waiting()
 
-    def add_pod(self, uid: str, namespace: str, claims: Iterable[UsedClaim]) -> frozenset[str]:
-        """Add a pod that uses *claims*; returns uids of other pods that it may concern."""
+    def update_taint_rule(
+        self, old: DeviceTaintRule | None, new: DeviceTaintRule | None
+    ) -> frozenset[str]:
+        """Add, update or delete a rule; returns uids of pods that it may concern."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return frozenset()
+        self.available.update_taint_rule(old, new)
+        return self.waiting()
+
+    def add_pod(
+        self,
+        uid: str,
+        namespace: str,
+        claims: Iterable[UsedClaim],
+        extended: tuple[ContainerUse, ...] = (),
+    ) -> frozenset[str]:
+        """Add a pod that uses *claims*, and requests *extended* resources; returns uids of other
+        pods that it may concern."""
+        if extended:
+            self._extended.uses[uid] = extended
         keys = tuple(dict.fromkeys(f"{namespace}/{each.name}" for each in claims if each.name))
-        self._claims_by_uid[uid] = keys
+        if keys or uid not in self._claims_by_uid:
+            self._claims_by_uid[uid] = keys
         concerned: set[str] = set()
         for key in keys:
             uids = self._uids_by_claim.setdefault(key, set())
@@ -109,16 +157,27 @@ class DeviceClaimTracker:
                 self._suspects.add(key)
         return frozenset(concerned - {uid})
 
+    def forget_uses(self, uid: str) -> None:
+        """Note that a pod has a node, so that nothing is allocated for it any more."""
+        self._extended.uses.pop(uid, None)
+
     def remove_pod(self, uid: str) -> None:
         """Remove a pod."""
+        self._extended.uses.pop(uid, None)
         for key in self._claims_by_uid.pop(uid, ()):
             uids = self._uids_by_claim.get(key, set())
             uids.discard(uid)
             if not uids:
                 self._uids_by_claim.pop(key, None)
 
-    def requirements(self, namespace: str, claims: Iterable[UsedClaim]) -> DeviceRequirements:
-        """Return what *claims* of a pod require."""
+    def is_concerned(self, uid: str) -> bool:
+        """Return whether devices may be assumed for a pod."""
+        return uid in self._claims_by_uid or uid in self._extended.keys
+
+    def requirements(
+        self, uid: str, namespace: str, claims: Iterable[UsedClaim]
+    ) -> DeviceRequirements:
+        """Return what *claims* of a pod require, and its extended resources."""
         selectors: dict[NodeSelector, None] = {}
         held: list[str] = []
         pending: list[PendingClaim] = []
@@ -131,6 +190,14 @@ class DeviceClaimTracker:
             held.append(key)
             if allocation.node_selector is not None:
                 selectors[allocation.node_selector] = None
+        key = self._extended.keys.get(uid, "")
+        allocation = self._allocation(key) if key and key not in held else None
+        if allocation is not None:
+            held.append(key)
+            if allocation.node_selector is not None:
+                selectors[allocation.node_selector] = None
+        elif (wanted := self._extended.pending(uid, self.available.resources)) is not None:
+            pending.append(wanted)
         if not held and not pending:
             return NO_DEVICES
         return DeviceRequirements(tuple(selectors), tuple(held), tuple(pending))
@@ -138,6 +205,8 @@ class DeviceClaimTracker:
     def blocking_reason(self, task: Task) -> str:
         """Return which claim blocks *task* and why, with the message of kube-scheduler; empty if
         none does."""
+        if (key := self._extended.keys.get(task.uid, "")) in self._releasing:
+            return f"resource claim {key} is in the process of being deallocated"
         for used in task.device_claims:
             if not used.name:
                 return f'pod "{task.namespace}/{task.name}": ResourceClaim not created yet'
@@ -166,6 +235,8 @@ class DeviceClaimTracker:
             is_full = len(consumers) >= MAX_CONSUMERS and not is_reserved
             return "resourceclaim in use" if is_full else ""
         wanted = decode(encode(claim.spec.devices))
+        if wanted.unsupported:
+            return f"claim {key}: not supported: {', '.join(wanted.unsupported)}"
         for choice in wanted.choices():
             if self.available.device_class(choice.device_class) is None:
                 text = f"device class {choice.device_class} does not exist"
@@ -198,12 +269,27 @@ class DeviceClaimTracker:
             if found is None:
                 continue
             left.remove(found)
-            content = found[1].content
+            content = _with_share_ids(found[1].content)
             allocation = msgspec.convert(content, Allocation)
             self._assumed[key] = _Assumed(content, allocation)
             self.available.hold(key, allocation)
             uids |= self._uids_of(key)
+        for pending, chosen in left:
+            if pending.extended:
+                self._assume_extended(task, chosen)
+                uids.add(task.uid)
         return frozenset(uids)
+
+    def _assume_extended(self, task: Task, chosen: ClaimAllocation) -> None:
+        if not chosen.content:
+            self._extended.keys[task.uid] = ""
+            return
+        key = f"{task.namespace}/<{task.uid}>"  # no claim has such a name
+        content = _with_share_ids(chosen.content)
+        allocation = msgspec.convert(content, Allocation)
+        self._extended.keys[task.uid] = key
+        self._assumed[key] = _Assumed(content, allocation, {task.uid})
+        self.available.hold(key, allocation)
 
     def join(self, task: Task) -> tuple[DeviceBinding, ...]:
         """Return what is to be written into the claims of *task*, which keeps it until that is
@@ -218,13 +304,23 @@ class DeviceClaimTracker:
             ):
                 content = assumed.content if assumed is not None else None
                 found.append(DeviceBinding(claim, content))
+        key = self._extended.keys.get(task.uid, "")
+        if key not in self._claims and (assumed := self._assumed.get(key)) is not None:
+            new = self._extended.new_claim(task, assumed.content, self.available.resources)
+            name = key.partition("/")[2]
+            claim = ResourceClaim(metadata=ObjectMeta(name=name, namespace=task.namespace))
+            found.append(DeviceBinding(claim, assumed.content, new))
         return tuple(found)
 
     def release(self, uid: str) -> frozenset[str]:
         """Forget what was assumed for a pod that does not get its node; returns uids of pods that
         it may concern."""
         uids: set[str] = set()
-        for key in self._claims_by_uid.get(uid, ()):
+        extended = self._extended.keys.pop(uid, None)
+        if extended is not None:
+            uids.add(uid)
+        keys = self._claims_by_uid.get(uid, ())
+        for key in (*keys, *([extended] if extended and extended not in keys else [])):
             assumed = self._assumed.get(key)
             if assumed is not None:
                 assumed.uids.discard(uid)
@@ -247,6 +343,8 @@ class DeviceClaimTracker:
                 for each in claim.status.reserved_for
             ]
             self._suspects.discard(key)
+            if not tasks and (owner := owner_of(claim)):
+                tasks = [task_of(owner)]
             is_stale = all(task and task.status is TaskStatus.PENDING for task in tasks)
             if tasks and is_stale and FINALIZER in claim.metadata.finalizers:
                 self._releasing.add(key)
@@ -280,12 +378,15 @@ class DeviceClaimTracker:
 
     def waiting(self) -> frozenset[str]:
         """Return the uids of pods with claims that are not allocated."""
-        return frozenset(
+        claims = (
             uid
             for key, uids in self._uids_by_claim.items()
             if self._allocation(key) is None
             for uid in uids
         )
+        if not self.available.resources:
+            return frozenset(claims)
+        return frozenset((*claims, *(self._extended.uses.keys() - self._extended.keys.keys())))
 
     # -- private -------------------------------------------------------------------------------
 
@@ -307,3 +408,12 @@ class DeviceClaimTracker:
             claim = self._claims.get(key)
             if claim is not None:
                 yield key, claim
+
+
+def _with_share_ids(content: Json) -> Json:
+    """Return an allocation in which each share of a device has an identifier."""
+    results = [
+        {**each, "shareID": str(uuid4())} if "shareID" in each else each
+        for each in content["devices"]["results"]
+    ]
+    return {**content, "devices": {**content["devices"], "results": results}}

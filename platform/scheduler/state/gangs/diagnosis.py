@@ -149,3 +149,6 @@ class Diagnosis:
 
     exceeds_nodes: bool = False
     """Whether the nodes could not take what the gang needs even if nothing else ran."""
+
+    fits: bool = False
+    """Whether the nodes have what the gang needs, so that evictions would not help."""

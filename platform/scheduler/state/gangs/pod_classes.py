@@ -18,7 +18,7 @@ from ..core_types import (
     Pod,
     StorageClass,
 )
-from ..devices.types import ResourceClaim
+from ..devices.types import DeviceClass, ResourceClaim, ResourceSlice
 from ..nodes.node_matrix import NodeMatrix
 from ..podinfo.device_requirements import NO_DEVICES
 from ..podinfo.equivalence import EquivalenceCache, EquivalenceClass, known_pod
@@ -65,7 +65,7 @@ class PodClasses:
     def get(self, pod: Pod, traits: PodTraits = NO_TRAITS) -> EquivalenceClass:
         """Return the class of *pod*, which has *traits*."""
         eq_class = self.eq_classes.unmatched(pod).variant(traits=traits)
-        return self._current(eq_class, known_pod(pod, eq_class.terms))
+        return self._current(eq_class, known_pod(pod, eq_class.terms), pod.metadata.uid)
 
     def register(self, pod: Pod, traits: PodTraits = NO_TRAITS) -> EquivalenceClass:
         """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
@@ -73,12 +73,16 @@ class PodClasses:
         known = known_pod(pod, eq_class.terms)
         if known.pvcs:
             self._reclassify(self.pvcs.add_pod(uid, known.namespace, known.pvcs))
-        if known.device_claims:
-            others = self.device_claims.add_pod(uid, known.namespace, known.device_claims)
+        if known.device_claims or known.extended:
+            others = self.device_claims.add_pod(
+                uid, known.namespace, known.device_claims, known.extended
+            )
             self._reclassify(others)
+            if self.device_claims.available.add_implicit(each.resource for each in known.extended):
+                self._node_matrix.update_device_resources()
         for selector in self.topology.add_pod(uid, known):
             self._reclassify(self.topology.matching_pods(selector))
-        return self._current(eq_class.variant(traits=traits), known)
+        return self._current(eq_class.variant(traits=traits), known, uid)
 
     def reregister(
         self, pod: Pod, eq_class: EquivalenceClass, traits: PodTraits
@@ -95,21 +99,24 @@ class PodClasses:
         returns its class. The pod must have neither terms nor PVCs."""
         known = known_pod(pod)
         self.topology.add_pod(pod.metadata.uid, known)
-        return self._current(eq_class, known)
+        return self._current(eq_class, known, pod.metadata.uid)
 
     def unregister(self, uid: str) -> None:
         """Undo :meth:`register`."""
         known = self.topology.pod(uid)
         if known is not None:
             self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
-        if known is not None and known.device_claims:
+        if known is not None and self.device_claims.is_concerned(uid):
             self.device_claims.remove_pod(uid)
         for selector in self.topology.remove_pod(uid):
             self._reclassify(self.topology.matching_pods(selector))
 
     def update(self, pod: Pod, eq_class: EquivalenceClass) -> None:
         """Update a registered pod whose class *eq_class* is the same as before."""
-        self.topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
+        known = known_pod(pod, eq_class.terms)
+        self.topology.update_pod(pod.metadata.uid, known)
+        if not known.extended:
+            self.device_claims.forget_uses(pod.metadata.uid)
 
     def update_namespace(self, old: Namespace | None, new: Namespace | None) -> bool:
         """Add, update or delete a namespace; returns whether classes may have changed."""
@@ -187,6 +194,25 @@ class PodClasses:
         it may concern."""
         return self._reclassify(self.device_claims.release(uid))
 
+    def update_device_class(
+        self, old: DeviceClass | None, new: DeviceClass | None
+    ) -> Collection[str]:
+        """Add, update or delete a class of devices; returns the uids of pods that it may
+        concern."""
+        before = set(self.device_claims.available.resources)
+        uids = self.device_claims.update_class(old, new)
+        self._node_matrix.update_device_resources(former=before)
+        return self._reclassify(uids)
+
+    def update_device_slice(
+        self, old: ResourceSlice | None, new: ResourceSlice | None
+    ) -> Collection[str]:
+        """Add, update or delete a slice; returns the uids of pods that it may concern."""
+        uids = self.device_claims.update_slice(old, new)
+        nodes = {each.spec.node_name for each in (old, new) if each is not None}
+        self._node_matrix.update_device_resources(nodes=nodes)
+        return uids
+
     def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> bool:
         """Add, update or delete the limits of CSI drivers on a node; returns whether they have
         changed."""
@@ -201,11 +227,11 @@ class PodClasses:
         pod = self._find(uid)
         return isinstance(pod, Task) and pod.status is TaskStatus.PIPELINED
 
-    def _current(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
+    def _current(self, eq_class: EquivalenceClass, pod: KnownPod, uid: str) -> EquivalenceClass:
         volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
         devices = NO_DEVICES
-        if pod.device_claims:
-            devices = self.device_claims.requirements(pod.namespace, pod.device_claims)
+        if pod.device_claims or self.device_claims.is_concerned(uid):
+            devices = self.device_claims.requirements(uid, pod.namespace, pod.device_claims)
         return eq_class.variant(
             matched_by=self.topology.matched_by(pod), volumes=volumes, devices=devices
         )
@@ -217,7 +243,7 @@ class PodClasses:
             if pod is None or known is None:
                 continue
             before = pod.eq_class
-            after = self._current(before, known)
+            after = self._current(before, known, uid)
             if after is not before:
                 pod.eq_class = after
                 self._on_change(pod)

@@ -9,7 +9,7 @@ Data derived from columns (feasibility masks, scores) is kept with a position in
 :class:`ChangeLog`, and updated for the columns that changed since.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -136,8 +136,6 @@ class NodeMatrix:
         node_info = NodeInfo(
             node.metadata.name, node.metadata.labels, node.spec.taints, node.spec.unschedulable
         )
-        allocatable = self.resource_index.vector(amounts(node.status.allocatable))
-        self.add_missing_rows()
         self.images.update(node_index, node.status.images)
         same = self.alive[node_index] and node_info == self.node_infos[node_index]
         if not same:
@@ -146,10 +144,46 @@ class NodeMatrix:
             self.node_changes.add(node_index)
             self._tie_breakers = None if not self.alive[node_index] else self._tie_breakers
             self.alive[node_index] = True
+        allocatable = self._allocatable_of(node, node_index)
         if same and np.array_equal(self.allocatable[:, node_index], allocatable):
             return False
         self._set_allocatable(node_index, allocatable)
         return True
+
+    def _allocatable_of(self, node: Node, node_index: int) -> IntVector:
+        """Return what a node has, with the extended resources that its devices provide."""
+        own, devices = amounts(node.status.allocatable), self.available_devices
+        extended = (name for name, units in own.items() if units and "/" in name)
+        devices.set_own_resources(node.metadata.name, frozenset(extended))
+        if devices.resources:
+            own |= amounts(devices.offered(node_index))
+        vector = self.resource_index.vector(own)
+        self.add_missing_rows()
+        return vector
+
+    def update_device_resources(
+        self, *, former: Iterable[str] = (), nodes: Collection[str] = ("",)
+    ) -> None:
+        """Count the devices of *nodes* again that provide extended resources, of all if an empty
+        name is one of these; *former* are the resources that they have provided before."""
+        names = {*former, *self.available_devices.resources}
+        if not names:
+            return
+        for name in names:
+            self.resource_index.row(name)
+        self.add_missing_rows()
+        indexes = np.flatnonzero(self.alive).tolist()
+        if "" not in nodes:
+            known = (self.index_of(each) for each in nodes)
+            indexes = [each for each in known if each is not None and self.alive[each]]
+        for node_index in indexes:
+            offered = amounts(self.available_devices.offered(node_index))
+            vector = self.allocatable[:, node_index].copy()
+            own = self.available_devices.own_resources(self.names[node_index])
+            for name in names - own:
+                vector[self.resource_index.row(name)] = offered.get(name, 0)
+            if not np.array_equal(vector, self.allocatable[:, node_index]):
+                self._set_allocatable(node_index, vector)
 
     def remove_node(self, name: str) -> None:
         """Remove a node, if it exists; its pods stay allocated."""

@@ -92,10 +92,15 @@ class PlannedMembers:
         due = (self._due[0][0] if self._due else None, self._assumed.next_due())
         return min((each for each in due if each is not None), default=None)
 
+    @property
+    def _is_possible(self) -> bool:
+        # Claims for extended resources that devices provide are created with a binding.
+        devices = self._cache.node_matrix.available_devices
+        return self._enabled and not self.is_suspended and not devices.resources
+
     def members_to_add(self, gang: Gang) -> int:
         """Return about how many members will be added once *gang* is admitted."""
-        is_possible = self._enabled and not self.is_suspended
-        return gang.min_member if is_possible and gang.is_pending else 0
+        return gang.min_member if self._is_possible and gang.is_pending else 0
 
     def note(self, gang: Gang) -> PlanNote | None:
         """Return what the annotation of the PodGroup of *gang* is to contain; ``None`` if it is to
@@ -424,7 +429,7 @@ class PlannedMembers:
     def begin(self, gang: Gang) -> None:
         """Add the members of *gang*, which was admitted, if it describes them."""
         podgroup = gang.podgroup
-        if not self._enabled or self.is_suspended or podgroup is None:
+        if not self._is_possible or podgroup is None:
             return
         if gang.planned_uid == podgroup.metadata.uid:
             return

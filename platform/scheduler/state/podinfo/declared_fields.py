@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..core_types import Pod
+from ..core_types import Pod, PodSpec
+from ..resources import Amounts, amounts
 
 FieldValues = tuple[tuple[str, str | int | None], ...]
 """Declared fields and their values, ``None`` for a label or an annotation that a pod has not."""
 
 _NAMESPACE, _NAME, _PRIORITY, _SCHEDULER = "namespace", "name", "priority", "schedulerName"
+_LIMITED = ("cpu", "memory")
 
 
 class HasFields(Protocol):
@@ -47,6 +49,8 @@ class PodFields:
     """Whether it reads name and namespace."""
     priority: bool = False
     scheduler_name: bool = False
+    limits: bool = False
+    """Whether it reads the limits of CPU and memory."""
 
     def __post_init__(self) -> None:
         """Check the types: the letters of one text would be taken for keys.
@@ -59,7 +63,7 @@ class PodFields:
                 raise TypeError(f"{field} of PodFields must be a tuple of keys, not {keys!r}")
 
     def __bool__(self) -> bool:
-        flags = self.name or self.priority or self.scheduler_name
+        flags = self.name or self.priority or self.scheduler_name or self.limits
         return bool(self.labels or self.annotations or flags)
 
     def of(self, pods: HasFields) -> "DeclaredPod":
@@ -79,6 +83,8 @@ class PodFields:
             found.append((_PRIORITY, pod.spec.priority or 0))
         if self.scheduler_name:
             found.append((_SCHEDULER, pod.spec.scheduler_name))
+        if self.limits:
+            found += ((_limit(name), units) for name, units in _limits(pod.spec).items())
         return tuple(found)
 
 
@@ -120,6 +126,14 @@ class DeclaredPod:
         """The ``schedulerName`` of the pods."""
         return str(self._text(_SCHEDULER, is_declared=self._fields.scheduler_name))
 
+    def limit(self, resource: str) -> int | None:
+        """Return the limit of the pods for ``cpu`` in millicores, or ``memory`` in bytes.
+
+        It is ``None`` if a container has none.
+        """
+        value = self._value(_limit(resource), is_declared=self._fields.limits)
+        return None if value is None else int(value)
+
     def _text(self, field: str, *, is_declared: bool) -> str | None:
         value = self._value(field, is_declared=is_declared)
         return None if value is None else str(value)
@@ -141,6 +155,7 @@ def union(declared: Iterable[PodFields]) -> PodFields:
         name=any(each.name for each in every),
         priority=any(each.priority for each in every),
         scheduler_name=any(each.scheduler_name for each in every),
+        limits=any(each.limits for each in every),
     )
 
 
@@ -150,3 +165,20 @@ def _label(key: str) -> str:
 
 def _annotation(key: str) -> str:
     return f"annotation {key!r}"
+
+
+def _limit(resource: str) -> str:
+    return f"limit of {resource}"
+
+
+def _limits(spec: PodSpec) -> dict[str, int | None]:
+    """Return what the containers of a pod may use together, or the limit of the pod as a whole if
+    there is one; ``None`` without a limit."""
+    whole = amounts(spec.resources.limits)
+    containers: list[Amounts] = [amounts(each.resources.limits) for each in spec.containers]
+    found: dict[str, int | None] = {}
+    for name in _LIMITED:
+        is_limited = all(name in each for each in containers)
+        total = sum(each[name] for each in containers) if is_limited else None
+        found[name] = whole.get(name, total)
+    return found

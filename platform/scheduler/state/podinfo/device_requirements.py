@@ -13,6 +13,9 @@ class PendingClaim:
     """``spec.devices``, encoded."""
     key: str = ""
     """``namespace/name`` if several pods use it, which get the same devices."""
+    extended: tuple[tuple[str, str], ...] = ()
+    """Of a claim for extended resources: its requests, and the resource of each. On a node that has
+    a resource itself, the requests for that are left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from .declared_fields import FieldValues
 from .default_spread import DefaultConstraints, DefaultTerms
 from .device_claims import used_claims
 from .device_requirements import NO_DEVICES, DeviceRequirements
+from .extended_resources import extended_uses
 from .host_ports import HostPort, host_ports
 from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
@@ -312,7 +313,10 @@ def known_pod(pod: Pod, terms: PodTerms = NO_TERMS) -> KnownPod:
     meta = pod.metadata
     pvcs = mounted_pvcs(pod) if pod.spec.volumes else ()
     terminating = bool(meta.deletion_timestamp)
-    return KnownPod(meta.namespace, meta.labels, terminating, terms, pvcs, used_claims(pod))
+    extended = () if pod.spec.node_name else extended_uses(pod.spec)
+    return KnownPod(
+        meta.namespace, meta.labels, terminating, terms, pvcs, used_claims(pod), extended
+    )
 
 
 def _image_volumes(spec: PodSpec) -> Iterator[str]:

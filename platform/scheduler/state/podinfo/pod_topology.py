@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..resources import Amounts
 from .device_claims import UsedClaim
+from .extended_resources import ContainerUse
 from .node_counts import NodeCounts, Topology
 from .pod_terms import NO_TERMS, Labels, PodSelector, PodTerms
 from .volumes import MountedPVC
@@ -30,6 +31,8 @@ class KnownPod:
     terms: PodTerms = NO_TERMS
     pvcs: tuple[MountedPVC, ...] = ()
     device_claims: tuple[UsedClaim, ...] = ()
+    extended: tuple[ContainerUse, ...] = ()
+    """What a pod without a node requests of extended resources."""
 
 
 class PodTopology:
