@@ -107,7 +107,7 @@ async def test_containers_outlive_a_killed_server_and_the_next_one_starts_more(
     assert [(await each.wait()).code for each in (first, second)] == [143, 143]
 
 
-async def test_a_start_is_repeated_if_the_server_is_killed_before_it_answers(
+async def test_a_start_is_repeated_if_the_server_is_killed_before_it_responds(
     plain: Sandbox, shims: ForkServer, tmp_path: Path
 ) -> None:
     await (await started(shims, plain.prepare("exit 0"))).wait()
@@ -121,7 +121,7 @@ async def test_a_start_is_repeated_if_the_server_is_killed_before_it_answers(
     assert (tmp_path / "ran").read_text() == "x\n"
 
 
-async def test_the_next_start_is_answered_after_a_cancelled_one(
+async def test_the_next_start_succeeds_after_a_cancelled_one(
     plain: Sandbox, shims: ForkServer
 ) -> None:
     first = plain.prepare("exit 1")

@@ -1,6 +1,7 @@
 """Starts of shims by a fork server, `shim_server`, instead of a Python interpreter for each."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -12,18 +13,18 @@ from . import shim_server, spawning
 from .runs import RunDir, ShimProcess
 
 _TIMEOUT = 60.0
-"""Seconds without an answer after which the server is replaced."""
+"""Seconds without a response after which the server is replaced."""
 
 
 class _ServerLostError(Exception):
-    """The server has exited, or does not answer."""
+    """The server has exited, or does not respond."""
 
 
 class ForkServer:
     """Starts shims; its process is started with the first one, and again if it was killed.
 
-    A start that the server does not answer is repeated without it. The claim of the run decides
-    which of the two shims runs the container.
+    A start to which the server does not respond is repeated without it. The claim of the run
+    decides which of the two shims runs the container.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -44,7 +45,7 @@ class ForkServer:
         Raises:
             OSError: no process can be created.
         """
-        # Not cancelled with this task: the next start would receive the answer to this one.
+        # Not cancelled with this task: the next start would receive the response to this one.
         work = asyncio.ensure_future(asyncio.to_thread(self._start, run_dir))
         try:
             started, reported = await asyncio.shield(work)
@@ -92,7 +93,7 @@ class ForkServer:
 
         Raises:
             OSError: no process can be created.
-            _ServerLostError: there is no answer, or none can be asked for.
+            _ServerLostError: there is no response, or none can be asked for.
         """
         if self._closed or len(run_dir.name.encode()) > shim_server.MAX_TAG:
             raise _ServerLostError
@@ -103,18 +104,18 @@ class ForkServer:
         try:
             request = f"{run_dir.name}\0{run_dir.path}".encode()
             socket.send_fds(self._control, [request], [errors, ready])
-            answer, received, _, _ = socket.recv_fds(self._control, 64, 1)
+            response, received, _, _ = socket.recv_fds(self._control, 64, 1)
         except OSError:
-            answer, received = b"", []
+            response, received = b"", []
         finally:
             os.close(errors)
-        if not answer:
+        if not response:
             self._end()
             raise _ServerLostError
         if not received:
-            number = -int(answer)
+            number = max(-int(response), 0) or errno.EMFILE  # without one: of this process
             raise OSError(number, os.strerror(number))
-        return ShimProcess(int(answer), received[0])
+        return ShimProcess(int(response), received[0])
 
     def _spawn(self) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

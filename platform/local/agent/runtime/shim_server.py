@@ -54,17 +54,17 @@ def serve(descriptor: int) -> None:
                 os.waitid(os.P_PIDFD, ready, os.WEXITED)
                 os.close(ready)
                 continue
-            process = _answer(control)
+            process = _respond(control)
             if process is None:
                 return
             if process >= 0:
                 poller.register(process, select.POLLIN)
 
 
-def _answer(control: socket.socket) -> int | None:
+def _respond(control: socket.socket) -> int | None:
     """Fork the shim of one request; return its pidfd, -1 after an error, ``None`` at the end.
 
-    The answer is the process id with the pidfd, or a negative error number.
+    The response is the process id with the pidfd, or a negative error number.
     """
     request, received, _, _ = socket.recv_fds(control, MAX_REQUEST, _DESCRIPTORS)
     if not request:
@@ -87,7 +87,7 @@ def _answer(control: socket.socket) -> int | None:
 
 
 def _open_process(pid: int) -> int:
-    """Return the pidfd of a child; without one nobody could wait for it, so it is killed then."""
+    """Return the pidfd of a child; without one the server could not wait for it, so kill it."""
     try:
         return os.pidfd_open(pid)
     except OSError:

@@ -21,7 +21,7 @@ def spawn(
     output: int,
     descriptors: Sequence[int] = (),
 ) -> int:
-    """Start the program in a session of its own, with *output* as its outputs; return its id.
+    """Start the program in a new session, with *output* as its outputs; return its id.
 
     Raises:
         OSError: no process can be created.
