@@ -199,7 +199,7 @@ async def execute(
     sandbox = Sandbox(base, level)
     run_dir = sandbox.prepare(script, steps=steps, can_stage=True)
     ended = await ContainerProcess(
-        run_dir, ShimProcess.child(run_dir.start()), clock=SystemClock()
+        run_dir, ShimProcess.of(run_dir.start()), clock=SystemClock()
     ).wait()
     assert run_dir.is_valid == (ended.reason != "HostChanged")
     return ended, sandbox.lines()

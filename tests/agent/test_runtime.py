@@ -122,7 +122,7 @@ async def test_full_disk_loses_output_but_not_the_container(box: Sandbox) -> Non
     text = json.loads((run_dir.path / shim.LAUNCH).read_text())
     (run_dir.path / shim.LAUNCH).write_text(json.dumps({**text, "log": "/dev/full"}))
     ended = await ContainerProcess(
-        run_dir, ShimProcess.child(run_dir.start()), clock=SystemClock()
+        run_dir, ShimProcess.of(run_dir.start()), clock=SystemClock()
     ).wait()
     assert ended.code == 3
 
@@ -251,7 +251,7 @@ async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(box: Sandbox) 
     tag = unique_seconds()
     run_dir = box.prepare(f"echo up; setsid sleep {tag} & sleep {tag}")
     pid = run_dir.start()
-    process = ContainerProcess(run_dir, ShimProcess.child(pid), clock=SystemClock())
+    process = ContainerProcess(run_dir, ShimProcess.of(pid), clock=SystemClock())
     await box.until_logged("up")
     await wait_for(lambda: len(alive(tag)) >= 3)
     os.kill(pid, signal.SIGKILL)
@@ -265,9 +265,7 @@ async def test_run_goes_on_if_the_agent_exits_during_its_start(box: Sandbox) -> 
     run_dir = box.prepare("test ! -e /proc/self/fd/3 || echo leaked; exit 6")
     read, write = os.pipe()
     os.close(read)
-    process = ContainerProcess(
-        run_dir, ShimProcess.child(run_dir.start(write)), clock=SystemClock()
-    )
+    process = ContainerProcess(run_dir, ShimProcess.of(run_dir.start(write)), clock=SystemClock())
     os.close(write)
     assert (await process.wait()).code == 6
     assert box.output() == []

@@ -45,7 +45,7 @@ def _detect_once(requested: IsolationLevel | None, *_conditions: object) -> Isol
 
 def start_run(run_dir: RunDir, ready_fd: int = -1) -> ContainerProcess:
     """Start a prepared run, without a fork server."""
-    shim = ShimProcess.child(run_dir.start(ready_fd))
+    shim = ShimProcess.of(run_dir.start(ready_fd))
     return ContainerProcess(run_dir, shim, clock=SystemClock())
 
 

@@ -149,7 +149,7 @@ def _start_without_server(run_dir: RunDir) -> tuple[ShimProcess, int]:
     """Start a shim by a separate interpreter, unless the run has one that is alive."""
     reported, ready = os.pipe()
     try:
-        started = run_dir.open_shim() or ShimProcess.child(run_dir.start(ready))
+        started = run_dir.open_shim() or ShimProcess.of(run_dir.start(ready))
     except BaseException:
         os.close(reported)
         raise

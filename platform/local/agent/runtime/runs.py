@@ -171,8 +171,8 @@ class ShimProcess(NamedTuple):
     pidfd: int
 
     @classmethod
-    def child(cls, pid: int) -> Self:
-        """Return a process that cannot be reaped in between, as a child of this process.
+    def of(cls, pid: int) -> Self:
+        """Return a process; it may be another one if that with *pid* was reaped before.
 
         Raises:
             ProcessLookupError: there is no such process.
@@ -395,7 +395,7 @@ class RunDir:
         if pid is None:
             return None
         with suppress(ProcessLookupError):
-            found = ShimProcess.child(pid)
+            found = ShimProcess.of(pid)
             if self.shim_pid() is not None:
                 return found
             os.close(found.pidfd)  # it exited in between: the pid may belong to another process
