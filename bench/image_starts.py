@@ -2,15 +2,18 @@
 
 Each container runs ``/bin/true`` of busybox to its end under strace: as a program of the machine in
 a sandbox, and of a stored image of LAYERS layers (default 1 and 10). Both are compared with a
-Python that only starts, as the shim is one, and with the program itself. The CPU time, without
-strace, is the median of ROUNDS runs.
+Python that only starts, and with the program itself. The CPU time, without strace, is the median of
+ROUNDS runs of a shim with a separate interpreter, and the mean of ROUNDS runs whose shims were
+forked by one fork server, as those of an agent.
 Needs Debian's packages busybox-static and strace.
 """
 
 import argparse
+import asyncio
 import functools
 import os
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -21,25 +24,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batholith.local.agent.images.support import first_id
-from batholith.local.agent.runtime import rootfs, shim
+from batholith.local.agent.runtime import rootfs
+from batholith.local.agent.runtime.fork_server import ForkServer
 from batholith.local.agent.runtime.ids import SHARED, IdMode, Ids, chown
 from batholith.local.agent.runtime.image_run import RunImage
 from batholith.local.agent.runtime.runs import (
     PYTHON_PREFIXES,
+    ContainerProcess,
     IsolationLevel,
     LaunchSpec,
     RunDir,
     detect_isolation,
 )
+from batholith.local.agent.runtime.spawning import PROGRAM
+from batholith.machinery.clock import SystemClock
 
 _BUSYBOX = "/bin/busybox"
-_STARTING = Path(shim.__file__).with_name("starting.py")
 _PYTHON = [sys.executable, "-I", "-S"]
 _FORKS = re.compile(r"clone3?|v?fork")
 _MOUNTS = re.compile(r"mount|umount2|pivot_root|open_tree|move_mount|mount_setattr")
 _COUNTED = {"processes": _FORKS, "mounts": _MOUNTS, "all": re.compile(".*")}
 Commands = Callable[[], list[str]]
 """Returns the command of a new run."""
+
+Runs = Callable[[], RunDir]
+"""Returns a new run."""
 
 
 def main() -> None:
@@ -56,19 +65,24 @@ def main() -> None:
         rows: dict[str, Commands] = {
             "program alone": lambda: [_BUSYBOX, "true"],
             "Python alone": lambda: [*_PYTHON, "-c", "pass"],
-            "container, program of the machine": lambda: _run(base, None),
         }
+        runs: dict[str, Runs] = {"container, program of the machine": lambda: _run(base, None)}
         for number in given.layers:
             image = _image(base, number)
-            rows[f"container, image of {number} layers"] = functools.partial(_run, base, image)
-        print("| start of | processes | mounts | system calls | CPU, Python = 1 |")
-        print("| --- | ---: | ---: | ---: | ---: |")
+            runs[f"container, image of {number} layers"] = functools.partial(_run, base, image)
+        rows |= {name: functools.partial(_shim_command, prepare) for name, prepare in runs.items()}
+        print("| start of | processes | mounts | system calls | CPU, Python = 1 | forked |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: |")
         python = _cpu_seconds(rows["Python alone"], given.rounds)
         for name, commands in rows.items():
             counts = _count(commands(), base / "counts")
             ratio = _cpu_seconds(commands, given.rounds) / python
+            forked = ""
+            if name in runs:
+                seconds = asyncio.run(_forked_cpu_seconds(base, runs[name], given.rounds))
+                forked = f"{seconds / python:.1f}"
             shown = " | ".join(str(counts[each]) for each in _COUNTED)
-            print(f"| {name} | {shown} | {ratio:.1f} |")
+            print(f"| {name} | {shown} | {ratio:.1f} | {forked} |")
 
 
 def _image(base: Path, layers: int) -> RunImage:
@@ -94,8 +108,12 @@ def _image(base: Path, layers: int) -> RunImage:
     )
 
 
-def _run(base: Path, image: RunImage | None) -> list[str]:
-    """Prepare a run, and return the command of its shim."""
+def _shim_command(prepare: Runs) -> list[str]:
+    return [*_PYTHON, str(PROGRAM), str(prepare().path)]
+
+
+def _run(base: Path, image: RunImage | None) -> RunDir:
+    """Prepare a run."""
     run = RunDir(base / "pods" / str(uuid.uuid4()) / "containers" / "c" / "0")
     steps: Sequence[rootfs.Step] = []
     if image is None:
@@ -114,7 +132,7 @@ def _run(base: Path, image: RunImage | None) -> list[str]:
             image=image,
         )
     )
-    return [*_PYTHON, str(_STARTING), str(run.path)]
+    return run
 
 
 def _count(command: list[str], output: Path) -> dict[str, int]:
@@ -142,6 +160,26 @@ def _cpu_seconds(commands: Commands, rounds: int) -> float:
         assert status == 0
         found.append(usage.ru_utime + usage.ru_stime)
     return statistics.median(found)
+
+
+async def _forked_cpu_seconds(base: Path, prepare: Runs, rounds: int) -> float:
+    """Return the mean CPU time of a run whose shim is forked, without the start of the server."""
+    first = await _server_cpu_seconds(base, prepare, 1)
+    return (await _server_cpu_seconds(base, prepare, 1 + rounds) - first) / rounds
+
+
+async def _server_cpu_seconds(base: Path, prepare: Runs, rounds: int) -> float:
+    """Return the CPU time of a fork server, and of the runs that it starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shims = ForkServer(base)
+    for _ in range(rounds):
+        run = prepare()
+        process = ContainerProcess(run, await shims.start(run), clock=SystemClock())
+        assert (await process.wait()).code == 0
+    await asyncio.sleep(0.1)  # until the server has waited for the last one
+    shims.close()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 if __name__ == "__main__":

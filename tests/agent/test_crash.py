@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -154,10 +155,12 @@ async def test_lost_run_follows_the_restart_policy(servers: ServerFactory, tmp_p
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
         for pod_dir, _ in PodDir.all(w.settings.data_dir):
-            pid = pod_dir.runs("c")[0].shim_pid()
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            await asyncio.to_thread(os.waitpid, pid, 0)
+            run = pod_dir.runs("c")[0]
+            shim_process = run.open_shim()
+            assert shim_process is not None
+            os.kill(shim_process.pid, signal.SIGKILL)
+            await asyncio.to_thread(select.select, [shim_process.pidfd], [], [])
+            os.close(shim_process.pidfd)
         async with w.agent():
             once = await w.phase("once", "Succeeded", "Failed")
             ended = once["status"]["containerStatuses"][0]["state"]["terminated"]

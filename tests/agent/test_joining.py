@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from batholith.cli.nodes import JoinedNode, NodeOptions
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import load_credentials
 from batholith.kube.client.transport import ClientOptions
-from batholith.kube.errors import UnauthorizedError
+from batholith.kube.errors import ConnectionLostError, UnauthorizedError
 from batholith.kube.private_files import write_private
 from batholith.local.agent import certificates
 from batholith.local.agent.certificates import (
@@ -241,6 +242,39 @@ async def test_a_revoked_node_is_refused_at_once_and_for_good(
     outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert outcome.exit_code == 1
     assert "is the node of this machine" in outcome.output
+
+
+async def test_a_watch_of_a_revoked_node_ends_before_the_next_event(
+    first: FirstMachine, data: DataDir
+) -> None:
+    membership = await join(data, await first.token())
+    await first.server.create("/api/v1/nodes", {"metadata": {"name": "second"}})
+    credentials = load_credentials(str(joining.write_kubeconfig(data, membership)))
+    path = "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dsecond"
+    lines: list[bytes] = []
+    async with Client(credentials, user_agent="tests") as client:
+        with pytest.raises(ConnectionLostError):
+            async with client.watch_lines(path) as batches:
+                async for batch in batches:
+                    lines.extend(bytes(line) for line in batch)
+                    if len(lines) == 1:  # it deletes the node, which the watch would show
+                        command = ["nodes", "revoke", "second", "--data-dir", str(first.root)]
+                        outcome = await asyncio.to_thread(CliRunner().invoke, app, command)
+                        assert outcome.exit_code == 0
+                    else:
+                        break
+    assert [b'"ADDED"' in line for line in lines] == [True]
+
+
+async def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
+    first: FirstMachine, data: DataDir
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    token = await first.token()
+    with pytest.raises(JoinError, match=f"127.0.0.1:{port}.*`batholith up --listen`"):
+        await join(data, replace(token, port=port))
+    assert not data.node_json.exists()
 
 
 async def test_tokens_are_created_listed_and_deleted_by_commands(first: FirstMachine) -> None:

@@ -19,6 +19,7 @@ from batholith.local.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
     IsolationLevel,
+    ShimProcess,
 )
 from batholith.local.agent.volumes.volumes import MountedVolume, container_mounts
 from batholith.machinery.clock import SystemClock
@@ -197,7 +198,9 @@ async def execute(
     """Return the exit record of *script* and its output."""
     sandbox = Sandbox(base, level)
     run_dir = sandbox.prepare(script, steps=steps, can_stage=True)
-    ended = await ContainerProcess(run_dir, run_dir.start(), clock=SystemClock()).wait()
+    ended = await ContainerProcess(
+        run_dir, ShimProcess.of(run_dir.start()), clock=SystemClock()
+    ).wait()
     assert run_dir.is_valid == (ended.reason != "HostChanged")
     return ended, sandbox.lines()
 

@@ -23,9 +23,9 @@ from batholith.local.agent.runtime.runs import (
     IsolationLevel,
     LaunchSpec,
     RunDir,
+    ShimProcess,
     detect_isolation,
     lost_exit_record,
-    start_and_wait,
 )
 from batholith.local.agent.runtime.stop_signals import signal_number
 from batholith.machinery.clock import SystemClock
@@ -108,25 +108,6 @@ def test_a_shim_imports_no_slow_module_that_it_does_not_need() -> None:
     assert not {"attach", "dataclasses", "inspect", "pathlib", "typing"} & set(loaded)
 
 
-async def test_a_start_is_reported_when_the_program_runs(box: Sandbox) -> None:
-    run_dir = box.prepare(["sleep", "60"])
-    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=SystemClock())
-    assert run_dir.read_claim() is not None
-    assert run_dir.exit_record() is None
-    await process.kill()
-
-
-async def test_a_program_that_cannot_be_started_has_ended_when_its_start_is_over(
-    box: Sandbox,
-) -> None:
-    run_dir = box.prepare(["no-such-program"])
-    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=SystemClock())
-    record = run_dir.exit_record()
-    assert record is not None
-    assert record.reason == "StartError"
-    await process.wait()
-
-
 async def test_output_is_logged_by_line_with_its_stream(box: Sandbox) -> None:
     script = 'echo "$GREETING"; echo bad >&2; printf unfinished; env | grep -c .'
     await box.run(script)
@@ -140,7 +121,9 @@ async def test_full_disk_loses_output_but_not_the_container(box: Sandbox) -> Non
     run_dir = box.prepare("echo x; sleep 0.1; echo x; exit 3")
     text = json.loads((run_dir.path / shim.LAUNCH).read_text())
     (run_dir.path / shim.LAUNCH).write_text(json.dumps({**text, "log": "/dev/full"}))
-    ended = await ContainerProcess(run_dir, run_dir.start(), clock=SystemClock()).wait()
+    ended = await ContainerProcess(
+        run_dir, ShimProcess.of(run_dir.start()), clock=SystemClock()
+    ).wait()
     assert ended.code == 3
 
 
@@ -268,7 +251,7 @@ async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(box: Sandbox) 
     tag = unique_seconds()
     run_dir = box.prepare(f"echo up; setsid sleep {tag} & sleep {tag}")
     pid = run_dir.start()
-    process = ContainerProcess(run_dir, pid, clock=SystemClock())
+    process = ContainerProcess(run_dir, ShimProcess.of(pid), clock=SystemClock())
     await box.until_logged("up")
     await wait_for(lambda: len(alive(tag)) >= 3)
     os.kill(pid, signal.SIGKILL)
@@ -282,7 +265,7 @@ async def test_run_goes_on_if_the_agent_exits_during_its_start(box: Sandbox) -> 
     run_dir = box.prepare("test ! -e /proc/self/fd/3 || echo leaked; exit 6")
     read, write = os.pipe()
     os.close(read)
-    process = ContainerProcess(run_dir, run_dir.start(write), clock=SystemClock())
+    process = ContainerProcess(run_dir, ShimProcess.of(run_dir.start(write)), clock=SystemClock())
     os.close(write)
     assert (await process.wait()).code == 6
     assert box.output() == []

@@ -298,7 +298,7 @@ def test_images_of_volumes_survive_a_round_trip_through_the_api(length: int) -> 
     again = PodStatusSimulator(decode_pod(body | {"status": shown}))
     again.state = state_from_status(again.pod)
     reference = {"volumeStatus": {"image": {"imageRef": name if length <= 256 else digest}}}
-    expected = [{**mount, **reference} for mount in mounts[:2]]
+    expected = [*({**mount, **reference} for mount in mounts[:2]), mounts[2]]
     for status in (shown, again.status()):
         assert status["containerStatuses"][0]["volumeMounts"] == expected
 
@@ -409,3 +409,20 @@ def test_a_pod_that_ends_is_not_restarted_as_a_whole() -> None:
     story = PodStatusSimulator(decode_pod(manifest("p", main)), Started("c", START))
     story.apply(PodTermination(at=START, grace_period=5), Exited("c", after(1), 42))
     assert story.next_actions(1).actions == (FinalizePod(),)
+
+
+def test_status_lists_the_mounts_of_a_container_that_waits_too() -> None:
+    mounts = [
+        {"name": "data", "mountPath": "/data"},
+        {"name": "config", "mountPath": "/etc/app", "readOnly": True},
+    ]
+    pod = decode_pod(manifest("p", container("true", volumeMounts=mounts)))
+    assert PodStatusSimulator(pod).status()["containerStatuses"][0]["volumeMounts"] == [
+        {"name": "data", "mountPath": "/data"},
+        {
+            "name": "config",
+            "mountPath": "/etc/app",
+            "readOnly": True,
+            "recursiveReadOnly": "Disabled",
+        },
+    ]

@@ -19,6 +19,7 @@ from batholith.local.agent.runtime.runs import (
     IsolationReport,
     LaunchSpec,
     RunDir,
+    ShimProcess,
     detect_isolation,
 )
 from batholith.machinery.clock import SystemClock
@@ -40,6 +41,12 @@ def detected_isolation(requested: IsolationLevel | None = None) -> IsolationRepo
 @functools.cache
 def _detect_once(requested: IsolationLevel | None, *_conditions: object) -> IsolationReport:
     return detect_isolation(requested)
+
+
+def start_run(run_dir: RunDir, ready_fd: int = -1) -> ContainerProcess:
+    """Start a prepared run, without a fork server."""
+    shim = ShimProcess.of(run_dir.start(ready_fd))
+    return ContainerProcess(run_dir, shim, clock=SystemClock())
 
 
 class Sandbox:
@@ -97,7 +104,7 @@ class Sandbox:
     def start(self, argv: Argv, *mounts: rootfs.Mount, **more: Any) -> ContainerProcess:
         """Start a container; see :meth:`prepare`."""
         run_dir = self.prepare(argv, *mounts, **more)
-        return ContainerProcess(run_dir, run_dir.start(), clock=SystemClock())
+        return start_run(run_dir)
 
     async def run(self, argv: Argv, *mounts: rootfs.Mount, **more: Any) -> ExitRecord:
         """Run a container to its end; see :meth:`prepare`."""

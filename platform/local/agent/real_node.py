@@ -42,12 +42,9 @@ from .pods.records import PodDir, PodRecord, create_dirs
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
 from .runtime import cgroups, logs, usage
+from .runtime.fork_server import ForkServer
 from .runtime.isolation_warnings import groups_warning, isolation_warning
-from .runtime.runs import (
-    IsolationLevel,
-    IsolationReport,
-    detect_isolation,
-)
+from .runtime.runs import IsolationLevel, IsolationReport, detect_isolation
 from .server import AgentServer
 from .settings import AgentSettings, ShutdownRequest
 from .state import hosts
@@ -119,6 +116,7 @@ class RealNode:
         )
         self._pvc_dirs = PvcDirs(extensions, self._sources, settings.data_dir / "volumes")
         self._commands = ClientCommands()
+        self._shims = ForkServer(settings.data_dir)
         self._usage = UsageMeter(clock)
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._device_slice = SlicePublisher(client, settings.node_name)
@@ -147,6 +145,7 @@ class RealNode:
     async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
         """Run until *stop* is requested; pods keep running unless it includes them."""
         async with AsyncExitStack() as stack:
+            stack.callback(self._shims.close)
             stack.callback(self._hosts_files.close)
             stack.push_async_callback(self._sources.close)
             stack.push_async_callback(self._host_ports.close_all)
@@ -226,6 +225,7 @@ class RealNode:
             isolation=report.isolation,
             id_mode=report.id_mode,
             safe_paths=report.safe_paths,
+            shims=self._shims,
             images=images,
             cgroups=groups,
             devices=self._devices,

@@ -6,14 +6,15 @@ becomes a ``Status`` here and only here.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
 
 from ...machinery.clock import Clock
+from ...machinery.x509 import Subject
 from .aggregation.client import AggregatorClient
 from .aggregation.remote_apis import RemoteApis
 from .authorization.attributes import request_attributes
@@ -40,7 +41,7 @@ from .http.auth import (
     User,
     certificate_user,
 )
-from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
+from .http.connections import MAX_BODY_SIZE, AbortHandlerError, HttpRequest, HttpResponse
 from .http.negotiation import (
     DISCOVERY_VERSIONS,
     aggregated_version,
@@ -146,7 +147,20 @@ class App:
         self.metrics.requests[http_request.method, response.status] += 1
         if indented and response.body and response.content_type in _JSON_TYPES:
             response.body = msgspec.json.format(response.body, indent=2) + b"\n"
+        if response.stream is not None and http_request.certificate is not None:
+            response.stream = self._until_revoked(response.stream, http_request.certificate)
         return _to_http_response(response, warnings)
+
+    async def _until_revoked(
+        self, stream: AsyncGenerator[bytes], certificate: Subject
+    ) -> AsyncGenerator[bytes]:
+        """Yield what the stream of a client yields until its certificate is revoked."""
+        user = certificate_user(certificate, self.clock.now())
+        async with aclosing(stream) as pieces:
+            async for piece in pieces:
+                if user is not None and self.is_revoked(user.name):
+                    raise AbortHandlerError
+                yield piece
 
     async def _handle(self, http_request: HttpRequest, warnings: list[str]) -> Response:
         path, headers = http_request.path, http_request.headers

@@ -76,7 +76,12 @@ def join(data: DataDir, token: JoinToken, node: str) -> Membership:
             "the API server does not accept the token: it has expired or was deleted; "
             "`batholith token create` on the first machine prints a new one"
         ) from None
-    except (ApiError, ConnectionLostError, CertificateError) as error:
+    except ConnectionLostError as error:
+        raise JoinError(
+            f"cannot connect to {server}: {error}; check the address, that the first machine runs "
+            "`batholith up --listen` with it, and that no firewall blocks the port"
+        ) from None
+    except (ApiError, CertificateError) as error:
         raise JoinError(f"{server}: {error}") from None
     write_private(data.pki / "ca.crt", ca)
     membership = Membership(node=node, server=server)

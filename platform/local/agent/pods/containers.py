@@ -18,7 +18,6 @@ from ..runtime.runs import (
     JoinedProcess,
     LaunchSpec,
     RunDir,
-    start_and_wait,
 )
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
@@ -194,8 +193,8 @@ class PodContainers:
             launch = await self._with_target(name, launch)
             launch = self._with_volume_images(run, launch, volumes, images)
             await asyncio.to_thread(self._prepare, run, launch)
-            pid = await start_and_wait(run)
-            process = ContainerProcess(run, pid, clock=self._context.node.clock)
+            shim = await self._context.node.shims.start(run)
+            process = ContainerProcess(run, shim, clock=self._context.node.clock)
             record = run.exit_record()
             if record is None or record.reason != HOST_CHANGED:
                 return process, error_message

@@ -21,6 +21,7 @@ from ..images.manager import ImageManager
 from ..network.namespaces import HostNetwork, NamespaceNetwork
 from ..network.packet_filter import PacketFilter
 from ..runtime.cgroups import CgroupReport
+from ..runtime.fork_server import ForkServer
 from ..runtime.ids import IdMode, Ids, allocate_range
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
@@ -165,6 +166,7 @@ class NodeContext:
     safe_paths: bool
     """Sub-paths can be mounted safely (`IsolationReport.safe_paths`)."""
 
+    shims: ForkServer
     images: ImageManager
     cgroups: CgroupReport
     devices: DeviceManager

@@ -1,6 +1,5 @@
 """Recovery of a pod of an earlier agent: from its directory, or else from the pod's status."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -34,8 +33,9 @@ def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
     # The earlier agent has reported when it saw the start, which is later than the claim.
     at = reported_at or datetime.fromtimestamp(claim.at, UTC)
     started = context.started_event(run, at, has_started=has_started, ready=ready)
-    process = _find_process(context, run)
-    if process is not None:
+    shim = run.open_shim()
+    if shim is not None:
+        process = ContainerProcess(run, shim, clock=context.node.clock)
         return RecoveredRun(started=started, process=process)
     record = collect_exit(run)
     if record.reason == HOST_CHANGED:
@@ -43,18 +43,6 @@ def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
     steady_at = context.node.steady_time.from_wall(record.finished_at)
     exited = context.exited_event(run, record, steady_at=steady_at)
     return RecoveredRun(started=started, exited=exited)
-
-
-def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
-    pid = run.shim_pid()
-    if pid is None:
-        return None
-    with suppress(ProcessLookupError):
-        process = ContainerProcess(run, pid, clock=context.node.clock)
-        if run.shim_pid() is not None:
-            return process
-        process.detach()  # it exited in between: the pid may belong to another process
-    return None
 
 
 def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool, datetime | None]:

@@ -27,30 +27,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from ....machinery.clock import Clock
 from ....model.pod_resources import Resources
-from ...network.node_namespace import passing_rights
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
-from . import groups, image_run, mounting, rootfs, shim
+from . import groups, image_run, mounting, rootfs, shim, shim_server, spawning
 from .ids import SHARED, IdMode, Ids
 from .image_run import RunImage, VolumeImage
 from .process_id import ProcessId
 
-RUN_VARIABLE = "BATHOLITH_RUN"
+RUN_VARIABLE = shim_server.RUN_VARIABLE
 POD_VARIABLE = "BATHOLITH_POD_UID"
 _INNER_DIR = "/run/batholith"
 _RESOURCES, _RESTART = "resources.json", "restart.json"
 _R = TypeVar("_R", bound=msgspec.Struct)
-_PROGRAM = Path(shim.__file__).with_name("starting.py")
 PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
 """Directories of this Python, which containers may use."""
-
-_READY_FD = 3
-"""Descriptor that the shim closes once the program runs, or at its exit."""
 
 _KILL_TIMEOUT = 5.0
 """Seconds in which a shim must react to a request to kill."""
@@ -169,6 +164,22 @@ class LaunchSpec:
         return _images(self.image, self.volume_images)
 
 
+class ShimProcess(NamedTuple):
+    """The process of a shim, with a descriptor that stays with it if the pid is reused."""
+
+    pid: int
+    pidfd: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return a process; it may be another one if that with *pid* was reaped before.
+
+        Raises:
+            ProcessLookupError: there is no such process.
+        """
+        return cls(pid, os.pidfd_open(pid))
+
+
 class RunDir:
     """Directory of one run."""
 
@@ -223,30 +234,26 @@ class RunDir:
         shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
 
     def start(self, ready_fd: int = -1) -> int:
-        """Start the shim and return its process id; it outlives this process.
+        """Start the shim as a child of this process, which it outlives; return its process id.
 
         It keeps *ready_fd*, the write end of a pipe, open until the program runs, or it exits.
         """
-        null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
-        ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
-        ready_argument = [str(_READY_FD)] if ready_fd >= 0 else []
+        errors = self.open_errors()
+        ready = [ready_fd] if ready_fd >= 0 else []
         try:
-            with passing_rights():
-                return os.posix_spawn(
-                    sys.executable,
-                    [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *ready_argument],
-                    {RUN_VARIABLE: self.name, "PATH": os.defpath},
-                    file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
-                    setsid=True,
-                    setsigmask=[],
-                    setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
-                )
+            return spawning.spawn(
+                [str(self.path), *(str(spawning.FIRST_DESCRIPTOR) for _ in ready)],
+                {RUN_VARIABLE: self.name, "PATH": os.defpath},
+                output=errors,
+                descriptors=ready,
+            )
         finally:
-            os.close(null)
             os.close(errors)
 
-    def _open(self, name: str) -> int:
-        return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    def open_errors(self) -> int:
+        """Open the file of the error output of the shim itself."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self.path / "shim.err", flags, 0o600)
 
     @property
     def name(self) -> str:
@@ -382,6 +389,18 @@ class RunDir:
         owner = ProcessId(claim.pid, claim.start, claim.boot)
         return claim.pid if owner.is_alive else None
 
+    def open_shim(self) -> "ShimProcess | None":
+        """Return the process of the shim that claimed the run, if it is alive."""
+        pid = self.shim_pid()
+        if pid is None:
+            return None
+        with suppress(ProcessLookupError):
+            found = ShimProcess.of(pid)
+            if self.shim_pid() is not None:
+                return found
+            os.close(found.pidfd)  # it exited in between: the pid may belong to another process
+        return None
+
 
 def _read(path: Path, kind: type[_R]) -> _R | None:
     # A plain container can replace it by a pipe, which would block the event loop.
@@ -406,7 +425,7 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     if launch.ids.base is not None:
         raise ValueError("bubblewrap runs containers as the agent's own user only")
     program = shutil.which("bwrap") or "bwrap"
-    init = ("ro", str(_PROGRAM.parent), _INNER_DIR, "")
+    init = ("ro", str(spawning.PROGRAM.parent), _INNER_DIR, "")
     every = [*launch.steps, init]
     staged, steps = rootfs.stage_plan(every, run_dir, homes=launch.can_stage)
     argv = rootfs.bubblewrap_arguments(
@@ -416,54 +435,26 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
         user=launch.user,
         tmpfs_size=launch.tmpfs_size,
     )
-    inner = f"{_INNER_DIR}/{_PROGRAM.name}"
+    inner = f"{_INNER_DIR}/{spawning.PROGRAM.name}"
     return {"bubblewrap": [*argv, sys.executable, "-I", "-S", inner], "stage": staged}
-
-
-async def start_and_wait(run_dir: RunDir) -> int:
-    """Start the shim, and wait until the program runs or the shim has exited.
-
-    Returns its process id; a run that could not start has an exit record then.
-    """
-    read, write = os.pipe()
-    try:
-        pid = run_dir.start(write)
-    except BaseException:
-        os.close(read)
-        raise
-    finally:
-        os.close(write)
-    loop = asyncio.get_running_loop()
-    closed = asyncio.Event()
-    loop.add_reader(read, closed.set)
-    try:
-        await closed.wait()
-        return pid
-    finally:
-        loop.remove_reader(read)
-        os.close(read)
 
 
 class ContainerProcess:
     """The process of a run, started or adopted by this agent."""
 
-    def __init__(self, run_dir: RunDir, pid: int, *, clock: Clock) -> None:
-        """Watch *pid*; an event loop must be running.
-
-        Raises:
-            ProcessLookupError: the process does not exist.
-        """
+    def __init__(self, run_dir: RunDir, shim: ShimProcess, *, clock: Clock) -> None:
+        """Watch *shim*, whose descriptor this closes; an event loop must be running."""
         self.run_dir = run_dir
-        self.pid = pid
+        self.pid = shim.pid
         self._clock = clock
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = shim.pidfd
         loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._pidfd, self._on_exit)
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        with suppress(ChildProcessError):  # an adopted shim is not a child of this process
+        with suppress(ChildProcessError):  # most shims are not children of this process
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         os.close(self._pidfd)
         self._pidfd = -1

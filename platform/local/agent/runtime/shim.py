@@ -1,6 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
-It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
+It is forked by `shim_server`, or started by path with `python -I -S starting.py RUN_DIR`, and of
+Batholith it imports only
 `mounting` (with `groups`), `image_root`, `forking`, `log_writer` and, if needed, `attach`. In
 order:
 
@@ -67,7 +68,7 @@ def main(run_path: str, ready_fd: int = -1) -> int:
     The descriptor *ready_fd* is closed once the program runs, or at the exit, when the exit record
     is written.
     """
-    _close_inherited(ready_fd)
+    close_inherited(ready_fd)
     run = ShimRun(run_path, ready_fd)
     if not run.write_claim():
         return 1
@@ -88,10 +89,10 @@ def _import_attach() -> "Any":
     return attach
 
 
-def _close_inherited(ready_fd: int) -> None:
+def close_inherited(kept: int) -> None:
     """Close what the agent was started with: the container must not have it."""
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number != ready_fd:
+        if number > 2 and number != kept:
             try:
                 os.close(number)
             except OSError:

@@ -171,7 +171,7 @@ class _ContainerRenderer:
             "state": now,
             "lastState": last,
             **self._resources(container, state),
-            **_image_mounts(container, state),
+            **_volume_mounts(container, state),
         }
 
     def _resources(self, container: Container, state: ContainerState) -> dict[str, Any]:
@@ -239,18 +239,17 @@ class _ContainerRenderer:
         return {"waiting": {"reason": "PodInitializing" if initializes else "ContainerCreating"}}
 
 
-def _image_mounts(container: Container, state: ContainerState) -> dict[str, Any]:
-    """Return the mounts of volumes with the files of images, as what the container has them."""
-    found = [
-        {
-            "name": mount.name,
-            "mountPath": mount.mount_path,
-            **({"readOnly": True, "recursiveReadOnly": "Disabled"} if mount.read_only else {}),
-            "volumeStatus": {"image": {"imageRef": _image_ref(state.volume_images[mount.name])}},
-        }
-        for mount in container.volume_mounts
-        if mount.name in state.volume_images
-    ]
+def _volume_mounts(container: Container, state: ContainerState) -> dict[str, Any]:
+    """Return the mounts of the spec, those of images with what the container has, as kubelets."""
+    found = []
+    for mount in container.volume_mounts:
+        shown: dict[str, Any] = {"name": mount.name, "mountPath": mount.mount_path}
+        if mount.read_only:
+            shown |= {"readOnly": True, "recursiveReadOnly": "Disabled"}
+        if mount.name in state.volume_images:
+            ref = _image_ref(state.volume_images[mount.name])
+            shown["volumeStatus"] = {"image": {"imageRef": ref}}
+        found.append(shown)
     return {"volumeMounts": found} if found else {}
 
 
