@@ -132,8 +132,8 @@ class PromisingProduct(Product):
         for gang in self.cache.pending_gangs.values():
             start = gang.estimated_start
             if start is not None and start.latest is not None and start.expected is not None:
-                times = (start.earliest, start.latest, start.expected)
-                promise = (now, *(each - EPOCH for each in times))
+                earliest, latest = start.earliest - EPOCH, start.latest - EPOCH
+                promise = (now, earliest, latest, start.expected - EPOCH)
                 self._promised.setdefault(gang.name, promise)
         return actions
 

@@ -64,6 +64,12 @@ def test_a_gang_starts_at_its_planned_time_if_nothing_is_known_to_end_before() -
     assert wait(starts((0, 2, 50, 10)), 0) == 0
 
 
+def test_a_resource_that_no_pod_uses_is_not_waited_for() -> None:
+    found = starts((0, 2, 50, 10))
+    found.capacity = np.ones((3, 2), np.int64)
+    assert wait(found, 100, request=np.array([0, 0, 1], np.int64)) == 100
+
+
 def test_a_gang_waits_for_others_that_start_before_it() -> None:
     found = starts((0, 4, 100, 40), (1, 9, 1000, 1000))
     assert wait(found, 100, cpus=4, duration=200, seconds=60) == 40

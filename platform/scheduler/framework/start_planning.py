@@ -196,7 +196,7 @@ class StartPlanning:
         probable = starts.of(
             occupation,
             reduce(np.logical_or, (need.feasible for need in pod_needs)),
-            sum((need.request * need.count for need in pod_needs), start=np.int64(0)),
+            reduce(np.add, (need.request * need.count for need in pod_needs)),
             self._probable_end(gang) - now,
         )
         if start > now:

@@ -112,7 +112,8 @@ class ProbableStarts:
         key = row, nodes.tobytes()
         if key not in self._known:
             pods = nodes[self.held.nodes]
-            amounts = self.held.requests[row, pods]
+            pods &= row < len(self.held.requests)  # else no pod that runs has ever requested it
+            amounts = self.held.requests[min(row, len(self.held.requests) - 1), pods]
             latest, probable = self.ends[pods], self.probable_ends[pods]
             self._known[key] = _Ended.of(latest, amounts), _Ended.of(probable, amounts)
         return self._known[key]
