@@ -91,6 +91,6 @@ def test_a_gang_waits_for_a_part_of_what_was_planned_at_least() -> None:
 def test_no_gang_starts_later_than_planned(
     running: list[tuple[int, int, int, float]], planned: list[tuple[int, int, int]]
 ) -> None:
-    found = starts(*((node, cpus, end, end * part) for node, cpus, end, part in running))
+    found = starts(*((node, cpus, end, end * fraction) for node, cpus, end, fraction in running))
     for start, cpus, duration in sorted(planned):
         assert 0 <= wait(found, start, cpus=cpus, duration=duration, seconds=duration / 2) <= start

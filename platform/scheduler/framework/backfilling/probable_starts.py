@@ -122,5 +122,5 @@ class ProbableStarts:
         """Return the row of the resource of which *request* is the largest part of what *nodes*
         have; ``None`` if it requests nothing."""
         capacity = self.capacity[: len(request), nodes].sum(axis=1)
-        parts = request / np.maximum(capacity, 1)
-        return int(parts.argmax()) if parts.any() else None
+        fractions = request / np.maximum(capacity, 1)
+        return int(fractions.argmax()) if fractions.any() else None

@@ -1,7 +1,7 @@
 """How long gangs that have a time limit probably run, from those that have ended.
 
 Most limits exceed run times by far, but users run much the same job again. So the last run times of
-one user's gangs of a name pattern say more, as far as the limit permits them, and most those of
+one user's gangs of a name pattern predict more, as far as the limit permits them, and most those of
 gangs of equal size. For a gang without such predecessors, the limit counts times the fraction of it
 that others have needed.
 """
@@ -23,7 +23,7 @@ LEAST_FRACTIONS = 10
 """How many are needed to expect that a gang ends before its limit."""
 
 _LEAST_SECONDS = 60.0
-"""Of shorter runs, the fraction of the limit says more about starts than about limits."""
+"""Of shorter runs, the fraction of the limit depends more on starts than on limits."""
 
 _DECAY = 0.7
 """How much a run counts in comparison with the one after it."""
@@ -33,7 +33,7 @@ _QUANTILE = 0.4
 several gangs that ends lets others start."""
 
 _RARELY_LESS = 50
-"""One in so many gangs needs a smaller fraction of its limit than is thought possible."""
+"""One in fifty gangs needs a smaller fraction of its limit than is thought possible."""
 
 
 class Run(NamedTuple):
