@@ -7,7 +7,8 @@ textbooks have them; ``--policy`` selects some of both. ``cost`` measures what p
 one decision: CPU time, and calls of Python functions, which do not depend on the machine.
 ``bound`` computes which utilisation no scheduler exceeds, and ``plot`` draws what is stored.
 
-Results are printed as Markdown, and added to bench/scheduling_quality.json with ``--store``.
+Results are printed as Markdown, and added to bench/scheduling_quality.json with ``--store``;
+``--check`` compares them with what is stored there.
 """
 
 import argparse
@@ -33,9 +34,11 @@ from bench.scheduling_quality import (
     FirstFit,
     Metrics,
     Product,
+    check,
     measure,
     metrics_of,
     percentile,
+    store,
     table,
 )
 
@@ -111,25 +114,27 @@ class PromisingProduct(Product):
 
     def __init__(self, nodes: int, text: str, limits: Mapping[str, float] | None = None) -> None:
         super().__init__(nodes, text, limits)
-        self._promised: dict[str, tuple[float, float, float]] = {}
-        """When the promise was given, and the interval, by the name of the gang."""
+        self._promised: dict[str, tuple[float, float, float, float]] = {}
+        """When the promise was given, the interval and the expected start, by the name of the
+        gang."""
         self.starts: list[tuple[bool, float]] = []
-        """Whether a start was in the interval, and how far from its middle, as a fraction of the
-        wait from the promise on."""
+        """Whether a start was in the interval, and how far from what was expected, as a fraction of
+        the wait from the promise on."""
 
     def cycle(self, now: float) -> Actions:
         """Run one cycle, and note the promises and starts."""
         actions = super().cycle(now)
         for name in {name for name, _, _ in actions.placements} & self._promised.keys():
-            since, earliest, latest = self._promised.pop(name)
+            since, earliest, latest, expected = self._promised.pop(name)
             is_inside = earliest - PERIOD <= now <= latest + PERIOD
-            error = abs((earliest + latest) / 2 - now) / max(now - since, PERIOD)
+            error = abs(expected - now) / max(now - since, PERIOD)
             self.starts.append((is_inside, error))
         for gang in self.cache.pending_gangs.values():
             start = gang.estimated_start
-            if start is not None and start.latest is not None:
-                interval = (now, start.earliest - EPOCH, start.latest - EPOCH)
-                self._promised.setdefault(gang.name, interval)
+            if start is not None and start.latest is not None and start.expected is not None:
+                earliest, latest = start.earliest - EPOCH, start.latest - EPOCH
+                promise = (now, earliest, latest, start.expected - EPOCH)
+                self._promised.setdefault(gang.name, promise)
         return actions
 
     def promises(self) -> Metrics:
@@ -441,6 +446,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="file of the real trace, compressed by gzip")
     parser.add_argument("--real-jobs", type=int, default=4_000)
     parser.add_argument("--store", action="store_true", help="add to the stored results")
+    parser.add_argument("--check", action="store_true", help="fail on a regression of 5 %%")
     options = parser.parse_args()
     results: dict[str, dict[str, Metrics]] = {}
     if "limits" in options.names:
@@ -456,11 +462,12 @@ def main() -> None:
     for title, found in results.items():
         print(f"\n{title}:\n\n{table(found)}\n", flush=True)
     stored = json.loads(STORED.read_text())
-    stored |= {title: stored.get(title, {}) | found for title, found in results.items()}
     if options.store:
-        STORED.write_text(json.dumps(stored, indent=1) + "\n")
+        store(results)
     if "plot" in options.names:
-        PLOT.write_text(draw(stored))
+        PLOT.write_text(draw(json.loads(STORED.read_text())))
+    if options.check:
+        sys.exit(check(results, stored))
 
 
 if __name__ == "__main__":

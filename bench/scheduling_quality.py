@@ -295,6 +295,7 @@ class Product:
         for report in decision.reports:
             if report.requeue_after == 0:
                 self.cache.apply(Recheck(report.key))
+        self.cache.refresh()  # a gang may end before the next cycle: it is seen running until then
         return actions
 
 
@@ -476,6 +477,13 @@ def percentile(ordered: list[float], fraction: float) -> float:
     return ordered[int((len(ordered) - 1) * fraction)] if ordered else 0.0
 
 
+_COUNTS = ("promised starts", "median, ms", "maximum, ms")
+"""What is no quality: how many starts were compared, and what depends on the machine."""
+
+_LARGE = ("utilisation", "in the interval")
+"""What is to be large."""
+
+
 def regressions(now: Metrics, stored: Metrics) -> list[str]:
     """Return the metrics that are more than 5 % worse than the stored ones.
 
@@ -484,7 +492,9 @@ def regressions(now: Metrics, stored: Metrics) -> list[str]:
     found = []
     for name, before in stored.items():
         value = now[name]
-        if name == "utilisation":
+        if name in _COUNTS:
+            continue
+        if name in _LARGE:
             is_worse = value < before * (1 - REGRESSION)
         else:
             floor = {"victims": 100.0, "pod-seconds lost": 1e4, "share error": 0.01}.get(name, 0.0)
@@ -537,7 +547,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--oracle-jobs", type=int, default=250)
     parser.add_argument("--oracle-nodes", type=int, default=12)
-    parser.add_argument("--store", action="store_true", help="replace the stored results")
+    parser.add_argument("--store", action="store_true", help="replace stored results")
     parser.add_argument("--check", action="store_true", help="fail on a regression of 5 %%")
     options = parser.parse_args()
     results: dict[str, dict[str, Metrics]] = {}
@@ -560,9 +570,16 @@ def main() -> None:
         results[title] = measure(trace, nodes, policies)
         print(f"\n{title}:\n\n{table(results[title])}\n", flush=True)
     if options.store:
-        STORED.write_text(json.dumps(results, indent=1) + "\n")
+        store(results)
     if options.check:
         sys.exit(check(results, json.loads(STORED.read_text())))
+
+
+def store(results: dict[str, dict[str, Metrics]]) -> None:
+    """Replace the stored results of the policies in *results*, and keep all others."""
+    stored = json.loads(STORED.read_text())
+    stored |= {title: stored.get(title, {}) | found for title, found in results.items()}
+    STORED.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 def check(

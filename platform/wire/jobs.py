@@ -304,6 +304,8 @@ class PlannedStart(Record, frozen=True):
     """When a job that waits is expected to start, if its start is planned."""
 
     earliest: datetime | None = None
+    expected: datetime | None = None
+    """When it probably starts; null if that is not known."""
     latest: datetime | None = None
     """Null if it is not known."""
     basis: str = ""

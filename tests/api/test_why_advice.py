@@ -92,6 +92,8 @@ def test_queue_full_with_a_planned_start() -> None:
     assert explained("quota", limits=limits("8", "64", "60"), start=start)[1] == (
         "wait: it is expected to start at 2026-01-01T10:00:00Z (by limits), or ask for less"
     )
+    start["expected"] = "2026-01-01T11:00:00Z"
+    assert "11:00:00Z" in explained("quota", limits=limits("8", "64", "60"), start=start)[1]
 
 
 def test_larger_than_the_queue_may_have() -> None:

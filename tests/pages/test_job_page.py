@@ -187,6 +187,7 @@ async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> No
         "queue": {"name": "default", "position": 3, "waiting": 12},
         "start": {
             "earliest": "2026-01-01T10:00:00Z",
+            "expected": "2026-01-01T10:20:00Z",
             "latest": "2026-01-01T11:00:00Z",
             "basis": "limits",
         },
@@ -208,8 +209,8 @@ async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> No
 
     await wait_until_true(is_shown)
     _, text = await pages.get("/jobs/default/jobs/soon")
-    expected = "2026-01-01 10:00:00, at the latest 2026-01-01 11:00:00 UTC (by limits)"
-    assert f'<dd id="start">{expected}</dd>' in text
+    probably = "probably 2026-01-01 10:20:00, at the latest 2026-01-01 11:00:00 UTC (by limits)"
+    assert f'<dd id="start">2026-01-01 10:00:00, {probably}</dd>' in text
 
     async def explain_wait(_: WaitRequest) -> WaitDetails | None:
         return COMPETITION

@@ -51,7 +51,7 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     world.submit("huge", 4)
     world.run(10)
     large, huge = (world.cluster.gangs[f"ns/{name}"].estimated_start for name in ("large", "huge"))
-    assert large == StartEstimate(10, 110, StartBasis.LIMITS)
+    assert large == StartEstimate(10, 110, StartBasis.LIMITS, 110)
     assert huge == StartEstimate(10, None, StartBasis.UNKNOWN)
     world.end("a")
     assert world.run(20) == ["large"]
@@ -91,7 +91,8 @@ def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_
         return found
 
     first = why()
-    start = {"earliest": "1970-01-01T00:00:10Z", "latest": "1970-01-01T00:01:50Z"}
+    start = dict.fromkeys(("expected", "latest"), "1970-01-01T00:01:50Z")
+    start["earliest"] = "1970-01-01T00:00:10Z"
     assert json.loads(first.encode())["start"] == {**start, "basis": "limits"}
     world.cluster.recheck("ns/large")
     assert why().is_same_as(first)
@@ -599,7 +600,7 @@ def test_a_gang_that_is_not_admitted_states_when_it_is_expected_to_start() -> No
     (report,) = (each for each in world.decision().reports if each.key == "ns/large")
     assert report.status is not None and report.status.phase == "Pending"
     assert report.why is not None
-    assert report.why.start == StartEstimate(20, 100, StartBasis.LIMITS)
+    assert report.why.start == StartEstimate(20, 100, StartBasis.LIMITS, 100)
 
 
 def test_the_estimate_of_a_gang_ends_when_it_is_admitted_and_starts() -> None:

@@ -334,6 +334,48 @@ def test_what_was_held_for_a_gang_goes_to_the_first_gang_in_order() -> None:
     assert world.node_of("mid-t-0") == "a"
 
 
+def test_what_pods_were_evicted_for_is_not_lost_to_an_incomplete_gang() -> None:
+    """Else the gang would be tried again, and might evict others as its queue has less by then."""
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=4))
+    world.gang("old", 2, minimum=1, nodes=("a",), cpu=2)
+    world.gang("new", 2, priority="high")
+    world.run(time=0.0)
+    assert len(world.evicted) == 1
+    world.upsert(member("old-t-2", "old", cpu=2))
+    world.upsert(podgroup("old", 2, phase="Running", priority_class="low"))
+    world.run(time=1.0)
+    reservations = world.cluster.reservations
+    assert {each.gang.name for each in reservations} == {"old", "new"}
+    held = reservations.get("ns/new")
+    assert held is not None and reservations.is_backed(held)
+    world.cluster.scheduling_queue.activate(held.gang)
+    world.run(time=2.0)
+    assert reservations.get("ns/new") is held
+    world.finish_termination()
+    world.run(time=3.0)
+    assert [world.node_of(f"new-t-{number}") for number in range(2)] == ["a", "a"]
+    assert world.node_of("old-t-2") == ""
+
+
+def test_gang_takes_what_becomes_free_next_to_what_was_held_after_its_rejection() -> None:
+    world = EvictingWorld()
+    cordoned = node("a", cpu=2, cordoned=True)
+    world.upsert(cordoned, node("b", cpu=3), _queue("q1", weight=9))
+    world.gang("old", 2, nodes=("a", "b"), cpu=2)
+    world.gang("first", 4, minimum=1, queue_name="q1")
+    world.run(time=0.0)
+    world.finish_termination("old-t-1")
+    world.run(time=1.0)
+    assert [world.node_of(f"first-t-{number}") for number in range(4)] == ["b", "b", "b", ""]
+    world.upsert(member("old-t-1", "old", cpu=2))
+    world.run(time=2.0)
+    assert [each.gang.name for each in world.cluster.reservations] == ["old"]
+    world.upsert(node("b", cpu=4))
+    world.run(time=3.0)
+    assert world.node_of("first-t-3") == "b"
+
+
 # -- against trying everything in each cycle ------------------------------------------------
 
 

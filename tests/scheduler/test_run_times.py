@@ -60,10 +60,10 @@ def run_time(world: SchedulerWorld, name: str) -> RunTime:
     return world.cluster.run_times.of(gang_of(world, name))
 
 
-def learn(world: SchedulerWorld, name: str, seconds: int) -> None:
+def learn(world: SchedulerWorld, name: str, seconds: int, **annotations: str) -> None:
     """Let a gang of one pod run for so long."""
     world.time = 100.0
-    world.upsert(annotated(name), running(f"{name}-0", name, 100))
+    world.upsert(annotated(name, 1, **annotations), running(f"{name}-0", name, 100))
     world.schedule()
     world.time = 100.0 + seconds
     world.upsert(pod(f"{name}-0", name, node_name="n", phase="Succeeded"))

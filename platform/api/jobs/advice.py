@@ -263,7 +263,8 @@ def _of_nodes(found: Explanation, summary: str) -> Advice:
 def _wait_for_others(found: Explanation) -> str:
     start = found.start
     if start is not None and start.earliest is not None:
-        when = start.earliest.isoformat(timespec="seconds").replace("+00:00", "Z")
+        probable = start.expected or start.earliest
+        when = probable.isoformat(timespec="seconds").replace("+00:00", "Z")
         return f"wait: it is expected to start at {when} (by {start.basis}), or ask for less"
     return "wait until other jobs have ended, or ask for less"
 

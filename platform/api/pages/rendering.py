@@ -91,7 +91,8 @@ def amount(value: float, resource: str) -> str:
 def planned_start(start: PlannedStart) -> str:
     """Return when a job is expected to start, and from what that is known."""
     latest = f", at the latest {timestamp(start.latest)}" if start.latest is not None else ""
-    return f"{timestamp(start.earliest)}{latest} UTC (by {start.basis})"
+    expected = f", probably {timestamp(start.expected)}" if start.expected is not None else ""
+    return f"{timestamp(start.earliest)}{expected}{latest} UTC (by {start.basis})"
 
 
 @cache

@@ -150,7 +150,8 @@ def explanation_fields(
 def start_text(start: "PlannedStart") -> str:
     """Return when a job is expected to start, and from what that is known."""
     until = f", at the latest {iso(start.latest)}" if start.latest is not None else ""
-    return f"expected {iso(start.earliest)}{until} (by {start.basis})"
+    expected = f", probably {iso(start.expected)}" if start.expected is not None else ""
+    return f"expected {iso(start.earliest)}{expected}{until} (by {start.basis})"
 
 
 QUEUE_COLUMNS: "list[Column[Queue]]" = [

@@ -131,8 +131,10 @@ class Explanation:
 
 def _start(estimate: StartEstimate) -> dict[str, object]:
     start: dict[str, object] = {"earliest": _time(estimate.earliest), "basis": estimate.basis}
-    if estimate.latest is not None:
-        start["latest"] = _time(estimate.latest)
+    for name in ("expected", "latest"):
+        known: float | None = getattr(estimate, name)
+        if known is not None:
+            start[name] = _time(known)
     return start
 
 

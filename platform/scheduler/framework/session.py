@@ -716,6 +716,7 @@ class Session(PluginDecisions):
             if waiting.is_awaited(CYCLE):
                 waiting.publish(CYCLE)
         self._caches.wake(own_usage=self.scheduled > 0)
+        waiting.note_holds(has_holds=self.cache.node_matrix.has_pipelined, events=ANY_NODE_CHANGE)
         for each in self._rejections.values():
             if each.gang.key in self._failed:
                 self._retry_failed(each.gang)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import reduce
 from heapq import merge, nsmallest
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..state.queue.scheduling_queue import (
 )
 from ..state.resources import Amounts, FloatVector, IntVector, Matrix
 from .backfilling.options import Mode, Options
+from .backfilling.probable_starts import ProbableStarts
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
 from .backfilling.start_plan import Cause, ExpectedEnd, StartReservation, Waiting
 from .domain_capacities import planned_domain
@@ -80,6 +82,8 @@ class StartPlanning:
         self._attempts = _MAX_ATTEMPTS * options.depth
         self._slots = np.zeros(0, np.int64)
         self._ends: FloatVector = np.zeros(0)
+        self._probable_ends: FloatVector = np.zeros(0)
+        self._held = Held(self._slots, np.zeros((0, 0), np.int64))
         self._freed: dict[str, tuple[FloatVector, Matrix]] = {}
         """By queue, when its pods end, in order, and what they use that have ended by then."""
         self._committed: Matrix | None = None
@@ -88,6 +92,8 @@ class StartPlanning:
         key of the gang that it would have delayed."""
         self._started: list[tuple[str, Occupation]] = []
         """What was allocated in this session, by queue."""
+        self._probable: list[tuple[Occupation, float]] = []
+        """The same, with when it probably ends, as Unix time."""
 
     # -- session -------------------------------------------------------------------------------
 
@@ -128,21 +134,39 @@ class StartPlanning:
 
     def finish(self) -> None:
         """End the planning of this session."""
+        pending: list[tuple[OrderKey, Gang]] | None = None
         if self.is_on and self._session.has_enqueue_action:
-            self._update_estimates()
+            pending = self._pending_if_due()
+        if pending:
+            self._begin()
+        now = self._cache.cycle_time
+        starts = ProbableStarts(
+            now,
+            self._cache.node_matrix.allocatable,
+            self._held,
+            self._ends,
+            self._probable_ends,
+            self._probable,
+        )
+        if self._has_begun:
+            self._estimate_planned(starts)
+        if pending is not None:
+            self._estimate_pending(pending, starts)
         if not self._has_begun:
             return
+        self._plan.end()
+        self._publish()
+        self._plan.position = self._position()
+        self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
+
+    def _estimate_planned(self, starts: ProbableStarts) -> None:
+        """Estimate when the gangs start that have a reservation."""
         for key in self._estimated - self._plan.reservations.keys():
             if key in self._cache.gangs:
                 self._estimate(self._cache.gangs[key], None)
-        for each in self._plan:
-            key = each.waiting.key
-            self._estimate(self._cache.gangs[key], self._interval(key, each.start))
-        self._plan.end()
-        self._publish()
-        now = self._cache.cycle_time
-        self._plan.position = self._position()
-        self._plan.next_due = now + min(self._plan.rechecks(now).values(), default=math.inf)
+        for each in sorted(self._plan, key=lambda each: each.start):
+            gang, needs = self._cache.gangs[each.waiting.key], each.waiting.pod_needs
+            self._estimate(gang, self._interval(gang, each.occupation, needs, starts))
 
     def _estimate(self, gang: Gang, estimate: StartEstimate | None) -> None:
         """Set when *gang* starts, and report it again if that has changed by more than a little."""
@@ -153,45 +177,60 @@ class StartPlanning:
         if estimate is not before:
             self._cache.changes.mark(gang)
 
-    def _interval(self, key: str, start: float) -> StartEstimate:
-        """Return when the gang *key* starts that is to start at *start*, by how exact such starts
-        were before.
+    def _interval(
+        self,
+        gang: Gang,
+        occupation: Occupation,
+        pod_needs: Sequence[PodNeed],
+        starts: ProbableStarts,
+    ) -> StartEstimate:
+        """Return when *gang* starts that is to use *occupation*, by how exact such starts were
+        before.
 
         Until that is known: gangs may end before their limits, and one that exceeds a prediction is
         expected to run for twice as long.
         """
-        now = self._cache.cycle_time
+        now, start = self._cache.cycle_time, occupation.start
         if start == math.inf:
             return StartEstimate(now, None, StartBasis.UNKNOWN)
+        probable = starts.of(
+            occupation,
+            reduce(np.logical_or, (need.feasible for need in pod_needs)),
+            reduce(np.add, (need.request * need.count for need in pod_needs)),
+            self._probable_end(gang) - now,
+        )
         if start > now:
-            self._plan.errors.plan(key, now, start)
+            self._plan.errors.plan(gang.key, now, probable)
         has_limits = all(
             each.is_enforced for each in self._plan.ends.values() if each.time <= start
         )
         basis = StartBasis.LIMITS if has_limits else StartBasis.PREDICTIONS
-        expected = self._plan.errors.interval(now, start)
-        if expected is not None:
-            return StartEstimate(*expected, basis)
+        interval = self._plan.errors.interval(now, probable)
+        if interval is not None:
+            return StartEstimate(interval.earliest, interval.latest, basis, interval.expected)
         wait = start - now
         if has_limits:
-            return StartEstimate(now, start, basis)
-        return StartEstimate(now + wait / 2, start + wait, basis)
+            return StartEstimate(now, start, basis, probable)
+        return StartEstimate(now + wait / 2, start + wait, basis, start)
 
-    def _update_estimates(self) -> None:
-        """Estimate again when gangs start that are not admitted to their queue, unless that was
-        done a moment ago; then a cycle follows for a new one."""
+    def _pending_if_due(self) -> list[tuple[OrderKey, Gang]] | None:
+        """Return the gangs that are not admitted to their queue and whose starts are to be
+        estimated again; ``None`` if that was done a moment ago, and a cycle follows for it."""
         now, plan = self._cache.cycle_time, self._plan
         if now >= plan.next_estimates:
             plan.unestimated, plan.next_estimates = "", now + _ESTIMATE_SECONDS
-            self._estimate_pending(self._pending())
-        elif not plan.unestimated:
+            return [each for each in self._pending() if math.isfinite(self.duration_of(each[1]))]
+        if not plan.unestimated:
             active = self._cache.scheduling_queue.active.values()
             rejected = (each for each in active if each.is_pending)
             plan.unestimated = next(
                 (each.key for each in rejected if self._session.is_rejected(each)), ""
             )
+        return None
 
-    def _estimate_pending(self, pending: Sequence[tuple[OrderKey, Gang]]) -> None:
+    def _estimate_pending(
+        self, pending: Sequence[tuple[OrderKey, Gang]], starts: ProbableStarts
+    ) -> None:
         """Estimate the starts of the first gangs of *pending*.
 
         They have no start reservation: what admits them is up to the action ``enqueue``.
@@ -201,9 +240,9 @@ class StartPlanning:
         for _, gang in pending:
             name = self._cache.queues.of(gang).name
             is_beyond = self._options.mode is Mode.EASY or counts.total() >= self._options.depth
-            if (counts[name] and is_beyond) or math.isinf(self.duration_of(gang)):
+            if counts[name] and is_beyond:
                 continue
-            estimate = self._expected_start(gang)
+            estimate = self._expected_start(gang, starts)
             if estimate is not None:
                 counts[name] += 1
                 self._plan.estimated.add(gang.key)
@@ -225,13 +264,12 @@ class StartPlanning:
             found += nsmallest(self._options.depth, pending, key=lambda member: member[0])
         return sorted(found, key=lambda member: member[0])
 
-    def _expected_start(self, gang: Gang) -> StartEstimate | None:
+    def _expected_start(self, gang: Gang, starts: ProbableStarts) -> StartEstimate | None:
         """Return when *gang* starts, which is not admitted yet, after those that are planned; a
         later call counts what it will use."""
         needs = expected_pods(self._cache, gang)
         if not needs:
             return None
-        self._begin()
         profile, index = self._plan.profile, self._cache.node_matrix.resource_index
         try:
             pod_needs = [
@@ -250,7 +288,7 @@ class StartPlanning:
         if found is None:
             return None
         profile.subtract(found)
-        return self._interval(gang.key, found.start)
+        return self._interval(gang, found, pod_needs, starts)
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -267,9 +305,9 @@ class StartPlanning:
             cause = Cause.OVERRUN
         self._plan.node_position = position
         table = self._cache.task_table
-        held = Held(table.node[self._slots].astype(np.int64), table.requests(self._slots))
+        self._held = Held(table.node[self._slots].astype(np.int64), table.requests(self._slots))
         now, free = self._cache.cycle_time, matrix.available().copy()
-        profile = Profile(now, free, self._ends, held, times)
+        profile = Profile(now, free, self._ends, self._held, times)
         if matrix.has_pipelined:
             promised = matrix.pipelined - (matrix.idle - free)
             nodes = np.flatnonzero(promised.any(axis=0))
@@ -284,9 +322,10 @@ class StartPlanning:
         slots = np.flatnonzero(table.node >= 0)
         gang_ids = table.gang[slots]
         ends: dict[str, ExpectedEnd] = {}
-        by_id = np.full(int(gang_ids.max(initial=-1)) + 1, math.inf)
+        by_id = np.full((2, int(gang_ids.max(initial=-1)) + 1), math.inf)
         overrun = False
         running = int(TaskStatus.RUNNING)
+        outdated = cache.run_times.pop_outdated()
         queues, predictions = cache.queues.version, cache.run_times.predictions.version
         for gang_id in np.unique(gang_ids).tolist():
             gang = table.gang_of(gang_id)
@@ -298,17 +337,19 @@ class StartPlanning:
                 queues,
                 predictions if known == math.inf else 0,
             )
-            if end is None or known <= now or end.state != state:
+            is_outdated = gang.key in outdated or (end is not None and end.probable <= now)
+            if end is None or is_outdated or end.state != state:
                 end = self._expected_end(gang, state)
             ends[gang.key] = end
-            by_id[gang_id] = end.time
+            by_id[:, gang_id] = end.time, end.probable
             overrun |= end.time > known
             self._plan.version += end.time < known
         self._plan.ends = ends
-        self._slots, self._ends = slots, by_id[gang_ids]
+        self._slots, both = slots, by_id[:, gang_ids]
         self._freed.clear()
         releasing = table.status[slots] == TaskStatus.RELEASING
-        self._ends[releasing] = np.minimum(self._ends[releasing], now + RELEASE_SECONDS)
+        both[:, releasing] = np.minimum(both[:, releasing], now + RELEASE_SECONDS)
+        self._ends, self._probable_ends = both
         return overrun
 
     def _publish(self) -> None:
@@ -468,6 +509,7 @@ class StartPlanning:
             nodes = np.flatnonzero(used.any(axis=0))
             occupation = Occupation(now, now + self.duration_of(gang), nodes, used[:, nodes])
             self._started.append((self._cache.queues.of(gang).name, occupation))
+            self._probable.append((occupation, self._probable_end(gang)))
             self._plan.occupy(self._summary(gang), occupation)
 
     def _used_by(self, statement: Statement) -> Matrix:
@@ -608,10 +650,17 @@ class StartPlanning:
         known = self._plan.ends.get(gang.key)
         if end is not None and end > now:
             is_enforced = self._cache.run_times.of(gang).basis is Basis.LIMIT
-            return ExpectedEnd(end, state, is_enforced)
+            probable = self._probable_end(gang) if is_enforced else end
+            return ExpectedEnd(end, state, min(probable, end), is_enforced)
         if known is None or known.is_overdue or known.time == math.inf:
-            return ExpectedEnd(math.inf, state)  # nothing enforces the limit
-        return ExpectedEnd(now + RELEASE_SECONDS, state, is_overdue=True)
+            return ExpectedEnd(math.inf, state, math.inf)  # nothing enforces the limit
+        end = now + RELEASE_SECONDS
+        return ExpectedEnd(end, state, end, is_overdue=True)
+
+    def _probable_end(self, gang: Gang) -> float:
+        """Return when *gang* probably ends that runs or would start now; infinite if unknown."""
+        end = self._cache.run_times.probable_end(gang, self._cache.cycle_time)
+        return math.inf if end is None else end
 
     def _current(self, reservation: StartReservation) -> Waiting | None:
         """Return the gang of *reservation* as it is now, if it still waits."""

@@ -44,6 +44,9 @@ class ExpectedEnd:
     state: tuple[object, ...]
     """What it was computed from."""
 
+    probable: float
+    """When it probably ends, as Unix time: not later."""
+
     is_enforced: bool = False
     """Whether it is ended then at the latest."""
 

@@ -29,6 +29,9 @@ class StartEstimate:
 
     basis: StartBasis
 
+    expected: float | None = None
+    """Unix time at which it probably starts; ``None`` if that is not known."""
+
     def is_close_to(self, other: "StartEstimate | None") -> bool:
         """Return whether it differs from *other*, an earlier one, by at most a tenth of the wait
         that was expected then."""

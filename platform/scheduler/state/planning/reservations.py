@@ -21,7 +21,7 @@ import numpy as np
 from ..gangs.gang import Gang, QueueInfo, Task, TaskStatus, sum_amounts
 from ..nodes.node_matrix import NodeMatrix
 from ..podinfo.equivalence import EquivalenceClass
-from ..resources import Amounts
+from ..resources import Amounts, IntVector, Matrix
 
 EXPIRY_MARGIN = 30.0
 """Seconds after the grace period of victims for which their resources are held."""
@@ -194,7 +194,7 @@ class Reservations:
         """Return whether its nodes have what is held, once evicted pods are deleted."""
         indexes = np.array([each.node_index for each in reservation.holds.values()], np.int64)
         requested = self._node_matrix.pipelined[:, indexes] > 0
-        future_idle = self._node_matrix.future_idle(indexes)
+        future_idle = self._node_matrix.future_idle(indexes) + self._yielding(reservation, indexes)
         alive = self._node_matrix.alive[indexes].all()
         return bool(alive and (future_idle[requested] >= 0).all())
 
@@ -202,8 +202,25 @@ class Reservations:
         """Return whether its nodes have what is held now."""
         indexes = np.array([each.node_index for each in reservation.holds.values()], np.int64)
         pipelined = self._node_matrix.pipelined[:, indexes]
-        idle = self._node_matrix.idle[:, indexes]
+        idle = self._node_matrix.idle[:, indexes] + self._yielding(reservation, indexes)
         return bool((idle >= pipelined)[pipelined > 0].all())
+
+    def _yielding(self, reservation: Reservation, indexes: IntVector) -> Matrix:
+        """Return what is held on nodes that *reservation* need not leave: an incomplete gang waits
+        for what becomes free, but not for what pods were evicted for."""
+        found = np.zeros((len(self._node_matrix.idle), len(indexes)), np.int64)
+        if reservation.purpose is not Purpose.PREEMPTION:
+            return found
+        keys = {
+            key for index in set(indexes.tolist()) for key in self._gangs_by_node.get(index, ())
+        }
+        others = (each for key in keys if (each := self._by_gang.get(key)) is not None)
+        for each in others:
+            if each.purpose is Purpose.STRANDED and each.counted:
+                for hold in each.holds.values():
+                    request = hold.eq_class.request_vector(self._node_matrix.resource_index)
+                    found[: len(request), indexes == hold.node_index] += request[:, None]
+        return found
 
     def changed(self) -> list[Reservation]:
         """Return the reservations on nodes that have changed since the last call."""

@@ -10,7 +10,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -227,6 +227,8 @@ class SchedulingQueue:
         """When unschedulable gangs were tried, in order."""
         self._timers: list[tuple[float, str]] = []
         self._timer_of: dict[str, float] = {}
+        self._has_holds = False
+        """Whether resources were held for gangs that wait when that was noted last."""
 
     def __len__(self) -> int:
         """Return the number of unschedulable gangs."""
@@ -317,6 +319,17 @@ class SchedulingQueue:
         if published:
             for group in self._by_event.get(ANY, {}).values():
                 self._wake(group, ANY.kind)
+
+    def note_holds(self, *, has_holds: bool, events: frozenset[ClusterEvent]) -> None:
+        """Note whether anything is held for gangs. What nodes take depends on the gang then, so
+        groups that wait for nodes, and were rejected before, are woken by *events*, too."""
+        if has_holds and not self._has_holds:
+            for group in self._groups.values():
+                if group.hints.needs:
+                    self._remove_from_indexes(group)
+                    group.hints = replace(group.hints, events=group.hints.events | events)
+                    self._add_to_indexes(group)
+        self._has_holds = has_holds
 
     def needed_classes(self) -> Iterable[EquivalenceClass]:
         """Return the classes for which groups wait for capacity."""

@@ -9,6 +9,7 @@ from ....model.queue import Queue as QueueObject
 from ....model.run_times import Basis, limit_of, seconds_of
 from ..gangs.gang import Gang, TaskStatus
 from .predictions import Pattern, PredictedRun, Predictions, pattern_of
+from .recent_runs import RecentRuns, Run
 
 
 class RunTime(NamedTuple):
@@ -31,8 +32,18 @@ class _Running:
     predicted: float | None
     """Its run time in seconds, as predicted when it was first seen running."""
 
+    size: int
+    """How many pods it needed to start."""
+
+    limit: float | None
+    """Its limit in seconds, if it has one."""
+
     has_finished: bool = False
 
+
+_MOST_OUTDATED = 32
+"""Of so many gangs of a pattern at most, more is known when one of them ends: else each end would
+let thousands be compared again."""
 
 UNKNOWN = RunTime(None, Basis.UNKNOWN)
 
@@ -49,8 +60,12 @@ class RunTimes:
         """
         self._queues_of = queues_of
         self._running: dict[str, _Running] = {}
+        self._by_pattern: dict[Pattern, set[str]] = {}
+        """The keys of those that run, by pattern."""
+        self._outdated: set[str] = set()
         self._ended: list[PredictedRun] = []
         self.predictions = Predictions()
+        self.recent_runs = RecentRuns()
 
     def observe(self, gang: Gang, now: float) -> None:
         """Learn from *gang*, which may have started or ended since it was observed last; *now* is
@@ -65,16 +80,40 @@ class RunTimes:
                 pattern = pattern_of(gang)
                 predicted = self.predictions.of_pattern(pattern)
                 since = float(first.traits.started) or now
-                self._running[gang.key] = _Running(since, pattern, predicted)
+                seconds, basis = self.of(gang)
+                limit = seconds if basis is Basis.LIMIT else None
+                size = gang.min_member
+                self._running[gang.key] = _Running(since, pattern, predicted, size, limit)
+                self._by_pattern.setdefault(pattern, set()).add(gang.key)
             return
         running = self._running.pop(gang.key, None)
+        if running is not None:
+            self._forget(gang.key, running.pattern)
         # A gang that was evicted, or is deleted while it runs, would have run for longer.
         if running is None or not (running.has_finished or _has_finished(gang)):
             return
         took = max(now - running.since, 0.0)
         self.predictions.observe(running.pattern, took, running.predicted)
+        self.recent_runs.observe(Run(running.pattern, running.size, took, running.limit))
+        others = self._by_pattern.get(running.pattern, set())
+        if len(others) <= _MOST_OUTDATED:
+            self._outdated |= others
         if running.predicted is not None:
             self._ended.append(PredictedRun(running.predicted, took))
+
+    def _forget(self, key: str, pattern: Pattern) -> None:
+        """Forget that the gang *key* runs."""
+        self._outdated.discard(key)
+        keys = self._by_pattern[pattern]
+        keys.remove(key)
+        if not keys:
+            del self._by_pattern[pattern]
+
+    def pop_outdated(self) -> set[str]:
+        """Return the keys of gangs that run of which more is known since the last call: others of
+        their pattern have ended."""
+        outdated, self._outdated = self._outdated, set()
+        return outdated
 
     def note_end(self, gang: Gang) -> None:
         """Remember whether *gang* has finished, before it loses a pod or its PodGroup: both may be
@@ -134,6 +173,25 @@ class RunTimes:
         while started + seconds <= now:
             seconds *= 2
         return started + seconds
+
+    def probable_end(self, gang: Gang, now: float) -> float | None:
+        """Return when *gang*, which has pods on nodes or would start now, probably ends, in Unix
+        time; ``None`` if nothing is known.
+
+        It is earlier than :meth:`expected_end` if the gang has a limit and similar ones ended
+        before theirs.
+        """
+        limit, basis = self.of(gang)
+        if limit is None or basis is not Basis.LIMIT:
+            return self.expected_end(gang, now)
+        started = self.started_at(gang)
+        if started is None:
+            started = now
+        running = self._running.get(gang.key)
+        pattern = pattern_of(gang) if running is None else running.pattern
+        elapsed = max(now - started, 0.0)
+        seconds = self.recent_runs.expect(pattern, gang.min_member, limit, elapsed)
+        return max(started + seconds, now)
 
     def _default_of_queue(self, gang: Gang) -> float | None:
         for queue in self._queues_of(gang):
