@@ -6,6 +6,7 @@ An embedded cluster consists of ten such processes: all commands would be a thir
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 from ..kube.gc_tuning import raise_gc_thresholds
 from .command_table import new_program
@@ -17,7 +18,17 @@ NONE = "-"
 def main(prog_name: str | None = None) -> None:
     """Run the command that the arguments name."""
     raise_gc_thresholds()  # before the imports, which create most of the objects of a small cluster
+    _omit_command_of_httpx()
     new_program(called(sys.argv, os.environ))(prog_name=prog_name)
+
+
+def _omit_command_of_httpx() -> None:
+    """Keep httpx from importing its own command line, with click and rich.
+
+    That is almost half of its import. It does without if the module lacks the function.
+    """
+    name = "httpx._main"
+    sys.modules.setdefault(name, ModuleType(name))
 
 
 def called(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -1,7 +1,9 @@
 """Help texts of the command line, and what they load."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -57,7 +59,8 @@ def test_the_command_that_is_called_is_known_before_the_program_is_built(
 
 @pytest.mark.process
 def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
-    heavy = ["httpx", "yaml", "msgspec", "asyncio", "batholith.cli.jobs", "batholith.cli.cluster"]
+    packages = ["asyncio", "httpx", "msgspec", "pydantic", "yaml"]
+    heavy = [*packages, "batholith.cli.jobs", "batholith.cli.cluster"]
     code = (
         "import sys\nfrom batholith.cli.program import main\nsys.argv = ['batholith', '--help']\n"
         f"try:\n    main()\nfinally:\n    print([m for m in {heavy} if m in sys.modules])"
@@ -66,6 +69,20 @@ def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     )
     assert result.stdout.endswith("[]\n")
+
+
+@pytest.mark.process
+def test_a_command_loads_no_other_command_line(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom batholith.cli.program import main\nsys.argv = ['batholith', 'jobs']\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([m for m in ('httpx', 'click', 'pydantic', 'rich') if m in sys.modules])"
+    )
+    nowhere = {"XDG_DATA_HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "absent")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | nowhere
+    )
+    assert result.stdout == "['httpx']\n", result.stderr
 
 
 @pytest.mark.process
