@@ -44,6 +44,9 @@ hypothesis.settings.load_profile("patient")
 os.environ.setdefault("GOGC", "400")
 os.environ.setdefault("GOMEMLIMIT", "3GiB")
 
+# Until the tests are collected, nothing is garbage, and looking for it is a quarter of the time.
+gc.disable()
+
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
@@ -65,6 +68,7 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
 def pytest_collection_finish() -> None:
     """Exclude what exists before the first test from garbage collections: it stays."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

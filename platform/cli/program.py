@@ -18,6 +18,7 @@ NONE = "-"
 def main(prog_name: str | None = None) -> None:
     """Run the command that the arguments name."""
     raise_gc_thresholds()  # before the imports, which create most of the objects of a small cluster
+    _omit_command_of_httpx()
     command = called(sys.argv, os.environ)
     if command not in {row.name for row in TABLE}:
         _replace_unused_modules()
@@ -33,6 +34,15 @@ def _replace_unused_modules() -> None:
         module = ModuleType(name)
         setattr(module, imported, type(imported, (), {}))
         sys.modules.setdefault(name, module)
+
+
+def _omit_command_of_httpx() -> None:
+    """Keep httpx from importing its own command line, with click and rich.
+
+    That is almost half of its import. It does without if the module lacks the function.
+    """
+    name = "httpx._main"
+    sys.modules.setdefault(name, ModuleType(name))
 
 
 def called(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

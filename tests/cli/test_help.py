@@ -1,7 +1,9 @@
 """Help texts of the command line, and what they load."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -63,6 +65,7 @@ def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
         "httpx",
         "yaml",
         "msgspec",
+        "pydantic",
         "asyncio",
         "batholith.cli.jobs",
         "batholith.cli.cluster",
@@ -75,6 +78,20 @@ def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     )
     assert result.stdout.endswith("[]\n")
+
+
+@pytest.mark.process
+def test_a_command_loads_no_other_command_line(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom batholith.cli.program import main\nsys.argv = ['batholith', 'jobs']\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([m for m in ('httpx', 'click', 'pydantic', 'rich') if m in sys.modules])"
+    )
+    nowhere = {"XDG_DATA_HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "absent")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | nowhere
+    )
+    assert result.stdout == "['httpx']\n", result.stderr
 
 
 @pytest.mark.process

@@ -201,7 +201,8 @@ def _ensure_policy(
     entry = writer.store.resource_store(kind).latest(namespace, name)
     if entry is None:
         path = ObjectPath(namespace=namespace)
-        return writer.create(WriteRequest(kind=kind, object_path=path), wanted)
+        new = {**wanted, "metadata": dict(wanted["metadata"])}
+        return writer.create(WriteRequest(kind=kind, object_path=path), new)
     current = entry.parse()
     if bootstrap_policy.completed(current, wanted) is current:
         return None

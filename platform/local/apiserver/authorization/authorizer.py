@@ -75,7 +75,8 @@ class Authorizer:
             id(cluster_role_bindings): "ClusterRoleBinding",
         }
         self._stores = (roles, role_bindings, cluster_roles, cluster_role_bindings)
-        self._roles: dict[tuple[str, str, str], tuple[PolicyRule, ...]] = {}
+        self._roles: dict[tuple[str, str, str], StoredObject] = {}
+        """By kind, namespace and name; parsed when they are needed, which most never are."""
         self._bindings: dict[str, dict[tuple[str, str], dict[str, Binding]]] = {}
         """By namespace (empty: of the cluster), subject and name."""
         self._grants: dict[tuple[str, tuple[str, ...], str], _Grants] = {}
@@ -152,7 +153,10 @@ class Authorizer:
 
     def role_rules(self, kind: str, namespace: str, name: str) -> tuple[PolicyRule, ...] | None:
         """Return the rules of a role; ``None`` if it does not exist."""
-        return self._roles.get((kind, namespace, name))
+        entry = self._roles.get((kind, namespace, name))
+        if entry is None:
+            return None
+        return tuple(map(PolicyRule.from_json, entry.parse().get("rules") or ()))
 
     def _grants_of(self, user: User, namespace: str) -> _Grants:
         key = user.name, user.groups, namespace
@@ -167,7 +171,7 @@ class Authorizer:
         grants = _Grants()
         for binding, subject in self._applying(user, namespace):
             kind, role_namespace, role = binding.role
-            rules = self._roles.get(binding.role)
+            rules = self.role_rules(*binding.role)
             if rules is None:
                 grants.errors.append(role_not_found(kind, role))
                 continue
@@ -192,10 +196,7 @@ class Authorizer:
     def _add(self, store: ResourceStore, entry: StoredObject) -> None:
         kind = self._role_stores.get(id(store))
         if kind is not None:
-            rules = entry.parse().get("rules") or ()
-            self._roles[kind, entry.namespace, entry.name] = tuple(
-                PolicyRule.from_json(rule) for rule in rules
-            )
+            self._roles[kind, entry.namespace, entry.name] = entry
             return
         binding = _read_binding(self._binding_stores[id(store)], entry)
         by_subject = self._bindings.setdefault(entry.namespace, {})

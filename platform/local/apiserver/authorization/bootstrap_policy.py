@@ -4,6 +4,7 @@
 the components from the manifests.
 """
 
+import functools
 import importlib.resources
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -150,8 +151,13 @@ node does what a kubelet does not: it removes the directories of deleted claims,
 NetworkPolicies."""
 
 
-def objects() -> Iterator[tuple[Resource, Json]]:
-    """Yield the roles, then the bindings, each a new object."""
+@functools.cache
+def objects() -> tuple[tuple[Resource, Json], ...]:
+    """Return the roles and bindings, which are not to be changed."""
+    return tuple(_objects())
+
+
+def _objects() -> Iterator[tuple[Resource, Json]]:
     packaged = _packaged(FILE)
     for resource in RESOURCES:
         for obj in packaged[resource.plural]:

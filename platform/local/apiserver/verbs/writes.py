@@ -335,7 +335,7 @@ class Writer:
         old = entry.parse()
         managed = entry.managed
         subresource = write_request.object_path.subresource
-        if subresource != _BINDING:
+        if subresource != _BINDING and changed != old:
             # A controller's change of the status is no write of the subresource here.
             of_status = write_request.kind.has_status and old.get("status") != changed.get("status")
             managed = self._managed_after(
