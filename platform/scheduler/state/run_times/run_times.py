@@ -42,8 +42,8 @@ class _Running:
 
 
 _MOST_OUTDATED = 32
-"""Of so many gangs of a pattern at most, more is known when one of them ends: else each end would
-let thousands be compared again."""
+"""Maximum number of running gangs of a pattern whose run times are estimated again when one of
+them ends. Without it, each end of one of thousands of gangs would cause thousands of estimates."""
 
 UNKNOWN = RunTime(None, Basis.UNKNOWN)
 
