@@ -12,8 +12,10 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
+from threading import Thread
 from typing import Any
 
 from ..kube.client.client import Client
@@ -58,7 +60,7 @@ class Operator:
 
     async def run(self) -> None:
         """Watch until cancelled; after a failure kopf is started again."""
-        await asyncio.to_thread(_import_kopf)  # for half a second, in which Leases are renewed
+        await _import_kopf()
         await supervise("kopf", self._run_once, timing=self._client.timing)
 
     async def _run_once(self) -> None:
@@ -122,9 +124,26 @@ class Operator:
         self._changed()
 
 
-def _import_kopf() -> None:
-    import_module("kopf")
+async def _import_kopf() -> None:
+    """Import kopf in a thread, since it takes half a second, in which Leases have to be renewed.
+
+    The process does not wait for a daemon thread when it ends. It would wait for a thread of
+    ``asyncio.to_thread``, and exceed the shutdown timeout on a busy machine.
+    """
+    imported: Future[None] = Future()
+    imported.set_running_or_notify_cancel()  # from now on, a cancellation does not change it
+    Thread(target=_import_into, args=(imported,), name="import kopf", daemon=True).start()
+    await asyncio.wrap_future(imported)
     logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+def _import_into(imported: Future[None]) -> None:
+    try:
+        import_module("kopf")
+    except BaseException as error:
+        imported.set_exception(error)
+    else:
+        imported.set_result(None)
 
 
 async def _stop(tasks: Collection[asyncio.Task[Any]]) -> None:

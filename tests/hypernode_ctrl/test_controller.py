@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,14 @@ import yaml
 from support.admission import hypernode, member
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import MERGE, Server
-from support.polling import wait_until_true
+from support.polling import wait_for, wait_until_true
 
+from batholith.hypernode_ctrl import operator
 from batholith.hypernode_ctrl.configuration import CONFIGMAP, KEY
 from batholith.hypernode_ctrl.controller import HyperNodeController, HyperNodeSettings
 from batholith.hypernode_ctrl.discovery import SOURCE
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
 from batholith.model import crds
 from batholith.model.names import CONFIGMAPS, HYPERNODES, NODES
 
@@ -173,6 +177,29 @@ async def test_it_stops_at_once_and_leaves_other_tasks_and_the_signals_of_the_pr
             assert all(each.done() for each in mine)
             assert not other.done()
             other.cancel()
+
+
+def test_the_end_of_the_process_does_not_wait_for_the_import_of_kopf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def import_module(_: str) -> None:
+        started.set()
+        ended.wait()
+
+    monkeypatch.setattr(operator, "import_module", import_module)
+
+    async def stop_while_importing() -> None:
+        async with Client(Credentials(server="http://127.0.0.1:1"), user_agent="test") as client:
+            running = operator.Operator(client, lambda: None, namespace="default").run()
+            task = asyncio.create_task(running)
+            await wait_for(started.is_set)
+            task.cancel()
+            await asyncio.wait([task])
+
+    asyncio.run(stop_while_importing())
+    ended.set()
 
 
 async def test_a_replica_that_does_not_lead_watches_and_writes_nothing(
