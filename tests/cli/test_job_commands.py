@@ -257,8 +257,8 @@ async def test_the_history_has_exit_codes_and_usage_and_the_columns_that_are_ask
     await shell.run("wait", "train")
 
     async def recorded() -> bool:
-        (record,) = json.loads(await shell.out("history", "train", "-o", "json"))
-        return (record["phase"], record["exit_codes"]) == ("Failed", {"3": 1})
+        records = json.loads(await shell.out("history", "train", "-o", "json"))
+        return [(each["phase"], each["exit_codes"]) for each in records] == [("Failed", {"3": 1})]
 
     await until(recorded)
     columns = "JobName%6,state%-8,ExitCode,CPUTimeRAW,End"

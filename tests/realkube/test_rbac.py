@@ -98,6 +98,10 @@ VOLUME_BINDING = (
 delays binding."""
 
 DEVICE_BINDING = (
+    Permission("resource.k8s.io", "devicetaintrules", "list"),
+    Permission("resource.k8s.io", "devicetaintrules", "watch"),
+    Permission("resource.k8s.io", "resourceclaims", "create"),
+    Permission("resource.k8s.io", "resourceclaims", "delete"),
     Permission("resource.k8s.io", "resourceclaims", "get"),
     Permission("resource.k8s.io", "resourceclaims", "patch"),
     Permission("resource.k8s.io", "resourceclaims/binding", "patch"),

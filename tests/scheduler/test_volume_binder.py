@@ -100,6 +100,7 @@ class Storage:
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
             "volumeMode": "Filesystem",
+            "hostPath": {"path": "/v", "type": ""},
             **({"claimRef": found} if found else {}),
         }
         status = {"phase": "Bound" if claim else "Available"}

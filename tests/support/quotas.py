@@ -54,9 +54,10 @@ class QuotaServer:
         await self.wait_amounts(name, {k.replace("_", "."): v for k, v in expected.items()})
 
     async def wait_amounts(self, name: str, expected: dict[str, str]) -> None:
-        """Wait until the status of a quota has exactly these amounts."""
+        """Wait until the status of a quota has exactly these amounts, and the server applies it."""
         nanos = {each: parse(text).nanos for each, text in expected.items()}
         await wait_until_equal(lambda: self.used(name), nanos)
+        await self._wait_applied()
 
     async def recount(self, name: str) -> None:
         """Change a quota, and change it back, so that the quota controller counts again."""
