@@ -293,20 +293,20 @@ class Textbook:
         return started + expected - now
 
 
-class LastTwo:
-    """Predicts the mean of the last two run times of the user."""
+class LastFive:
+    """Predicts the median of the last five run times of the user."""
 
     def __init__(self) -> None:
         self._last: dict[str, list[float]] = {}
 
     def observe(self, job: TraceJob) -> None:
         """Note that *job* has ended."""
-        self._last[job.user] = [*self._last.get(job.user, [])[-1:], job.duration]
+        self._last[job.user] = [*self._last.get(job.user, [])[-4:], job.duration]
 
     def __call__(self, job: TraceJob) -> float:
         """Return the expected run time of *job* in seconds; infinite for the first of a user."""
         last = self._last.get(job.user)
-        return fmean(last) if last else math.inf
+        return median(last) if last else math.inf
 
 
 def real_metrics(totals: Totals) -> Metrics:
@@ -342,11 +342,11 @@ def measure_real(path: Path, count: int, selected: str) -> dict[str, dict[str, M
     policies |= {f"{mode}, shortest first": text for mode, text in SHORTEST_FIRST.items()}
     results = {}
     for name, most in (("true limits", 1.0), ("limits up to 5 times", 5.0), ("predictions", 0.0)):
-        limits, last_two = limits_of(trace, most) if most else None, LastTwo()
-        estimate = last_two if limits is None else _by_name(limits)
+        limits, last_five = limits_of(trace, most) if most else None, LastFive()
+        estimate = last_five if limits is None else _by_name(limits)
         found = {
             "first fit": real_metrics(Textbook(trace, None).run()),
-            "EASY": real_metrics(Textbook(trace, estimate, last_two.observe).run()),
+            "EASY": real_metrics(Textbook(trace, estimate, last_five.observe).run()),
         }
         for policy, text in policies.items():
             if selected in policy:

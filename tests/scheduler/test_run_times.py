@@ -152,18 +152,21 @@ def test_estimate_that_is_exceeded_is_doubled_until_it_covers_now(seconds: int, 
     assert factor == 1 or (factor in [2.0**n for n in range(1, 20)] and end <= 2 * now + 5)
 
 
-def test_prediction_is_the_mean_of_the_last_two_gangs_of_user_queue_and_pattern() -> None:
+def test_prediction_is_the_median_of_the_last_five_gangs_of_user_queue_and_pattern() -> None:
     world = SchedulerWorld()
     world.upsert(node("n"))
-    for number, seconds in enumerate((10, 30, 50)):
+    for number, seconds in enumerate((70, 30, 50)):
         learn(world, f"train-{number}", seconds)
-    world.upsert(podgroup("train-99", 1), podgroup("test-99", 1))
-    world.upsert(podgroup("train-98", 1, queue="other"), annotated("train-97", submitted_by="eve"))
-    assert run_time(world, "train-99") == RunTime(40.0, Basis.PREDICTION)
+    world.upsert(podgroup("test-99", 1), podgroup("train-98", 1, queue="other"))
+    world.upsert(podgroup("train-99", 1), annotated("train-97", submitted_by="eve"))
+    assert run_time(world, "train-99") == RunTime(50.0, Basis.PREDICTION)
     for name in ("test-99", "train-98", "train-97"):
         assert run_time(world, name) == UNKNOWN
     error = world.cluster.run_times.predictions.error_of(gang_of(world, "train-99"))
-    assert error == pytest.approx((abs(10 - 30) / 30 + abs(20 - 50) / 50) / 2)
+    assert error == pytest.approx((abs(70 - 30) / 30 + abs(50 - 50) / 50) / 2)
+    for number, seconds in enumerate((20, 1, 20), start=3):
+        learn(world, f"train-{number}", seconds)
+    assert run_time(world, "train-99") == RunTime(20.0, Basis.PREDICTION)
 
 
 def test_gang_that_is_deleted_or_rejected_while_it_runs_teaches_nothing() -> None:

@@ -1,11 +1,13 @@
 """Predictions of run times from former gangs.
 
-A user often runs much the same job again: the mean of the run times of the last two jobs of one
-user predicts the next one better than limits that users set (Tsafrir, Etsion and Feitelson, 2007).
+A user often runs much the same job again: the run times of the last jobs of one user predict the
+next one better than limits that users set (Tsafrir, Etsion and Feitelson, 2007). Their median is
+used, which a single job that failed at once does not change.
 """
 
 import re
 from collections import OrderedDict
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +17,9 @@ from ..gangs.users import user_of
 
 MAX_PATTERNS = 4_000
 """Patterns that are remembered; those not seen for longest are forgotten."""
+
+_REMEMBERED = 5
+"""Run times that are remembered of a pattern."""
 
 _VARYING = re.compile(r"[0-9]+|(?<=-)(?=[a-z0-9]*[0-9])[a-z0-9]{5,}")
 """What differs in names from job to job: numbers, and generated suffixes with digits."""
@@ -28,7 +33,7 @@ class Record(msgspec.Struct, array_like=True):
 
     pattern: Pattern
     last: list[float]
-    """Run times of the last two gangs in seconds, the latest one last."""
+    """Run times of the last gangs in seconds, the latest one last."""
 
     error: float | None = None
     """Mean of the last errors, each relative to the run time, by exponential smoothing; ``None``
@@ -63,7 +68,7 @@ class Predictions:
     def of_pattern(self, pattern: Pattern) -> float | None:
         """Return the predicted run time of gangs of *pattern* in seconds."""
         record = self._records.get(pattern)
-        return None if record is None else sum(record.last) / len(record.last)
+        return None if record is None else median(record.last)
 
     def error_of(self, gang: Gang) -> float | None:
         """Return by which part of the run time predictions like that of *gang* were wrong; ``None``
@@ -75,7 +80,7 @@ class Predictions:
         """Learn that a gang of *pattern* ran for *seconds*; *predicted* is what was when it
         started."""
         record = self._records.pop(pattern, None) or Record(pattern, [])
-        record.last = [*record.last[-1:], seconds]
+        record.last = [*record.last[1 - _REMEMBERED :], round(seconds, 3)]
         if predicted is not None:
             error = PredictedRun(predicted, seconds).error
             record.error = error if record.error is None else (record.error + error) / 2
