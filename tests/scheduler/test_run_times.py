@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.planned_starts import backfilling
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model import names
@@ -150,6 +151,45 @@ def test_estimate_that_is_exceeded_is_doubled_until_it_covers_now(seconds: int, 
     assert end > now
     factor = (end - 5) / seconds
     assert factor == 1 or (factor in [2.0**n for n in range(1, 20)] and end <= 2 * now + 5)
+
+
+def test_prediction_of_gangs_that_ended_at_once_is_exceeded_and_doubled() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n"))
+    learn(world, "g-1", 0)
+    world.upsert(podgroup("g-2", 1), running("g-2-0", "g-2", 100))
+    assert run_time(world, "g-2") == RunTime(1.0, Basis.PREDICTION)
+    end = world.cluster.run_times.expected_end(gang_of(world, "g-2"), 110.0)
+    assert end == 100 + 16
+
+
+def test_what_others_take_does_not_change_the_prediction_of_a_gang_that_runs() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n"))
+    learn(world, "g-1", 60)
+    world.time = 100.0
+    world.upsert(podgroup("g-2", 1), running("g-2-0", "g-2", 100))
+    world.schedule()
+    for number in range(3, 7):
+        learn(world, f"g-{number}", 1)
+    end = world.cluster.run_times.expected_end(gang_of(world, "g-2"), 110.0)
+    assert end == 100 + 60
+
+
+def test_what_others_take_changes_for_how_long_a_gang_that_waits_is_expected_to_run() -> None:
+    world = SchedulerWorld(backfilling())
+    world.upsert(node("n", cpu=4), annotated("other", time_limit="1h"))
+    world.upsert(running("other-0", "other", 100, cpu=2))
+    world.upsert(podgroup("g-9", 1), pod("g-9-0", "g-9", cpu=4))
+    world.time = 100.0
+    world.schedule()
+    waiting = gang_of(world, "g-9")
+    assert waiting.estimated_seconds is None
+    for name, seconds, expected in (("g-1", 40, 40.0), ("g-2", 60, 50.0)):
+        learn(world, name, seconds)
+        world.cluster.scheduling_queue.activate(waiting)
+        world.schedule()
+        assert waiting.estimated_seconds == expected
 
 
 def test_prediction_is_the_median_of_the_last_five_gangs_of_user_queue_and_pattern() -> None:

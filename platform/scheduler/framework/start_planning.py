@@ -28,6 +28,7 @@ from ..state.queue.scheduling_queue import (
     QueueingHints,
 )
 from ..state.resources import Amounts, FloatVector, IntVector, Matrix
+from ..state.run_times.predictions import pattern_of
 from .backfilling.options import Mode, Options
 from .backfilling.probable_starts import ProbableStarts
 from .backfilling.profile import Held, Occupation, PodNeed, Profile, choose_nodes
@@ -628,19 +629,31 @@ class StartPlanning:
     def duration_of(self, gang: Gang) -> float:
         """Return for how long *gang* is expected to run, in seconds; infinite if unknown.
 
-        It is asked once for each version of the gang.
+        What decides that is determined once for each version of the gang and the queues. A
+        prediction is always the current one: others of its pattern may have ended since then.
         """
         if not self._options.uses_run_times:
             return math.inf
-        now, run_times = self._cache.cycle_time, self._cache.run_times
-        if gang.estimated_version != gang.version:
-            gang.estimated_version = gang.version
-            is_known = run_times.of(gang).seconds is not None
-            end = run_times.expected_end(gang, now) if is_known else None
-            gang.estimated_seconds = None if end is None else round(end - now, 3)
+        run_times, version = self._cache.run_times, (gang.version, self._cache.queues.version)
+        if gang.estimated_version != version:
+            gang.estimated_version = version
+            self._set_duration(gang)
+        if gang.predicted_pattern is not None:
+            gang.estimated_seconds = run_times.predictions.of_pattern(gang.predicted_pattern)
         seconds = gang.estimated_seconds
         self._plan.has_estimates |= seconds is not None
         return math.inf if seconds is None else seconds
+
+    def _set_duration(self, gang: Gang) -> None:
+        now, run_times = self._cache.cycle_time, self._cache.run_times
+        seconds, basis = run_times.of(gang)
+        is_predicted = seconds is None or basis is Basis.PREDICTION
+        if is_predicted and run_times.started_at(gang) is None:
+            gang.predicted_pattern = pattern_of(gang)
+            return
+        gang.predicted_pattern = None
+        end = run_times.expected_end(gang, now)
+        gang.estimated_seconds = None if end is None else round(end - now, 3)
 
     def _expected_end(self, gang: Gang, state: tuple[object, ...]) -> ExpectedEnd:
         """Return when *gang*, which has pods on nodes, ends; *state* decides that, if it is

@@ -369,7 +369,10 @@ class Gang:
     """When it starts, if it waits and that is planned."""
     estimated_seconds: float | None = None
     """For how long it is expected to run, as of :attr:`estimated_version`."""
-    estimated_version = -1
+    estimated_version = (-1, -1)
+    """The versions of the gang and of the queues."""
+    predicted_pattern: tuple[str, str, str] | None = None
+    """Queue, user and name pattern, if former gangs decide for how long it is expected to run."""
     borrowable = 0.0
     """By how much its queue may exceed what it deserves with it, as a fraction of that, as of its
     last attempt."""

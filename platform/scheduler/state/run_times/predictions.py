@@ -7,7 +7,6 @@ used, which a single job that failed at once does not change.
 
 import re
 from collections import OrderedDict
-from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -66,9 +65,13 @@ class Predictions:
         return self.of_pattern(pattern_of(gang))
 
     def of_pattern(self, pattern: Pattern) -> float | None:
-        """Return the predicted run time of gangs of *pattern* in seconds."""
+        """Return the predicted run time of gangs of *pattern* in seconds, at least one."""
         record = self._records.get(pattern)
-        return None if record is None else median(record.last)
+        if record is None:
+            return None
+        ordered, middle = sorted(record.last), len(record.last) // 2
+        # Not statistics.median: this is called for each waiting gang in each cycle.
+        return max((ordered[middle] + ordered[~middle]) / 2, 1.0)
 
     def error_of(self, gang: Gang) -> float | None:
         """Return by which part of the run time predictions like that of *gang* were wrong; ``None``

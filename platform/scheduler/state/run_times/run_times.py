@@ -170,8 +170,11 @@ class RunTimes:
             started = now
         if basis is Basis.LIMIT:
             return max(started + seconds + _grace_period(gang), now)
+        running = self._running.get(gang.key)
+        if basis is Basis.PREDICTION and running is not None and running.predicted is not None:
+            seconds = running.predicted
         while started + seconds <= now:
-            seconds *= 2
+            seconds = max(2 * seconds, 1.0)
         return started + seconds
 
     def probable_end(self, gang: Gang, now: float) -> float | None:
