@@ -43,11 +43,7 @@ async def run(server: RealServer, home: Path, commands: str) -> None:
         *("-e", "-o", "pipefail", "-c", commands),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={
-            "KUBECONFIG": str(server.kubeconfig),
-            "HOME": str(home),
-            "PATH": os.environ.get("PATH", ""),
-        },
+        env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "HOME": str(home)},
     )
     async with asyncio.timeout(200):
         out, _ = await process.communicate()

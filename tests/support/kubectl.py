@@ -52,9 +52,9 @@ class Kubectl:
             stdout=stdio,
             stderr=stdio,
             env={
+                **os.environ,
                 "KUBECONFIG": str(self.server.kubeconfig),
                 "HOME": str(self.home),
-                "PATH": os.environ.get("PATH", ""),
                 **self.environment,
             },
         )
