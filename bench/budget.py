@@ -5,6 +5,7 @@ Creates of pods alternate between the embedded server and a real kube-apiserver 
 Processor time is that of the servers (with etcd); compare the ratios, as machines differ.
 """
 
+import argparse
 import asyncio
 import contextlib
 import resource
@@ -168,4 +169,6 @@ async def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 500))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pods", nargs="?", type=int, default=500, help="in each round")
+    asyncio.run(main(parser.parse_args().pods))
