@@ -13,6 +13,7 @@ from ...kube.errors import (
     NotFoundError,
     NotSentError,
 )
+from ...model.controlled_resources import executed_commands
 from ...model.job import Action
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
@@ -26,6 +27,7 @@ from ..jobs.advice import first_failed
 from ..jobs.pod_views import JobPod
 from ..jobs.pods import JobPods, read_job
 from ..jobs.summaries import is_final
+from ..jobs.views import CachedJob, CachedObject
 from ..jobs.waits import WaitView, described_podgroup, explain_wait
 from ..logs.containers import LogOptions, open_log
 from ..problems import ProblemError, problem_responses
@@ -86,7 +88,7 @@ async def get_job_why(
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         queues_are_known=state.caches.queues.synced,
         now=datetime.now(UTC),
-        stopped_by=await _stopped_by(state, summary),
+        stopped_by=await _stopped_by(state, job, summary),
     )
     wait = explain_wait(view)
     if not _depends_on_pods(summary, wait.reason):
@@ -108,24 +110,21 @@ async def get_job_why(
     return why_of(wait, failed_pod=failed.metadata.name, last_lines=lines)
 
 
-async def _stopped_by(state: AppState, job: JobSummary) -> str:
+async def _stopped_by(state: AppState, job: CachedObject, summary: JobSummary) -> str:
     """Return who has sent the command that has terminated or suspended a job.
 
     The status names the Command; that of another client of Kubernetes has no record.
     """
-    action = _STOPS.get(job.phase)
-    if action is None:
+    action = _STOPS.get(summary.phase)
+    if action is None or not isinstance(job, CachedJob):
         return ""
+    uids = {each.uid for each in executed_commands(job.status)}
     try:
-        of = (job.kind, job.namespace, job.name)
+        of = (summary.kind, summary.namespace, summary.name)
         records = await state.store.history(*of, limit=_MAX_COMMANDS)
     except StoreUnavailableError:
         return ""
-    named = (
-        each.who
-        for each in records
-        if each.action == action and each.command_uid and each.command_uid in job.message
-    )
+    named = (each.who for each in records if each.action == action and each.command_uid in uids)
     return next(named, "")
 
 
