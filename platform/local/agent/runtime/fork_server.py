@@ -97,14 +97,13 @@ class ForkServer:
         """
         if self._closed or len(run_dir.name.encode()) > shim_server.MAX_TAG:
             raise _ServerLostError
-        if self._control is None:
-            self._spawn()
-        assert self._control is not None  # noqa: S101 - for mypy
+        control = self._control or self._spawn()
         errors = run_dir.open_errors()
         try:
             request = f"{run_dir.name}\0{run_dir.path}".encode()
-            socket.send_fds(self._control, [request], [errors, ready])
-            response, received, _, _ = socket.recv_fds(self._control, 64, 1)
+            socket.send_fds(control, [request], [errors, ready])
+            # Other programs that this process starts must not inherit the descriptor.
+            response, received, _, _ = socket.recv_fds(control, 64, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             response, received = b"", []
         finally:
@@ -117,7 +116,7 @@ class ForkServer:
             raise OSError(number, os.strerror(number))
         return ShimProcess(int(response), received[0])
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> socket.socket:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.pid = spawning.spawn(
@@ -133,6 +132,7 @@ class ForkServer:
             other.close()
         own.settimeout(_TIMEOUT)
         self._control = own
+        return own
 
     def _end(self) -> None:
         if self._control is None:
