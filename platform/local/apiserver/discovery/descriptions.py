@@ -66,7 +66,7 @@ def _model(name: str) -> _Model:
     modules = _modules()
     for model in _model_names(name, modules):
         if (path := modules.get(model)) is not None:
-            return _parse(path.read_text())
+            return _parse(path.read_text(encoding="utf-8"))
     return _Model()
 
 
