@@ -1,17 +1,20 @@
-"""One server and one agent for all tests of a module, each test in another namespace."""
+"""Fixtures of the agent: containers without one, and one server and one agent for all tests of a
+module, each test in another namespace."""
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory, add_namespace
-from support.sandbox import detected_isolation
+from support.sandbox import SANDBOXES, Sandbox, detected_isolation
 
 from batholith.local.agent import real_node
+from batholith.local.agent.runtime.runs import IsolationLevel
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -55,3 +58,21 @@ async def cluster(shared: AgentCluster) -> AgentCluster:
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.server, name)
     return replace(shared, namespace=name)
+
+
+@pytest.fixture(params=list(IsolationLevel))
+def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Containers at each level that this machine permits."""
+    return Sandbox(tmp_path, request.param)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Sandbox:
+    """Containers without a sandbox."""
+    return Sandbox(tmp_path, IsolationLevel.PLAIN)
+
+
+@pytest.fixture(params=SANDBOXES)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """Containers at each level with a sandbox that this machine permits."""
+    return Sandbox(tmp_path, request.param)

@@ -21,7 +21,7 @@ from batholith.local.agent.pods.container_worker import PodContext
 from batholith.local.agent.pods.records import PodDir
 from batholith.local.agent.runtime import cgroups, shim
 from batholith.local.agent.runtime.cgroups import CgroupReport, create, detect, limits_of
-from batholith.local.agent.runtime.runs import ExitRecord, IsolationLevel, LaunchSpec, RunDir
+from batholith.local.agent.runtime.runs import ExitRecord, LaunchSpec, RunDir
 
 ALL = frozenset(cgroups.CONTROLLERS)
 FILES = ("cgroup.procs", "cgroup.subtree_control", "cgroup.kill")
@@ -215,12 +215,6 @@ def group() -> Iterator[Path]:
     yield created
     assert cgroups.remove_group(created)
     assert not created.exists()
-
-
-@pytest.fixture(params=list(IsolationLevel))
-def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Containers at each level that this machine permits."""
-    return Sandbox(tmp_path, request.param)
 
 
 def created(group: Path) -> Path:

@@ -14,7 +14,6 @@ from batholith.local.agent.runtime.fork_server import ForkServer
 from batholith.local.agent.runtime.runs import (
     RUN_VARIABLE,
     ContainerProcess,
-    IsolationLevel,
     RunDir,
     kill_tagged,
 )
@@ -22,18 +21,6 @@ from batholith.local.agent.runtime.shim import start_time
 from batholith.machinery.clock import SystemClock
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(params=list(IsolationLevel))
-def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Containers at each level that this machine permits."""
-    return Sandbox(tmp_path, request.param)
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Sandbox:
-    """Containers without a sandbox."""
-    return Sandbox(tmp_path, IsolationLevel.PLAIN)
 
 
 @pytest.fixture

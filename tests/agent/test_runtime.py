@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.agent_cluster import make_world_writable
 from support.polling import wait_for
-from support.sandbox import SANDBOXES, Sandbox
+from support.sandbox import Sandbox
 
 from batholith.local.agent.runtime import rootfs, shim
 from batholith.local.agent.runtime.ids import SHARED, IdMode, Ids
@@ -31,24 +31,6 @@ from batholith.local.agent.runtime.stop_signals import signal_number
 from batholith.machinery.clock import SystemClock
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(params=list(IsolationLevel))
-def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Containers at each level that this machine permits."""
-    return Sandbox(tmp_path, request.param)
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Sandbox:
-    """Containers without a sandbox."""
-    return Sandbox(tmp_path, IsolationLevel.PLAIN)
-
-
-@pytest.fixture(params=SANDBOXES)
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Containers at each level with a sandbox that this machine permits."""
-    return Sandbox(tmp_path, request.param)
 
 
 def alive(text: str) -> list[int]:

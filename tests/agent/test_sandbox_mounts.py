@@ -11,7 +11,7 @@ from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster, make_world_writable
 from support.api_servers import EmbeddedServerFactory
 from support.polling import wait_for
-from support.sandbox import SANDBOXES, Sandbox, detected_isolation
+from support.sandbox import Sandbox, detected_isolation
 
 from batholith.local.agent.runtime import oom, rootfs
 from batholith.local.agent.runtime.mounting import HIDDEN_SIZE
@@ -27,12 +27,6 @@ pytestmark = [
 
 MIB = 1 << 20
 TEMPORARY = ("/", "/tmp", "/run", "/var/tmp", "/dev/shm", "/root")
-
-
-@pytest.fixture(params=SANDBOXES)
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Containers at each level with a sandbox that this machine permits."""
-    return Sandbox(tmp_path, request.param)
 
 
 async def lines(sandbox: Sandbox, script: str, *mounts: rootfs.Mount, **more: Any) -> list[str]:
