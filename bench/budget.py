@@ -148,9 +148,9 @@ def cluster(directory: Path) -> None:
         pids = list(_descendants(state.supervisor.pid))
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime + _cpu(pids)
         print(f"up: {elapsed:.1f} s, {spent:.1f} s of processor time")
-        time.sleep(IDLE_SECONDS)
+        time.sleep(IDLE_SECONDS)  # until what the start has caused is done
         idle = _cpu(pids)
-        time.sleep(IDLE_SECONDS)
+        time.sleep(IDLE_SECONDS)  # the time that is measured
         share = (_cpu(pids) - idle) / IDLE_SECONDS
         print(f"idle: {100 * share:.2f} % of a core, {_memory(pids):.0f} MiB in all")
         for name, component in state.components.items():
