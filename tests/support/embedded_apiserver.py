@@ -108,8 +108,16 @@ class Server:
             return RawResponse(got.status, read, dict(got.headers), warnings)
 
     async def get(self, path: str) -> Any:
-        """The JSON at *path*, which must be there."""
-        response = await self.request("GET", path)
+        """The JSON at *path*, which must be there.
+
+        A server whose watch cache is not filled yet, for instance after a definition has changed,
+        asks the client to come again; clients of Kubernetes do.
+        """
+        while True:
+            response = await self.request("GET", path)
+            if response.status != 429 or (delay := response.headers.get("Retry-After")) is None:
+                break
+            await asyncio.sleep(float(delay))
         assert response.status == 200, response.body
         return response.body
 
