@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from ..kube.gc_tuning import raise_gc_thresholds
-from .command_table import TABLE, new_program
+from .command_table import new_program
 
 NONE = "-"
 """No command has this name."""
@@ -19,21 +19,7 @@ def main(prog_name: str | None = None) -> None:
     """Run the command that the arguments name."""
     raise_gc_thresholds()  # before the imports, which create most of the objects of a small cluster
     _omit_command_of_httpx()
-    command = called(sys.argv, os.environ)
-    if command not in {row.name for row in TABLE}:
-        _replace_unused_modules()
-    new_program(command)(prog_name=prog_name)
-
-
-def _replace_unused_modules() -> None:
-    """Let typer not import the parser of Markdown and the highlighter of tracebacks.
-
-    They are two fifths of the time of `batholith --help`, whose texts are no Markdown.
-    """
-    for name, imported in (("rich.markdown", "Markdown"), ("rich.traceback", "Traceback")):
-        module = ModuleType(name)
-        setattr(module, imported, type(imported, (), {}))
-        sys.modules.setdefault(name, module)
+    new_program(called(sys.argv, os.environ))(prog_name=prog_name)
 
 
 def _omit_command_of_httpx() -> None:

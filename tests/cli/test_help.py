@@ -60,8 +60,6 @@ def test_the_command_that_is_called_is_known_before_the_program_is_built(
 @pytest.mark.process
 def test_the_help_loads_neither_a_command_nor_its_packages() -> None:
     heavy = [
-        "pygments",
-        "markdown_it",
         "httpx",
         "yaml",
         "msgspec",
