@@ -111,7 +111,7 @@ class Server:
         """The JSON at *path*, which must be there.
 
         A server whose watch cache is not filled yet, for instance after a definition has changed,
-        asks the client to come again; clients of Kubernetes do.
+        asks for a repetition of the request, as which clients of Kubernetes understand 429.
         """
         while True:
             response = await self.request("GET", path)
