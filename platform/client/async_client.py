@@ -140,6 +140,7 @@ class AsyncJobHandle(handles.JobState, Facade[AsyncExecutor, ObjectRef]):
     refresh = _updating(job_ops.get_job)
     wait = _updating(waiting.wait)
     scale = _updating(job_ops.scale)
+    complete_submission = _updating(job_ops.complete_submission)
     delete = _awaiting(job_ops.delete)
     manifest = _awaiting(job_ops.get_manifest)
     pods = _awaiting(job_ops.pods)
@@ -207,6 +208,7 @@ class AsyncJobs(Facade[AsyncExecutor, Collection]):
 
     delete = _named(job_ops.delete)
     scale = _named(job_ops.scale)
+    complete_submission = _named(job_ops.complete_submission)
     manifest = _named(job_ops.get_manifest)
     pods = _named(job_ops.pods)
     events = _named(job_ops.events)

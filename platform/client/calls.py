@@ -68,7 +68,7 @@ class Session:
         """Return *request* with address and headers."""
         headers = {"accept": accept, "user-agent": USER_AGENT, **dict(request.headers)}
         if request.body is not None:
-            headers["content-type"] = "application/json"
+            headers["content-type"] = request.content_type
         if request.idempotency_key:
             headers["idempotency-key"] = request.idempotency_key
         return WireRequest(

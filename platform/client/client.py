@@ -138,6 +138,7 @@ class JobHandle(handles.JobState, Facade[BlockingExecutor, ObjectRef]):
     refresh = _updating(job_ops.get_job)
     wait = _updating(waiting.wait)
     scale = _updating(job_ops.scale)
+    complete_submission = _updating(job_ops.complete_submission)
     delete = _blocking(job_ops.delete)
     manifest = _blocking(job_ops.get_manifest)
     pods = _blocking(job_ops.pods)
@@ -205,6 +206,7 @@ class Jobs(Facade[BlockingExecutor, Collection]):
 
     delete = _named(job_ops.delete)
     scale = _named(job_ops.scale)
+    complete_submission = _named(job_ops.complete_submission)
     manifest = _named(job_ops.get_manifest)
     pods = _named(job_ops.pods)
     events = _named(job_ops.events)

@@ -22,6 +22,7 @@ class ApiRequest:
     path: str
     """Below the URL of the server, with query."""
     body: bytes | None = None
+    content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
     idempotency_key: str = ""
     """Of a POST: the same in all attempts, so that it is executed once."""

@@ -19,7 +19,13 @@ async def rest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RestCl
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def shell(rest: RestCluster, tmp_path: Path) -> AsyncIterator[Shell]:
+async def shell(
+    rest: RestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Shell]:
+    """Commands that are called in an empty directory."""
+    work = tmp_path / "cwd"
+    work.mkdir()
+    monkeypatch.chdir(work)
     namespace = f"test-{uuid.uuid4().hex[:8]}"
     await rest.cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
     token = tmp_path / "token"

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from batholith.cli.jobs import kubernetes as in_process
 from batholith.cli.jobs.kubernetes import BUFFERED, InProcessTransport
 from batholith.cli.main import app
-from batholith.client import Job
+from batholith.client import Job, JobHandle
 from batholith.httpserver.asgi import AsgiApp, Receive, Scope, Send
 from batholith.kube.client.config import Credentials
 from batholith.local.supervisor import kubeconfig
@@ -171,13 +171,11 @@ class KilledError(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("step", ["create_configmaps", "complete_submission"])
 async def test_a_submission_that_is_killed_leaves_no_pods_that_wait_for_configmaps(
     shell: Shell,
     kubernetes: KubernetesShell,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    step: str,
 ) -> None:
     def kill(*_: object, **__: object) -> None:
         raise KilledError
@@ -185,7 +183,7 @@ async def test_a_submission_that_is_killed_leaves_no_pods_that_wait_for_configma
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     with monkeypatch.context() as patched:
-        patched.setattr(InProcessTransport, step, kill)
+        patched.setattr(JobHandle, "complete_submission", kill)
         options = kubernetes.options
         given = ["submit", *options, "--image", "busybox", "--", "sleep", "600"]
         with pytest.raises(KilledError):

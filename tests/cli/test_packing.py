@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from batholith.cli.submit.errors import SubmitError
-from batholith.cli.submit.packing import CHUNK, IN_CLAIM, IN_CONFIGMAPS, chunks, pack
+from batholith.cli.submit.packing import IN_CLAIM, IN_CONFIGMAPS, pack
+from batholith.model.workdirs import CHUNK, chunks
 
 
 def unpacked(directory: Path) -> dict[str, bytes]:

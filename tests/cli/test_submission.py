@@ -95,7 +95,11 @@ async def test_each_problem_is_a_line_and_nothing_is_submitted(
     ("arguments", "message"),
     [
         (["absent.sh"], "cannot read absent.sh: No such file or directory; a command is preceded"),
-        (["--workdir-rw", "--", "true"], "--workdir-rw is not supported: only a cluster of"),
+        (["--workdir-rw", "--", "true"], "--workdir-rw is not supported: the job has a copy"),
+        (
+            ["--no-workdir", "--chdir=src", "--image=x", "--", "true"],
+            "--chdir: a directory of the image needs its whole path",
+        ),
         (["--", "true"], "--image is missing"),
         (["--wrap", "true", "script.sh"], "give either --wrap or a script"),
     ],
@@ -249,8 +253,9 @@ async def test_a_job_that_is_submitted_held_starts_once_it_is_released(shell: Sh
 
 @pytest.mark.cluster
 async def test_a_job_runs_again_under_a_new_name_also_when_it_was_deleted(shell: Shell) -> None:
-    arguments = ("--image=x", "--time=5", "--ntasks=2", "-J", "again", "--", "sleep", "600")
-    first = (await shell.out_of_program("submit", *arguments)).strip()
+    arguments = ("--image=x", "--no-workdir", "--time=5", "--ntasks=2", "-J", "again")
+    program = ("--", "sleep", "600")
+    first = (await shell.out_of_program("submit", *arguments, *program)).strip()
     second = (await shell.out("rerun", first)).strip()
     manifests = [
         await asyncio.to_thread(shell.client.jobs.manifest, name.removeprefix("jobs/"))

@@ -17,8 +17,8 @@ from batholith.cli.submit.errors import SubmitError
 from batholith.cli.submit.manifest import MAX_SCRIPT, Program, Workspace, build_manifest
 from batholith.cli.submit.option_table import OPTIONS, SAME_SETTING, SUPPORTED
 from batholith.cli.submit.options import SubmitOptions, parse_options
-from batholith.cli.submit.packing import CHUNK
 from batholith.cli.submit.values import time_limit
+from batholith.model.workdirs import CHUNK
 from batholith.wire.renewal import renewed
 
 READ_ONLY = Workspace(submit_dir="/home/me", workdir="/home/me", image="local")

@@ -30,6 +30,7 @@ from ..routes import (
     queues,
     reservations,
     simulate,
+    submissions,
     timeline,
     usage,
     watch,
@@ -41,6 +42,7 @@ from .limits import BodyLimitMiddleware
 
 ROUTERS = (
     jobs.router,
+    submissions.router,
     commands.router,
     bulk.router,
     jobflows.router,

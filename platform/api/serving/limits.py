@@ -5,6 +5,7 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ...model.workdirs import MAX_ARCHIVE
 from ..jobs.kinds import KINDS
 from ..pages.app import LOGIN, MAX_LOGIN_BODY
 from ..problems import MEDIA_TYPE, encode_problem
@@ -16,18 +17,22 @@ MAX_MANIFEST = 3 * 1024 * 1024
 """Maximum bytes of the manifest of a job, as at kube-apiserver."""
 
 TOO_LARGE = (
-    f"the body is larger than {MAX_BODY} bytes, or than {MAX_MANIFEST} bytes where jobs are created"
+    f"the body is larger than {MAX_BODY} bytes, or than {MAX_MANIFEST} bytes where jobs are"
+    f" created, or than {MAX_ARCHIVE} bytes where working directories are stored"
 )
 """Detail of the error response."""
 
 _CREATION = re.compile(rf"/v1/namespaces/[^/]+/({'|'.join(KINDS)})")
+_SUBMISSION = re.compile(r"/v1/namespaces/[^/]+/jobs/[^/]+/submission")
 
 
 def body_limit(method: str, path: str) -> int:
     """Return the maximum size of the body of a request to *path*, which has no query."""
     if path == LOGIN:
         return MAX_LOGIN_BODY
-    return MAX_MANIFEST if method == "POST" and _CREATION.fullmatch(path) else MAX_BODY
+    if method == "POST" and _CREATION.fullmatch(path):
+        return MAX_MANIFEST
+    return MAX_ARCHIVE if method == "PUT" and _SUBMISSION.fullmatch(path) else MAX_BODY
 
 
 class BodyLimitMiddleware:

@@ -10,8 +10,7 @@ import logging
 import queue
 import tempfile
 import threading
-from base64 import b64encode
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,17 +19,15 @@ import httpx
 import typer
 
 from ...api.serving.in_process import application
-from ...client import Client, ClientError, JobHandle
+from ...client import Client, JobHandle
 from ...httpserver.asgi import AsgiApp, Message
 from ...kube.client.client import Client as ApiClient
 from ...kube.client.config import load_credentials
 from ...kube.errors import ApiError, ConnectionLostError, NotSentError
 from ...machinery.clock import SystemClock
-from ...model.names import CONFIGMAPS, JOBS, SUBMISSION, SUBMISSION_INCOMPLETE
-from ..submit.manifest import CHUNK_KEY, Claim, configmap_names
-from ..submit.packing import chunks
+from ..submit.manifest import Claim
 from .claims import ArchiveStore, ClaimedArchive, ClaimError, find_claim
-from .shared import IN_PROCESS, CommandFailedError, key
+from .shared import IN_PROCESS, CommandFailedError
 
 T = TypeVar("T")
 
@@ -153,29 +150,21 @@ class InProcessTransport(httpx.BaseTransport):
         """
         return self._run_here(find_claim(self._started_client, namespace, name))
 
-    def store_in_claim(self, archive: ClaimedArchive, content: bytes) -> None:
-        """Store the working directory of a job in a PersistentVolumeClaim.
+    def store_in_claim(self, job: JobHandle, archive: bytes, claim: Claim, image: str) -> None:
+        """Store the working directory of a job in a PersistentVolumeClaim, by a pod of *image*.
 
         Raises:
-            ApiError, ClaimError: that is not possible.
-            ConnectionLostError, NotSentError: the API server does not respond.
+            CommandFailedError: that is not possible, or the API server does not respond.
         """
-        store = ArchiveStore(self._started_client, self._credentials, archive)
-        self._run_here(store.store(content))
-
-    def create_configmaps(self, namespace: str, bodies: Sequence[dict[str, Any]]) -> None:
-        """Create ConfigMaps with the rights of the user.
-
-        Raises:
-            ApiError: the API server rejects one.
-            ConnectionLostError, NotSentError: it does not respond.
-        """
-
-        async def create() -> None:
-            for body in bodies:
-                await self._started_client.create(CONFIGMAPS, body, namespace=namespace)
-
-        self._run_here(create())
+        typer.echo(
+            f"batholith: storing {len(archive) / 2**20:.1f} MiB in claim {claim.name}", err=True
+        )
+        target = ClaimedArchive(claim, job.namespace, job.name, job.uid, image)
+        store = ArchiveStore(self._started_client, self._credentials, target)
+        try:
+            self._run_here(store.store(archive))
+        except (ApiError, ClaimError, ConnectionLostError, NotSentError) as error:
+            raise CommandFailedError(str(error)) from None
 
     def _run_here(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of *coroutine*, which is cancelled if this thread is interrupted."""
@@ -185,19 +174,6 @@ class InProcessTransport(httpx.BaseTransport):
         except KeyboardInterrupt:
             running.cancel()
             raise
-
-    def complete_submission(self, job: JobHandle, *, hold: bool) -> None:
-        """Let a job begin that was created suspended, unless it is to be held.
-
-        Raises:
-            ApiError: the API server rejects it.
-            ConnectionLostError, NotSentError: it does not respond.
-        """
-        patch = {
-            "metadata": {"uid": job.uid, "labels": {SUBMISSION: None}},
-            "spec": {"suspend": True if hold else None},
-        }
-        self._run_here(self._started_client.patch(JOBS, job.name, patch, namespace=job.namespace))
 
     @property
     def _started_client(self) -> ApiClient:
@@ -223,76 +199,6 @@ class KubernetesClient(Client):
             transport=transport,
         )
         self.transport = transport
-
-
-def submit_packed(
-    client: Client, manifest: Mapping[str, Any], archive: bytes, claim: Claim | None
-) -> JobHandle:
-    """Create a job, and then store its working directory: in ConfigMaps, which it owns, or a claim.
-
-    Until that is stored the job is suspended: if this process is killed in between, no pods wait
-    for what nothing creates.
-
-    Raises:
-        CommandFailedError: they cannot be created; the job is deleted again.
-    """
-    assert isinstance(client, KubernetesClient)  # noqa: S101 - others pack nothing
-    job = client.jobs.submit(_suspended(manifest))
-    try:
-        if claim is None:
-            client.transport.create_configmaps(job.namespace, _configmaps(job, archive))
-        else:
-            stored = ClaimedArchive(claim, job.namespace, job.name, job.uid, _image(manifest))
-            size = f"{len(archive) / 2**20:.1f} MiB"
-            typer.echo(f"batholith: storing {size} in claim {claim.name}", err=True)
-            client.transport.store_in_claim(stored, archive)
-        hold = bool(manifest["spec"].get("suspend"))
-        client.transport.complete_submission(job, hold=hold)
-    except KeyboardInterrupt:
-        job.delete()
-        raise
-    except (ApiError, ClaimError, ConnectionLostError, NotSentError) as error:
-        text = f"the working directory cannot be stored: {error}; use --no-workdir"
-        try:
-            job.delete()
-        except ClientError as failure:
-            raise CommandFailedError(f"{text}; delete {key(job)}: {failure}") from None
-        raise CommandFailedError(f"{text}; {key(job)} is deleted again") from None
-    return job
-
-
-def _suspended(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = manifest["metadata"]
-    labels = {**metadata.get("labels", {}), SUBMISSION: SUBMISSION_INCOMPLETE}
-    spec = {**manifest["spec"], "suspend": True}
-    return {**manifest, "metadata": {**metadata, "labels": labels}, "spec": spec}
-
-
-def _image(manifest: Mapping[str, Any]) -> str:
-    """Return the image that unpacks the working directory."""
-    pod = manifest["spec"]["tasks"][0]["template"]["spec"]
-    image: str = pod["initContainers"][0]["image"]
-    return image
-
-
-def _configmaps(job: JobHandle, archive: bytes) -> list[dict[str, Any]]:
-    owner = {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-    names = configmap_names(job.name, archive)
-    return [
-        {
-            "metadata": {"name": name, "ownerReferences": [owner]},
-            "immutable": True,
-            "binaryData": {CHUNK_KEY: b64encode(chunk).decode()},
-        }
-        for name, chunk in zip(names, chunks(archive), strict=True)
-    ]
 
 
 class _Body(httpx.SyncByteStream):

@@ -33,10 +33,6 @@ from .simulation import print_simulation
 if TYPE_CHECKING:
     from ...client import Client, JobHandle
 
-_LEFT_BEHIND = (
-    "the job does not have the files of the working directory, which the REST API does not take:"
-    " --kubernetes packs them, --no-workdir leaves out this note"
-)
 CANCEL_TIMEOUT = 30
 """Seconds to wait for the end of an interrupted job."""
 _OF_SIGNAL = 128
@@ -343,8 +339,6 @@ def prepare(
     workspace = find_workspace(options, client, invocation.params)
     manifest = build_manifest(options, program, workspace, number=new_number())
     notes = [*script.notes, *(f"left out: {each}" for each in options.ignored)]
-    if workspace.is_left_behind:
-        notes.append(_LEFT_BEHIND)
     for note in notes:
         typer.echo(f"batholith: {note}", err=True)
     events = frozenset(NotifyEvent) if options.notify_events is None else options.notify_events
@@ -427,7 +421,7 @@ def _submitted(client: "Client", submission: Submission) -> "JobHandle":
     """
     if not submission.archive:
         return client.jobs.submit(submission.manifest)
-    from .kubernetes import submit_packed
+    from .packed_submission import submit_packed
 
     return submit_packed(client, submission.manifest, submission.archive, submission.claim)
 

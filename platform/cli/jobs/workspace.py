@@ -29,9 +29,8 @@ def find_workspace(
 ) -> Workspace:
     """Return where a job of *client* runs.
 
-    A cluster of `batholith up` on this machine mounts the working directory, with the Kubernetes
-    API alone it is packed, and another REST API does not have it. *connection* has the values of
-    the flags that choose the cluster.
+    A cluster of `batholith up` on this machine mounts the working directory, for others it is
+    packed. *connection* has the values of the flags that choose the cluster.
 
     Raises:
         SubmitError: the directory cannot be used as asked for.
@@ -58,17 +57,22 @@ def _queue(client: "Client", name: str) -> "Queue | None":
         return None
 
 
-def _packed(options: SubmitOptions, client: "KubernetesClient", submit_dir: str) -> Workspace:
+def _packed(options: SubmitOptions, client: "Client", submit_dir: str) -> Workspace:
     """Return the working directory as an archive."""
-    if options.no_workdir:
-        return Workspace(submit_dir=submit_dir)
     if options.workdir_rw:
         where = options.where("workdir-rw")
         raise SubmitError([f"{where} is not supported: the job has a copy, which is not kept"])
+    if options.no_workdir:
+        if options.chdir and not options.chdir.startswith("/"):
+            where = options.where("chdir")
+            raise SubmitError([f"{where}: a directory of the image needs its whole path"])
+        return Workspace(submit_dir=submit_dir)
     directory = os.path.abspath(options.chdir) if options.chdir else submit_dir
     if not os.path.isdir(directory):
         raise SubmitError([f"{options.where('chdir')}: {directory} is no directory"])
-    claim = _claim(options, client)
+    claim = None
+    if client.url == IN_PROCESS:
+        claim = _claim(options, cast("KubernetesClient", client))
     limits = IN_CONFIGMAPS if claim is None else IN_CLAIM
     archive = pack(Path(directory), limits)
     return Workspace(submit_dir=submit_dir, workdir=directory, archive=archive, claim=claim)
@@ -101,22 +105,9 @@ def _find(options: SubmitOptions, client: "Client", connection: Mapping[str, Any
     if options.workdir_claim and (options.no_workdir or client.url != IN_PROCESS):
         other = "--no-workdir excludes it" if options.no_workdir else "it is for --kubernetes"
         raise SubmitError([f"{options.where('workdir-claim')}: {other}"])
-    if client.url == IN_PROCESS:
-        return _packed(options, cast("KubernetesClient", client), submit_dir)
-    state = _embedded_cluster(client.url, connection)
+    state = None if client.url == IN_PROCESS else _embedded_cluster(client.url, connection)
     if state is None:
-        problems = [
-            f"{options.where(name)} is not supported: only a cluster of `batholith up` on this"
-            " machine has the working directory"
-            for name, given in (
-                ("workdir-rw", options.workdir_rw),
-                ("chdir", options.chdir and not options.chdir.startswith("/")),
-            )
-            if given
-        ]
-        if problems:
-            raise SubmitError(problems)
-        return Workspace(submit_dir=submit_dir, is_left_behind=not options.no_workdir)
+        return _packed(options, client, submit_dir)
     if options.no_workdir:
         if options.workdir_rw:
             raise SubmitError([f"{options.where('workdir-rw')}: --no-workdir excludes it"])

@@ -23,12 +23,12 @@ from ...model.names import (
     TIME_LIMIT,
     TIME_LIMIT_WARNING,
 )
+from ...model.workdirs import CHUNK_KEY, configmap_names
 from ...wire.renewal import PACKED_VOLUME
 from .environment import literal, node_list, slurm_variables
 from .errors import SubmitError
 from .files import OPEN_FILES, file_arguments
 from .options import SubmitOptions
-from .packing import chunks
 from .shape import Shape, shape_of
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ system of their own, volumes are below $BATHOLITH_ROOT."""
 _RUN_COMMAND = 'exec "$@"\n'
 _UNPACK = 'cat "$1"/* | tar -xzf - -C "$2"'
 _PACKED_DIR = "/var/run/batholith-workdir"
-CHUNK_KEY = "chunk"
-"""Key of a ConfigMap with a piece of the working directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +100,6 @@ class Workspace:
     """What pods unpack into :attr:`workdir` instead of mounting it; empty for nothing."""
     claim: Claim | None = None
     """Where :attr:`archive` is stored; ``None`` for ConfigMaps."""
-    is_left_behind: bool = False
-    """Whether pods have nothing of the working directory although that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +296,6 @@ def _unpacked(job_name: str, workspace: Workspace) -> list[dict[str, Any]]:
         {"name": "workdir", "emptyDir": {}},
         {"name": PACKED_VOLUME, "projected": {"sources": sources}},
     ]
-
-
-def configmap_names(job_name: str, archive: bytes) -> list[str]:
-    """Return the names of the ConfigMaps of a working directory."""
-    return [f"{job_name}-workdir-{number}" for number in range(len(chunks(archive)))]
 
 
 def _unpacking(job_name: str, workspace: Workspace, image: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ...model.workdirs import MAX_ARCHIVE
 from .errors import SubmitError
 
 IGNORE_FILE = ".batholithignore"
@@ -25,10 +26,8 @@ class Limits:
     """Bytes of all files together."""
 
 
-IN_CONFIGMAPS = Limits(packed=1 << 20, unpacked=64 << 20)
+IN_CONFIGMAPS = Limits(packed=MAX_ARCHIVE, unpacked=64 << 20)
 IN_CLAIM = Limits(packed=256 << 20, unpacked=1 << 30)
-CHUNK = 512 << 10
-"""Bytes of one ConfigMap, of which the API server accepts 1 MiB."""
 _ALWAYS_IGNORED = (".git",)
 _LARGEST = 3
 """Files that an error names."""
@@ -61,11 +60,6 @@ def pack(directory: Path, limits: Limits = IN_CONFIGMAPS) -> bytes:
     if len(buffer.getbuffer()) > limits.packed:
         raise _too_large(sizes, limits)
     return buffer.getvalue()
-
-
-def chunks(archive: bytes) -> Sequence[bytes]:
-    """Return *archive* in pieces, one for each ConfigMap."""
-    return [archive[start : start + CHUNK] for start in range(0, len(archive), CHUNK)]
 
 
 def _patterns(directory: Path) -> Sequence[str]:

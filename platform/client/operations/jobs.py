@@ -275,6 +275,31 @@ def scale(
     return (yield from call(job.session, request, JobSummary))
 
 
+def complete_submission(
+    job: ObjectRef, archive: bytes = b"", *, hold: bool = False
+) -> Operation[JobSummary]:
+    """Store the working directory of a Volcano job that was created suspended, and let it begin.
+
+    The job has the label ``batholith.io/submission: incomplete``, and its pods mount ConfigMaps,
+    as those of ``batholith submit`` do.
+
+    Args:
+        job: which one.
+        archive: a tar archive, compressed by gzip, of at most 1 MiB; nothing is stored without.
+        hold: let the job remain suspended.
+
+    Raises:
+        ConflictError: it has begun without that directory.
+    """
+    request = ApiRequest(
+        method="PUT",
+        path=job.path("submission", query={"hold": hold, "uid": job.uid or None}),
+        body=archive,
+        content_type="application/octet-stream",
+    )
+    return (yield from call(job.session, request, JobSummary))
+
+
 def pods(
     job: ObjectRef, *, task: str | None = None, phase: str | Iterable[str] | None = None
 ) -> Operation[Rows[PodSummary]]:
