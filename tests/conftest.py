@@ -13,6 +13,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+import typer.main
+import typer.testing
 from support.api_servers import (
     EmbeddedServerFactory,
     RealServerFactory,
@@ -43,6 +45,9 @@ hypothesis.settings.load_profile("patient")
 # processor time.
 os.environ.setdefault("GOGC", "400")
 os.environ.setdefault("GOMEMLIMIT", "3GiB")
+
+# The runner of typer builds all commands of a program for each invocation: most of its time.
+vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 # Until the tests are collected, nothing is garbage, and looking for it is a quarter of the time.
 gc.disable()

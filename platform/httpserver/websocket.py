@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
@@ -113,11 +114,12 @@ class WebSocket:
         await self._connection.drain()
 
     async def ping(self) -> None:
-        """Send a ping: the connection is lost then if the client has disconnected."""
-        try:
+        """Send a ping: the connection is lost then if the client has disconnected.
+
+        None is sent after the closing frame, to which a slow client has not responded yet.
+        """
+        with suppress(LocalProtocolError):
             self._connection.write(self._protocol.send(Ping()))
-        except LocalProtocolError:
-            raise ConnectionResetError("the WebSocket is closed") from None
         await self.drain()
 
     async def close(self, received: CloseConnection | None = None) -> None:

@@ -388,6 +388,61 @@ async def test_messages_in_pieces_are_the_input_of_the_command() -> None:
     await client.serving
 
 
+async def pass_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all timers of the event loop expire that are due within an hour."""
+    loop = asyncio.get_running_loop()
+    later = loop.time() + 3600
+    monkeypatch.setattr(loop, "time", lambda: later)
+    await run_ready_tasks()
+
+
+async def succeed(streams: CommandStreams) -> Status:
+    return SUCCESS
+
+
+async def test_websocket_stays_open_until_a_slow_client_has_read_the_closing_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = WebSocketClient(StreamOptions(stdout=True), succeed)
+    await wait_for(lambda: b"Success" in client.wire.transport.sent)
+    await pass_an_hour(monkeypatch)
+    assert not client.serving.done()
+    client.send(CloseConnection(code=1000))
+    await client.serving
+
+
+async def test_spdy_connection_stays_open_until_a_slow_client_has_read_the_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, client = Wire(), SpdyClient()
+    asked = request(upgrade="SPDY/3.1", x_stream_protocol_version="v4.channel.k8s.io")
+    for number, kind in enumerate(("error", "stdout")):
+        wire.receive(client.open(2 * number + 1, {"streamtype": kind}))
+    options = StreamOptions(stdout=True)
+    serving = asyncio.ensure_future(serve_command(asked, wire.connection, options, succeed))
+    await wait_for(lambda: b"Success" in wire.transport.sent)
+    await pass_an_hour(monkeypatch)
+    assert not serving.done()
+    wire.connection.feed_eof()
+    await serving
+
+
+async def test_forwarding_stays_open_until_a_slow_client_has_read_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raise ConnectionRefusedError(111, "refused")
+
+    wire = Wire()
+    asked = request(upgrade="websocket", sec_websocket_protocol="v4.channel.k8s.io")
+    serving = asyncio.ensure_future(serve_port_forward(asked, wire.connection, "80", connect))
+    await wait_for(lambda: b"refused" in wire.transport.sent)
+    await pass_an_hour(monkeypatch)
+    assert not serving.done()
+    wire.receive(Connection(ConnectionType.CLIENT).send(CloseConnection(code=1000)))
+    await serving
+
+
 @pytest.mark.parametrize(
     ("asked", "status"),
     [

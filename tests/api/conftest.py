@@ -17,6 +17,13 @@ async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_rest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RestClient]:
+    """As `rest`, but one for all tests of a module."""
+    async with rest_api(tmp_path_factory.mktemp("rest")) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[RestSession]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,6 +285,18 @@ async def test_throttled_request_is_retried_after_retry_after(
         await world.client.get(NODES, "n", view=Pod)
     assert caught.value.retry_after == 1.0
     assert world.api.count("GET") == 10
+
+
+async def test_throttled_watch_is_opened_after_retry_after(world: ClientWorld) -> None:
+    world.api.put(NODES, "n")
+    world.api.faults.error(RequestMatcher("watch", count=2), 429, retry_after=3)
+    async with aclosing(world.client.watch(NODES, view=Pod)) as events:
+        assert (await anext(events)).object.metadata.name == "n"
+    assert world.delays == [3.0, 3.0]
+    world.api.faults.error(RequestMatcher("watch", count=None), 429, retry_after=1)
+    with pytest.raises(TooManyRequestsError):
+        await anext(world.client.watch(NODES, view=Pod))
+    assert len(world.delays) == 2 + 9
 
 
 async def test_broken_read_is_retried_but_broken_write_is_not(world: ClientWorld) -> None:

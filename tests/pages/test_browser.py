@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from support.browser import Browser, browser
 
@@ -38,6 +39,25 @@ document.querySelector("form.filters").addEventListener("htmx:beforeSend", () =>
 }, {once: true});
 """
 """Replaces the list as a refresh does whose response arrives before that of a filter."""
+READ_SLOWLY = """
+const {send} = XMLHttpRequest.prototype;
+window.refreshes = 0;
+document.addEventListener("refresh", () => { window.refreshes += 1; });
+XMLHttpRequest.prototype.send = function (...given) {
+    XMLHttpRequest.prototype.send = send;
+    const {onload} = this;
+    this.onload = () => { window.respond = () => onload.call(this); };
+    return send.apply(this, given);
+};
+htmx.trigger("#jobs", "refresh");
+"""
+"""Reads the list; what the server has responded arrives when the test wants it."""
+
+REFRESH = """
+window.responses = 0;
+document.addEventListener("htmx:beforeSwap", () => { window.responses += 1; });
+htmx.trigger("#jobs", "refresh");
+"""
 SCRIPT = "<script>window.attacked = true</script>"
 
 
@@ -179,6 +199,41 @@ def test_a_filter_is_applied_although_the_list_is_read_again_meanwhile(cluster: 
     page.driver.execute_script(REPLACE_LIST)
     page.find("#search").send_keys("no-such-job")
     page.wait(lambda: not page.all(_row(name)), "the filter")
+    cluster.client.jobs.get(name).delete()
+
+
+def test_a_change_is_shown_although_it_was_reported_while_the_list_was_read(
+    cluster: Cluster,
+) -> None:
+    page = cluster.browser
+    job = cluster.client.jobs.get(cluster.submit("true", replicas=1))
+    job.wait(timeout=60)
+    page.open(f"{cluster.url}/jobs")
+    page.wait_text("#live-state", "live")
+    page.wait_text(_row(job.name), "Completed")
+    page.driver.execute_script(READ_SLOWLY)
+    page.wait(
+        lambda: page.driver.execute_script("return window.respond !== undefined"), "the response"
+    )
+    job.delete()
+    changed = "return window.refreshes > 1"
+    page.wait(lambda: page.driver.execute_script(changed), "the refresh after the deletion")
+    page.driver.execute_script("window.respond()")
+    page.wait(lambda: not page.all(_row(job.name)), "the deletion")
+
+
+def test_a_key_that_is_down_while_the_list_is_read_selects(cluster: Cluster) -> None:
+    page = cluster.browser
+    name = cluster.submit("sleep 1000", replicas=1)
+    box = f"input[value='default/{name}']"
+    page.open(f"{cluster.url}/jobs")
+    page.wait_text(_row(name), "Running")
+    page.tab_to(box)
+    ActionChains(page.driver).key_down(Keys.SPACE).perform()
+    page.driver.execute_script(REFRESH)
+    page.wait(lambda: page.driver.execute_script("return window.responses > 0"), "the list")
+    ActionChains(page.driver).key_up(Keys.SPACE).perform()
+    page.wait(lambda: page.all(f"{box}:checked"), "the selection")
     cluster.client.jobs.get(name).delete()
 
 

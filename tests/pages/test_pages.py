@@ -18,6 +18,7 @@ from support.rest import rest_api
 from batholith.api.identity.reviewer import UserInfo
 from batholith.api.pages.app import Pages, PagesSettings
 from batholith.api.pages.rendering import static_files
+from batholith.api.pages.rest import RestCalls, RestError
 from batholith.api.problems import ProblemError, to_response
 from batholith.machinery.clock import SystemClock
 from batholith.model.command import Command
@@ -220,6 +221,20 @@ async def test_a_wrong_filter_is_named_and_can_be_corrected(pages: PagesClient) 
     assert status == 200
     assert "label_selector" in text
     assert 'name="labels"' in text
+
+
+async def test_a_list_that_cannot_be_read_at_the_moment_is_read_again(
+    pages: PagesClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        unavailable = AsyncMock(side_effect=RestError(503, "the API server does not respond"))
+        patch.setattr(RestCalls, "get", unavailable)
+        _, text = await pages.get("/jobs", fragment=True)
+    assert "the API server does not respond" in text
+    assert 'hx-trigger="refresh, load delay:2s"' in text
+    assert 'data-live="/live/jobs' in text
+    _, text = await pages.get("/jobs?labels=a%3D%3D%3D", fragment=True)
+    assert 'hx-trigger="refresh"' in text
 
 
 async def test_jobs_are_searched_by_a_part_of_the_name(pages: PagesClient) -> None:

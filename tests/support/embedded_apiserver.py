@@ -88,14 +88,18 @@ class Server:
         headers: dict[str, str] | None = None,
         token: str | None = None,
     ) -> RawResponse:
-        """A raw request by the admin; *body* is JSON unless it is bytes."""
+        """A raw request by the admin; *body* is JSON unless it is bytes.
+
+        A server whose watch cache is not filled yet, for instance after a definition has changed,
+        tells who lists when to send the request again; clients of Kubernetes do.
+        """
         result = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         data = None if body is None else io.BytesIO(raw)
         if data is not None:
             result["Content-Type"] = content_type
         result |= headers or {}
-        async with self.session.request(method, self.url + path, data=data, headers=result) as got:
+        async with self._open(method, path, data=data, headers=result) as got:
             text = await got.read()
             read: Any = text.decode()
             if "json" in got.headers.get("Content-Type", "") and text:
@@ -107,17 +111,21 @@ class Server:
             warnings = [_warning(result) for result in got.headers.getall("Warning", [])]
             return RawResponse(got.status, read, dict(got.headers), warnings)
 
-    async def get(self, path: str) -> Any:
-        """The JSON at *path*, which must be there.
-
-        A server whose watch cache is not filled yet, for instance after a definition has changed,
-        asks for a repetition of the request, as which clients of Kubernetes understand 429.
-        """
+    @asynccontextmanager
+    async def _open(
+        self, method: str, path: str, **options: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         while True:
-            response = await self.request("GET", path)
-            if response.status != 429 or (delay := response.headers.get("Retry-After")) is None:
-                break
+            async with self.session.request(method, self.url + path, **options) as response:
+                delay = response.headers.get("Retry-After")
+                if method not in ("GET", "DELETE") or response.status != 429 or delay is None:
+                    yield response
+                    return
             await asyncio.sleep(float(delay))
+
+    async def get(self, path: str) -> Any:
+        """The JSON at *path*, which must be there."""
+        response = await self.request("GET", path)
         assert response.status == 200, response.body
         return response.body
 
@@ -135,7 +143,7 @@ class Server:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}", **(headers or {})}
         never = aiohttp.ClientTimeout(total=None)
-        async with self.session.get(self.url + path, headers=headers, timeout=never) as response:
+        async with self._open("GET", path, headers=headers, timeout=never) as response:
             try:
                 yield WatchStream(response)
             finally:

@@ -83,6 +83,7 @@ async def list_jobs(page: Page) -> Response:
         "total": 0,
         "next_url": "",
         "problem": "",
+        "retry": False,
         "live_url": "/live/jobs?" + encode_query({"kind": kind, "namespace": namespace}),
     }
     filters = {**values, "kind": kind, "phase": phase, "sort": sort}
@@ -92,7 +93,10 @@ async def list_jobs(page: Page) -> Response:
     except RestError as error:
         if error.status == HTTPStatus.UNAUTHORIZED:
             raise
-        shown["problem"], shown["live_url"] = error.detail, ""  # the filters can be corrected
+        shown["problem"] = error.detail
+        shown["retry"] = error.status == HTTPStatus.TOO_MANY_REQUESTS or error.status >= 500
+        if not shown["retry"]:
+            shown["live_url"] = ""  # the filters can be corrected
     else:
         shown["jobs"], shown["total"] = found.items, found.total
         shown["waits"] = await _waits(page, found.items, namespace)

@@ -390,25 +390,33 @@ class Transport:
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
         """
-        if self.limiter is not None:
-            await self._wait_for_rate_limit(self.limiter, request)
         exchange = await self._open_stream(request, idle_timeout)
         try:
-            self._metrics.count_response(request.method, str(exchange.status))
-            if exchange.status >= 300:
-                chunks = [
-                    chunk async for chunk in self._body_chunks(exchange, request, idle_timeout)
-                ]
-                error = errors.from_response(
-                    exchange.status, b"".join(chunks), retry_after=exchange.retry_after
-                )
-                raise self._note_rejected_credentials(request, error)
             yield lambda: self._body_chunks(exchange, request, idle_timeout)
         finally:
             exchange.abort()
 
     async def _open_stream(self, request: ApiRequest, idle_timeout: float | None) -> Exchange:
-        """Wait for the headers of a streaming response."""
+        """Wait for the headers of a successful streaming response."""
+        attempt = 0
+        while True:
+            attempt += 1
+            if self.limiter is not None:
+                await self._wait_for_rate_limit(self.limiter, request)
+            exchange = await self._stream_once(request, idle_timeout)
+            self._metrics.count_response(request.method, str(exchange.status))
+            if exchange.status < 300:
+                return exchange
+            try:
+                body = [chunk async for chunk in self._body_chunks(exchange, request, idle_timeout)]
+            finally:
+                exchange.abort()
+            response = ApiResponse(
+                exchange.status, b"".join(body), exchange.retry_after, exchange.warnings
+            )
+            await self._retry_after_throttling(request, response, attempt)
+
+    async def _stream_once(self, request: ApiRequest, idle_timeout: float | None) -> Exchange:
         try:
             return await self._exchange(request, timeout=idle_timeout, streamed=True)
         except errors.RequestTimeoutError:

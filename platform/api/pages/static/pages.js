@@ -11,6 +11,9 @@
   let liveUrl = "";
   let refreshTimer = null;
   let lastRefresh = 0;
+  // How many changes were reported, and how many had been when a request was sent.
+  let changes = 0;
+  const changesBefore = new WeakMap();
 
   function show(text) {
     const state = document.getElementById("live-state");
@@ -18,6 +21,7 @@
   }
 
   function refresh() {
+    changes += 1;
     if (refreshTimer !== null) return;
     const wait = Math.max(0, lastRefresh + REFRESH_INTERVAL - Date.now());
     refreshTimer = setTimeout(() => {
@@ -64,6 +68,23 @@
     };
   }
 
+  document.addEventListener("htmx:beforeSend", (event) => {
+    changesBefore.set(event.detail.xhr, changes);
+  });
+
+  // The content may be older than a change whose refresh htmx has dropped: it belonged to the
+  // element that this response has replaced.
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const { elt, xhr } = event.detail;
+    if (elt.matches("[data-live]") && changesBefore.get(xhr) !== changes) refresh();
+  });
+
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const { elt, xhr } = event.detail;
+    const failed = xhr.status === 0 || xhr.status === 429 || xhr.status >= 500;
+    if (failed && elt.matches("[data-live]")) setTimeout(refresh, RECONNECT_DELAY);
+  });
+
   // The list was read again while the request for another filter was sent: htmx would change the
   // list that is not on the page any more.
   document.addEventListener("htmx:beforeOnLoad", (event) => {
@@ -91,6 +112,7 @@
   }
 
   function restoreSelection() {
+    if (!document.getElementById("selection")) return; // the list could not be read
     const shown = boxes();
     const names = new Set(shown.map((box) => box.value));
     for (const name of selected) if (!names.has(name)) selected.delete(name);
@@ -222,9 +244,16 @@
   }
 
   document.addEventListener("htmx:beforeSwap", (event) => {
+    const { requestConfig, target } = event.detail;
+    // What is replaced between press and release of a key or a mouse button gets no click.
+    if (requestConfig.elt === target && target.querySelector(":active")) {
+      event.detail.shouldSwap = false;
+      refresh();
+      return;
+    }
     opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
     const element = document.activeElement;
-    focused = event.detail.target.contains(element) ? selector(element) : "";
+    focused = target.contains(element) ? selector(element) : "";
   });
 
   function restoreFocus() {

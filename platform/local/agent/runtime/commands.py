@@ -21,9 +21,6 @@ PROGRAM = Path(nsenter.__file__)
 _KILL_TIMEOUT = 5.0
 """Seconds after which `nsenter` itself is killed, not only its command."""
 
-_TERMINAL_TIMEOUT = 1.0
-"""Seconds in which the terminal's output must have arrived that a command wrote before its exit."""
-
 
 class CommandNotStartedError(Exception):
     """The command cannot be executed; the text is the reason."""
@@ -56,14 +53,11 @@ class ContainerCommand:
     def end_output(self) -> None:
         """After the exit: let the output end, though descendants of the command may hold it open.
 
-        All of the command's own is in a pipe already, but perhaps not in a terminal's buffer.
+        All of the command's own can be read already; of a terminal, the read itself waits for what
+        the kernel has not moved to its buffer yet.
         """
         for stream in filter(None, (self.stdout, self.stderr)):
-            if self._terminal:
-                loop = asyncio.get_running_loop()
-                loop.call_later(_TERMINAL_TIMEOUT, stream.end_when_empty)
-            else:
-                stream.end_when_empty()
+            stream.end_when_empty()
 
     def resize(self, width: int, height: int) -> None:
         """Change the size of the terminal, if there is one."""

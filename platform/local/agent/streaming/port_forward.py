@@ -60,9 +60,9 @@ async def serve_port_forward(
     websocket = WebSocket(connection)
     if protocol == _TUNNEL:
         await _serve_spdy(WebSocketBytes(websocket), connect)
+        await websocket.close()
     else:
         await _serve_channels(websocket, numbers, connect)
-    await websocket.close()
 
 
 def _parse_ports(text: str) -> list[int]:
@@ -216,6 +216,8 @@ async def _serve_channels(websocket: WebSocket, ports: Sequence[int], connect: C
         forwards = asyncio.ensure_future(forward_all())
         try:
             await asyncio.wait({forwards, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            await websocket.close()
+            await asyncio.wait({disconnected})  # else what it still sends resets the connection
         finally:
             forwards.cancel()
             with suppress(asyncio.CancelledError, ConnectionError):

@@ -62,8 +62,10 @@ def response(request: Request, protocol: str, log: AsyncGenerator[bytes]) -> Res
                 write(chunk)
                 await websocket.drain()
             await websocket.close()
+            await asyncio.wait({receiving})  # a slow client has not read the rest yet
 
-        tasks = [asyncio.ensure_future(receive()), asyncio.ensure_future(send())]
+        receiving = asyncio.ensure_future(receive())
+        tasks = [receiving, asyncio.ensure_future(send())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
