@@ -36,7 +36,7 @@ from ..model.service_network import PodNetwork
 from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
-from .listeners import listen, listen_locally, listen_preferring
+from .listeners import listen, listen_as_service, listen_locally, listen_preferring
 
 API_PORT = 7443
 REST_PORT = 7480
@@ -128,6 +128,7 @@ class EmbeddedCluster:
         self.notices: list[str] = []
         self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
+        self._service_socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -156,6 +157,10 @@ class EmbeddedCluster:
             self._local_socket = listen_locally(self._data.api_socket)
             if self._local_socket is not None:
                 opened.callback(self._local_socket.close)
+            if options.pod_network is PodNetwork.HOST and options.network is None:
+                self._service_socket = listen_as_service(self._data.root)
+            if self._service_socket is not None:
+                opened.callback(self._service_socket.close)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
@@ -187,7 +192,7 @@ class EmbeddedCluster:
             self._node_namespace.close()
         self._api_socket.close()
         self._rest_socket.close()
-        for listener in (self._local_socket, self._network_socket):
+        for listener in (self._local_socket, self._network_socket, self._service_socket):
             if listener is not None:
                 listener.close()
 
@@ -316,7 +321,9 @@ class EmbeddedCluster:
 
     def _write_credentials(self) -> None:
         network = self._options.network
-        names = (*((network[0],) if network else ()), *pki.names_in(self._options.pod_network))
+        names = [*((network[0],) if network else ()), *pki.names_in(self._options.pod_network)]
+        if self._service_socket is not None:
+            names.append(self._service_socket.getsockname()[0])
         ca = pki.ensure(self._data.pki, names=names).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
@@ -347,6 +354,9 @@ class EmbeddedCluster:
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
             server += ["--local-listen-fd", str(self._local_socket.fileno())]
+        if self._service_socket is not None:
+            listeners.append(self._service_socket.fileno())
+            server += ["--service-listen-fd", str(self._service_socket.fileno())]
         environment = self._tls_environment()
         in_network = environment | self._network_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the

@@ -88,6 +88,7 @@ log = logging.getLogger(__name__)
 DRAIN_TIMEOUT = 5.0
 """Seconds that shutdown waits for requests in flight."""
 
+_HTTPS = 443
 START_TIMEOUT = 30.0
 """Seconds that start waits for each write of the server's controllers."""
 
@@ -127,6 +128,9 @@ class Config:
 
     local_listener: socket.socket | None = None
     """Listening socket of clients on this machine, without TLS."""
+
+    service_listener: socket.socket | None = None
+    """Listening socket at the address of the Service ``kubernetes``; ``None``: *listener*."""
 
     address: str
     """``host:port`` at which clients reach the server."""
@@ -441,9 +445,19 @@ def _kubernetes_service(context: ControllerContext, config: Config) -> Kubernete
     return KubernetesServiceController(
         context,
         address=config.address if config.joining is None else config.joining.address,
-        network=config.pod_network,
+        service_address=_service_address(config),
         namespaces=bootstrap.SYSTEM_NAMESPACES,
     )
+
+
+def _service_address(config: Config) -> tuple[str, int] | None:
+    """Return address and port of the Service ``kubernetes``; ``None``: those of the server."""
+    if config.pod_network is PodNetwork.NAMESPACES:  # the Service proxy relays to the server
+        return config.pod_network.ranges.api_server_ip, _HTTPS
+    if config.service_listener is None:
+        return None
+    host, port = config.service_listener.getsockname()
+    return host, port
 
 
 def _node_graph(store: ObjectStore, catalog: Catalog) -> NodeGraph:
@@ -507,6 +521,8 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
     connections.listen(config.listener, tls=context)
     if config.joining is not None and config.joining.listener is not None:
         connections.listen(config.joining.listener, tls=context)
+    if config.service_listener is not None:
+        connections.listen(config.service_listener, tls=context)
     if config.local_listener is not None:
         connections.listen(config.local_listener)
     try:
