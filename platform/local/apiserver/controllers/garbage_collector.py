@@ -21,6 +21,7 @@ from .base import Controller, ControllerContext, internal_request, without_final
 _DELETED_OWNER_PREFIX = "deleted|"
 """Prefix of the uid of a deleted owner: the key under which its dependents are reconciled."""
 
+_MAX_DELETED_OWNERS = 10_000
 _IGNORED_RESOURCES = frozenset({("", "events")})
 
 
@@ -53,6 +54,9 @@ class GarbageCollector(Controller):
         self._blocking_counts: Counter[str] = Counter()
         """Number of blocking dependents by owner uid."""
 
+        self._deleted_owners: dict[str, None] = {}
+        """The uids of owners that were deleted last, also of kinds that are not served any more."""
+
         self._resource_stores: dict[tuple[str, str], ResourceStore] = {}
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
@@ -71,6 +75,9 @@ class GarbageCollector(Controller):
             self._unlink(object_key, entry)
             self._object_keys.pop(entry.uid, None)
             if entry.uid in self._dependents:
+                self._deleted_owners[entry.uid] = None
+                if len(self._deleted_owners) > _MAX_DELETED_OWNERS:
+                    del self._deleted_owners[next(iter(self._deleted_owners))]
                 self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
             for owner in entry.owners:
                 self._enqueue_unblocked_owner(owner)
@@ -187,8 +194,9 @@ class GarbageCollector(Controller):
             found = self._find_owner(resource_store, entry, owner)
             if found is None:
                 absent.append(owner)
-            elif found == "misplaced":
-                # A cluster-scoped object cannot have a namespaced owner: treat it as neither.
+            elif found in ("misplaced", "unknown"):
+                # A cluster-scoped object cannot have a namespaced owner, and another API server
+                # may have one of a kind that this one does not know: treat it as neither.
                 solid.append(owner)
             elif found == "waiting":
                 waiting.append(owner)
@@ -201,7 +209,10 @@ class GarbageCollector(Controller):
     ) -> str | None:
         object_key = self._object_keys.get(owner.uid)
         if object_key is None:
-            return None
+            if owner.uid in self._deleted_owners:
+                return None
+            is_known = self.context.catalog.kind_named(owner.api_version, owner.kind) is not None
+            return None if is_known else "unknown"
         owner_store = self._resource_stores.get((object_key.group, object_key.plural))
         found = owner_store.latest(object_key.namespace, object_key.name) if owner_store else None
         if owner_store is None or found is None or found.uid != owner.uid:
