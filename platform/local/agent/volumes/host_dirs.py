@@ -6,16 +6,27 @@ may write to one of them cannot redirect another one.
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..runtime.mounting import create_beneath, mkdir_beneath, mode_beneath
 from ..runtime.rootfs import is_below
 
 _READ_ONLY_SUFFIX = ":ro"
 _KERNEL_DIRS = ("/proc", "/sys", "/dev")
 _SYSTEM_DIRS = ("/boot", "/etc", "/run", "/var/run", "/tmp", "/var/tmp")  # noqa: S108
 """Directories that are never permitted only because `up` was started in them."""
+_TYPES: Mapping[str, tuple[Callable[[int], bool], str]] = {
+    "DirectoryOrCreate": (stat.S_ISDIR, "is not a directory"),
+    "Directory": (stat.S_ISDIR, "is not a directory"),
+    "FileOrCreate": (stat.S_ISREG, "is not a file"),
+    "File": (stat.S_ISREG, "is not a file"),
+    "Socket": (stat.S_ISSOCK, "is not a socket file"),
+    "CharDevice": (stat.S_ISCHR, "is not a character device"),
+    "BlockDevice": (stat.S_ISBLK, "is not a block device"),
+}
+"""The types of hostPath volumes, and what is wrong with something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +123,21 @@ def find(directories: Iterable[HostDir], path: str) -> tuple[HostDir, str] | Non
     best = min(found, key=lambda each: (each.read_only, each.path.count("/")))
     inside = os.path.relpath(real, best.path)
     return best, "" if inside == "." else inside
+
+
+def prepare(directory: HostDir, inside: str, kind: str, *, owner: int | None) -> str:
+    """Create what a hostPath volume of a type mounts below *directory*, if it says so.
+
+    Return why that is not of the type *kind*; empty if it is. *owner* owns what is created.
+
+    Raises:
+        OSError: it does not exist, or is outside of the directory.
+    """
+    if inside and not directory.read_only:
+        if kind == "DirectoryOrCreate":
+            mkdir_beneath(directory.path, inside, mode=0o755, owner=owner)
+        elif kind == "FileOrCreate":
+            create_beneath(directory.path, inside, mode=0o644, owner=owner)
+    mode = mode_beneath(directory.path, inside)
+    is_of_type, problem = _TYPES.get(kind, (lambda _: True, ""))
+    return "" if is_of_type(mode) else problem
