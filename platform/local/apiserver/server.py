@@ -37,6 +37,7 @@ from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
 from .authorization.node_authorizer import NodeAuthorizer
 from .authorization.node_graph import NodeGraph
+from .controllers.account_tokens import AccountTokenController
 from .controllers.api_services import ApiServiceController
 from .controllers.base import Controller, ControllerContext
 from .controllers.bootstrap_tokens import BootstrapTokenController
@@ -231,8 +232,12 @@ class _ServerCore:
             writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
         )
         self._kubernetes_service = _kubernetes_service(context, config)
+        tokens = ServiceAccountTokens(
+            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
+        )
         self._controllers: list[Controller] = [
             CrdController(context),
+            AccountTokenController(context, tokens, config.ca),
             self._kubernetes_service,
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
@@ -248,9 +253,6 @@ class _ServerCore:
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
         apis, self._aggregator = self._aggregation(context, config)
-        tokens = ServiceAccountTokens(
-            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
-        )
         handlers = self._handlers(config, deleter, tokens=tokens, streams=streams)
         self.app = self._create_app(config, handlers, tokens=tokens, apis=apis)
 
