@@ -175,7 +175,6 @@ def apiserver(
         limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
-    host = _reachable_host(listener)
 
     async def main(ready: asyncio.Event) -> None:
         rules = _admission_rules(
@@ -186,7 +185,7 @@ def apiserver(
             own, training = (*own, *training), ()
         settings = Settings(
             data_dir=data_dir,
-            host=host,
+            host=_reachable_host(listener),
             listener=listener,
             local_listener=node_flags.inherited_socket(local_listen_fd),
             service_listener=node_flags.inherited_socket(service_listen_fd),

@@ -350,13 +350,7 @@ class EmbeddedCluster:
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
-        server += self._network_arguments(listeners)
-        if self._local_socket is not None:
-            listeners.append(self._local_socket.fileno())
-            server += ["--local-listen-fd", str(self._local_socket.fileno())]
-        if self._service_socket is not None:
-            listeners.append(self._service_socket.fileno())
-            server += ["--service-listen-fd", str(self._service_socket.fileno())]
+        server += self._socket_arguments(listeners)
         environment = self._tls_environment()
         in_network = environment | self._network_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
@@ -402,14 +396,20 @@ class EmbeddedCluster:
             ),
         ]
 
-    def _network_arguments(self, descriptors: list[int]) -> list[str]:
-        """Return arguments of the API server, and add the socket that it inherits."""
-        listener = self._network_socket
-        if listener is None:
-            return []
-        descriptors.append(listener.fileno())
-        token = ["--bootstrap-token-file", str(self._token_file)]
-        return ["--network-listen-fd", str(listener.fileno()), *token]
+    def _socket_arguments(self, descriptors: list[int]) -> list[str]:
+        """Return arguments of the API server, and add the sockets that it inherits."""
+        arguments = []
+        for name, listener in (
+            ("local", self._local_socket),
+            ("service", self._service_socket),
+            ("network", self._network_socket),
+        ):
+            if listener is not None:
+                descriptors.append(listener.fileno())
+                arguments += [f"--{name}-listen-fd", str(listener.fileno())]
+        if self._network_socket is not None:
+            arguments += ["--bootstrap-token-file", str(self._token_file)]
+        return arguments
 
     def _pasta(self) -> list[ComponentSpec]:
         """Return what connects the network namespace of the node, if there is one."""

@@ -93,7 +93,7 @@ async def test_a_secret_is_deleted_with_its_account(cluster: WorkloadCluster) ->
     await cluster.server.create(cluster.path(SERVICEACCOUNTS), {"metadata": {"name": "robot"}})
     await cluster.server.create(cluster.path(SECRETS), secret("key", "robot"))
     await token_in(cluster, "key")
-    await cluster.server.create(cluster.path(SECRETS), secret("stray", "nobody"))
+    await cluster.server.create(cluster.path(SECRETS), secret("stray", "missing"))
     await wait_deleted(cluster.server, cluster.path(SECRETS), "stray")
     await cluster.server.request("DELETE", cluster.path(SERVICEACCOUNTS, "robot"))
     await wait_deleted(cluster.server, cluster.path(SECRETS), "key")

@@ -53,6 +53,7 @@ from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
+from .controllers.remote_garbage import RemoteGarbageCollector
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.service_addresses import ServiceAddressController
@@ -248,7 +249,6 @@ class _ServerCore:
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
         self._controllers += self._join_controllers(context, config)
-        self._controllers += [GarbageCollector(context)] if config.collect_garbage else []
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
@@ -266,6 +266,9 @@ class _ServerCore:
             ApiServiceController(context, apis, client, services),
             NamespaceController(context, ca=config.ca, remote=RemoteContent(apis, client)),
         ]
+        if config.collect_garbage:
+            garbage = GarbageCollector(context)
+            self._controllers += [garbage, RemoteGarbageCollector(context, garbage, apis, client)]
         return apis, client
 
     def _create_app(

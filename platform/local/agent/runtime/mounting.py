@@ -137,20 +137,12 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return opened
 
 
-def mode_beneath(directory: str, path: str) -> int:
-    """Return type and mode of *path* below *directory*.
+def open_within(directory: str, path: str) -> int:
+    """Return a descriptor of *path* below *directory*.
 
     Raises:
         OSError: it does not exist, or is outside of it.
     """
-    opened = _open_within(directory, path)
-    try:
-        return os.fstat(opened).st_mode
-    finally:
-        os.close(opened)
-
-
-def _open_within(directory: str, path: str) -> int:
     top = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if not path:
         return top
@@ -170,7 +162,7 @@ def mkdir_beneath(
     Raises:
         OSError: it is outside of that, or cannot be created.
     """
-    top = _open_within(directory, within)
+    top = open_within(directory, within)
     above = os.dup(top)
     try:
         names = _components(path)
@@ -184,29 +176,6 @@ def mkdir_beneath(
     finally:
         os.close(above)
         os.close(top)
-
-
-def create_beneath(directory: str, path: str, *, mode: int, owner: int | None) -> None:
-    """Create the empty file *path* below *directory*, unless something exists there.
-
-    Raises:
-        OSError: it is outside of that, its directory does not exist, or it cannot be created.
-    """
-    above, name = os.path.split(path)
-    parent = _open_within(directory, above)
-    try:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        created = os.open(name, flags, 0o600, dir_fd=parent)
-    except FileExistsError:
-        return
-    finally:
-        os.close(parent)
-    try:
-        if owner is not None:
-            os.fchown(created, owner, owner)
-        os.fchmod(created, mode)
-    finally:
-        os.close(created)
 
 
 def _mkdir(parent_fd: int, name: str, *, mode: int, owner: int | None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runtime.mounting import create_beneath, mkdir_beneath, mode_beneath
+from ..runtime.mounting import mkdir_beneath, open_within
 from ..runtime.rootfs import is_below
 
 _READ_ONLY_SUFFIX = ":ro"
@@ -126,9 +126,9 @@ def find(directories: Iterable[HostDir], path: str) -> tuple[HostDir, str] | Non
 
 
 def prepare(directory: HostDir, inside: str, kind: str, *, owner: int | None) -> str:
-    """Create what a hostPath volume of a type mounts below *directory*, if it says so.
+    """Create what a hostPath volume mounts below *directory*, if its type *kind* requires that.
 
-    Return why that is not of the type *kind*; empty if it is. *owner* owns what is created.
+    Return why that is not of the type *kind*; empty if it is. What is created belongs to *owner*.
 
     Raises:
         OSError: it does not exist, or is outside of the directory.
@@ -137,7 +137,33 @@ def prepare(directory: HostDir, inside: str, kind: str, *, owner: int | None) ->
         if kind == "DirectoryOrCreate":
             mkdir_beneath(directory.path, inside, mode=0o755, owner=owner)
         elif kind == "FileOrCreate":
-            create_beneath(directory.path, inside, mode=0o644, owner=owner)
-    mode = mode_beneath(directory.path, inside)
+            _create_file(directory.path, inside, owner=owner)
     is_of_type, problem = _TYPES.get(kind, (lambda _: True, ""))
-    return "" if is_of_type(mode) else problem
+    opened = open_within(directory.path, inside)
+    try:
+        return "" if is_of_type(os.fstat(opened).st_mode) else problem
+    finally:
+        os.close(opened)
+
+
+def _create_file(directory: str, path: str, *, owner: int | None) -> None:
+    """Create an empty file below *directory*, unless something exists at its path.
+
+    Raises:
+        OSError: it is outside of that, its directory does not exist, or it cannot be created.
+    """
+    above, name = os.path.split(path)
+    parent = open_within(directory, above)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        created = os.open(name, flags, 0o600, dir_fd=parent)
+    except FileExistsError:
+        return
+    finally:
+        os.close(parent)
+    try:
+        if owner is not None:
+            os.fchown(created, owner, owner)
+        os.fchmod(created, 0o644)
+    finally:
+        os.close(created)

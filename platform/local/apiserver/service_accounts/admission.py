@@ -26,8 +26,8 @@ Lookup = Callable[[Resource, str, str], Json | None]
 def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     """Set the service account of a new pod, and mount its token.
 
-    A namespace gets its account ``default`` right after it is created: a pod that comes before is
-    admitted, and its token is issued when it starts.
+    A namespace gets its account ``default`` right after it is created: a pod that is created
+    before is admitted, and its token is issued when it starts.
 
     Raises:
         StatusError: 403, there is no such account, it does not list a secret of the pod, or a
