@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.api_servers import ServerFactory, merge_patch
-from support.embedded_apiserver import DISCOVERY, MERGE, Server
+from support.embedded_apiserver import DISCOVERY, MERGE, Server, wait_deleted
 from support.extension_server import (
     API,
     GROUP,
@@ -237,6 +237,7 @@ def widget(name: str, *owners: Json) -> Json:
         "name": name,
         "namespace": "default",
         "uid": f"uid-{name}",
+        "resourceVersion": "7",
         **({"ownerReferences": references} if references else {}),
     }
 
@@ -273,6 +274,27 @@ async def test_objects_of_other_servers_are_deleted_with_their_owner(
     await collect_garbage(server)
     await wait_until_true(lambda: is_deleted(widgets, "uid-last"))
     assert [*widgets] == ["uid-free", "uid-shared", "uid-staying", "uid-unknown"]
+
+
+@EMBEDDED
+async def test_objects_of_other_servers_are_orphaned(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    widgets: dict[str, Json] = {}
+    things.widgets = widgets
+    await register(server, servers, things)
+    maps = CONFIGMAPS.path("default")
+    first, second = [
+        await server.create(maps, {"metadata": {"name": name}}) for name in ("first", "second")
+    ]
+    widgets["uid-kept"] = widget("kept", first)
+    widgets["uid-shared"] = widget("shared", first, second)
+    await server.request(
+        "DELETE", f"{CONFIGMAPS.path('default', 'first')}?propagationPolicy=Orphan"
+    )
+    await wait_deleted(server, maps, "first")
+    owners = {uid: each["ownerReferences"] for uid, each in widgets.items()}
+    assert owners == {"uid-kept": [], "uid-shared": widget("", second)["ownerReferences"]}
 
 
 @EMBEDDED

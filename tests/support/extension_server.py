@@ -216,10 +216,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(200, {**kind, "metadata": {}, "items": items})
 
     def _widgets(self, widgets: dict[str, Json], body: str) -> None:
-        """List all widgets, in pages of one, or delete one by its uid."""
+        """List all widgets, in pages of one; delete one, or change its owners, by its uid."""
         if self.command == "DELETE":
             deleted = widgets.pop(json.loads(body)["preconditions"]["uid"], None)
             self._respond(200 if deleted else 409, {})
+            return
+        if self.command == "PATCH":
+            change = json.loads(body)["metadata"]
+            found = widgets[change["uid"]]
+            if change["resourceVersion"] != found["resourceVersion"]:
+                self._respond(409, {})
+                return
+            found["ownerReferences"] = change["ownerReferences"] or []
+            self._respond(200, {})
             return
         query = parse_qs(urlsplit(self.path).query)
         start = int(query.get("continue", ["0"])[0])

@@ -90,9 +90,10 @@ log = logging.getLogger(__name__)
 DRAIN_TIMEOUT = 5.0
 """Seconds that shutdown waits for requests in flight."""
 
-_HTTPS = 443
 START_TIMEOUT = 30.0
 """Seconds that start waits for each write of the server's controllers."""
+
+_HTTPS = 443
 
 BOOTSTRAP_RETRY_INTERVAL = 2.0
 """Seconds between attempts to create the default objects on a full disk."""

@@ -182,7 +182,8 @@ class AggregatorClient:
 
         headers = [("accept", accept), *user_headers(user)]
         if body:
-            headers.append(("content-type", "application/json"))
+            kind = "merge-patch+json" if method == "PATCH" else "json"
+            headers.append(("content-type", f"application/{kind}"))
         try:
             async with (
                 asyncio.timeout(_CHECK_TIMEOUT),

@@ -67,7 +67,7 @@ class AccountTokenController(Controller):
             if account is None:
                 call = internal_request(self._secrets.kind, entry.key)
                 await self.context.deleter.delete(call, DeleteOptions(uid=entry.uid)).committed()
-            elif self._completed(entry, entry.shared(), account) != entry.shared():
+            else:
                 written = self.context.update_unchecked(
                     self._secrets.kind,
                     entry.key,
@@ -82,19 +82,12 @@ class AccountTokenController(Controller):
     def _account_of(self, secret: StoredObject) -> StoredObject | None:
         """Return the account that *secret* names, unless it was created again since."""
         annotations = secret.shared()["metadata"].get("annotations") or {}
-        account = self._accounts.latest(
-            secret.namespace, annotations.get(ACCOUNT_NAME_ANNOTATION, "")
-        )
-        if account is None or annotations.get(ACCOUNT_UID_ANNOTATION) not in (
-            None,
-            "",
-            account.uid,
-        ):
-            return None
-        return account
+        name, uid = (annotations.get(key, "") for key in _ANNOTATIONS)
+        account = self._accounts.latest(secret.namespace, name)
+        return account if account is not None and uid in ("", account.uid) else None
 
     def _completed(self, entry: StoredObject, obj: Json, account: StoredObject) -> Json:
-        """Return a version of the Secret *entry* with what it lacks."""
+        """Return *obj*, a version of the Secret *entry*, with what it lacks."""
         metadata, data = obj["metadata"], {**(obj.get("data") or {}), _CA_KEY: self._ca}
         if not data.get(_NAMESPACE_KEY):
             data[_NAMESPACE_KEY] = base64.b64encode(entry.namespace.encode()).decode()

@@ -5,7 +5,7 @@ themselves, so it is never older than what a client could have read.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from ..errors.status import StatusError
@@ -53,6 +53,9 @@ class GarbageCollector(Controller):
 
         self._blocking_counts: Counter[str] = Counter()
         """Number of blocking dependents by owner uid."""
+
+        self.orphan_elsewhere: Callable[[str], Awaitable[None]] = _none_elsewhere
+        """Removes the references to an owner from objects of other servers."""
 
         self._deleted_owners: dict[str, None] = {}
         """The uids of owners that were deleted last, also of kinds that are not served any more."""
@@ -274,6 +277,7 @@ class GarbageCollector(Controller):
             )
 
         await self._for_each_dependent(uid, orphan)
+        await self.orphan_elsewhere(uid)
 
     async def _delete_dependents(self, uid: str) -> None:
         """Delete the dependents that have no other owner, and release the others."""
@@ -303,6 +307,10 @@ class GarbageCollector(Controller):
             for written in writes:
                 if written is not None:
                     await written.committed()
+
+
+async def _none_elsewhere(_: str) -> None:
+    """There is no other server."""
 
 
 def _owners_changed(event: WatchEvent) -> bool:

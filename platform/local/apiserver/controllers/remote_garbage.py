@@ -38,18 +38,13 @@ _Kind = tuple[str, str]
 """``apiVersion`` and ``kind``."""
 
 
-class _Owner(msgspec.Struct, frozen=True, rename="camel"):
-    api_version: str
-    kind: str
-    uid: str
-
-
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     uid: str
     namespace: str = ""
+    resource_version: str = ""
     deletion_timestamp: str | None = None
-    owner_references: tuple[_Owner, ...] = ()
+    owner_references: tuple[Json, ...] = ()
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -88,7 +83,8 @@ class RemoteGarbageCollector(Controller):
         super().__init__(context)
         self._local, self._apis, self._client = local, apis, client
         self._api_services = context.resource_store(names.API_SERVICES)
-        self._suspects: set[tuple[str, tuple[_Owner, ...]]] = set()
+        local.orphan_elsewhere = self._orphan
+        self._suspects: set[tuple[str, bytes]] = set()
         """Objects of the last lists without owners, by uid and references."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
@@ -116,7 +112,7 @@ class RemoteGarbageCollector(Controller):
             for item in found.items:
                 if not self._is_garbage(item, listed.keys(), known):
                     continue
-                suspect = item.uid, item.owner_references
+                suspect = item.uid, msgspec.json.encode(item.owner_references)
                 # The list of an owner may be older than that of its dependent, as no two lists are
                 # of one moment: then the owner is in the next one.
                 is_local = not any(_kind_of(each) in listed for each in item.owner_references)
@@ -130,11 +126,30 @@ class RemoteGarbageCollector(Controller):
         if item.deletion_timestamp is not None or not item.owner_references:
             return False
         return all(
-            owner.uid not in known
+            owner.get("uid") not in known
             if _kind_of(owner) in kinds
-            else self._local.is_deleted(owner.uid, owner.api_version, owner.kind)
+            else self._local.is_deleted(owner.get("uid", ""), *_kind_of(owner))
             for owner in item.owner_references
         )
+
+    async def _orphan(self, uid: str) -> None:
+        """Remove the references to an owner of this server.
+
+        Raises:
+            CallError: an object has changed, or its server cannot be reached.
+        """
+        async for _, found in self._list_all():
+            for item in found.items:
+                left = [each for each in item.owner_references if each.get("uid") != uid]
+                if len(left) < len(item.owner_references):
+                    metadata = {
+                        "uid": item.uid,
+                        "resourceVersion": item.resource_version,
+                        "ownerReferences": left or None,
+                    }
+                    status = await self._send(found, item, "PATCH", {"metadata": metadata})
+                    if status >= HTTPStatus.BAD_REQUEST and status != HTTPStatus.NOT_FOUND:
+                        raise CallError(f"cannot orphan {item.name}: status {status}")
 
     async def _list_all(self) -> AsyncIterator[tuple[_Kind, _Listed]]:
         """Yield the objects by kind; kinds that cannot be listed now are left out."""
@@ -171,25 +186,33 @@ class RemoteGarbageCollector(Controller):
                 return
 
     async def _delete(self, found: _Listed, item: _Metadata) -> None:
-        space = f"/namespaces/{quote(item.namespace)}" if item.namespace else ""
-        path = f"{found.api.path}{space}/{quote(found.resource['resource'])}/{quote(item.name)}"
         options = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
             "preconditions": {"uid": item.uid},
             "propagationPolicy": "Background",
         }
-        body = msgspec.json.encode(options)
         try:
-            status, _ = await self._client.call(
-                found.api, "DELETE", path, user=GARBAGE_COLLECTOR, body=body
-            )
+            status = await self._send(found, item, "DELETE", options)
         except CallError as error:
-            log.info("cannot delete an object", extra={"path": path, "error": str(error)})
+            log.info("cannot delete an object", extra={"object": item.name, "error": str(error)})
             return
         if status >= HTTPStatus.BAD_REQUEST and status not in _GONE:
-            log.warning("cannot delete an object", extra={"path": path, "status": status})
+            log.warning("cannot delete an object", extra={"object": item.name, "status": status})
+
+    async def _send(self, found: _Listed, item: _Metadata, method: str, body: Json) -> int:
+        """Send a request for an object; return the status.
+
+        Raises:
+            CallError: its server cannot be reached.
+        """
+        space = f"/namespaces/{quote(item.namespace)}" if item.namespace else ""
+        path = f"{found.api.path}{space}/{quote(found.resource['resource'])}/{quote(item.name)}"
+        status, _ = await self._client.call(
+            found.api, method, path, user=GARBAGE_COLLECTOR, body=msgspec.json.encode(body)
+        )
+        return status
 
 
-def _kind_of(owner: _Owner) -> _Kind:
-    return owner.api_version, owner.kind
+def _kind_of(owner: Json) -> _Kind:
+    return owner.get("apiVersion", ""), owner.get("kind", "")
