@@ -128,10 +128,6 @@ OtherTrainingOperator = Annotated[
 ]
 
 
-LocalListenFd = Annotated[
-    int | None,
-    typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
-]
 NodeOption = Annotated[
     str,
     typer.Option(
@@ -153,7 +149,8 @@ def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
-    local_listen_fd: LocalListenFd = None,
+    local_listen_fd: node_flags.LocalListenFd = None,  # noqa: RUF013
+    service_listen_fd: node_flags.ServiceListenFd = None,  # noqa: RUF013
     network_listen_fd: node_flags.NetworkListenFd = None,  # noqa: RUF013 - an alias of an optional type
     bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
     node: NodeOption = "",
@@ -178,8 +175,6 @@ def apiserver(
         limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
-    host = _reachable_host(listener)
-    local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
         rules = _admission_rules(
@@ -190,9 +185,10 @@ def apiserver(
             own, training = (*own, *training), ()
         settings = Settings(
             data_dir=data_dir,
-            host=host,
+            host=_reachable_host(listener),
             listener=listener,
-            local_listener=local_listener,
+            local_listener=node_flags.inherited_socket(local_listen_fd),
+            service_listener=node_flags.inherited_socket(service_listen_fd),
             webhooks=(
                 *webhooks(rules),
                 other_jobs.batch_job_webhook(rules),

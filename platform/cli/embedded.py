@@ -36,7 +36,7 @@ from ..model.service_network import PodNetwork
 from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
-from .listeners import listen, listen_locally, listen_preferring
+from .listeners import listen, listen_as_service, listen_locally, listen_preferring
 
 API_PORT = 7443
 REST_PORT = 7480
@@ -128,6 +128,7 @@ class EmbeddedCluster:
         self.notices: list[str] = []
         self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
+        self._service_socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -156,6 +157,10 @@ class EmbeddedCluster:
             self._local_socket = listen_locally(self._data.api_socket)
             if self._local_socket is not None:
                 opened.callback(self._local_socket.close)
+            if options.pod_network is PodNetwork.HOST and options.network is None:
+                self._service_socket = listen_as_service(self._data.root)
+            if self._service_socket is not None:
+                opened.callback(self._service_socket.close)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
@@ -187,7 +192,7 @@ class EmbeddedCluster:
             self._node_namespace.close()
         self._api_socket.close()
         self._rest_socket.close()
-        for listener in (self._local_socket, self._network_socket):
+        for listener in (self._local_socket, self._network_socket, self._service_socket):
             if listener is not None:
                 listener.close()
 
@@ -316,7 +321,9 @@ class EmbeddedCluster:
 
     def _write_credentials(self) -> None:
         network = self._options.network
-        names = (*((network[0],) if network else ()), *pki.names_in(self._options.pod_network))
+        names = [*((network[0],) if network else ()), *pki.names_in(self._options.pod_network)]
+        if self._service_socket is not None:
+            names.append(self._service_socket.getsockname()[0])
         ca = pki.ensure(self._data.pki, names=names).ca_data
         user_tokens = tokens.ensure(self._data.tokens)
         self._admin_token = user_tokens["admin"]
@@ -343,10 +350,7 @@ class EmbeddedCluster:
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
         server += [] if options.simulate else ["--node", node_name()]
-        server += self._network_arguments(listeners)
-        if self._local_socket is not None:
-            listeners.append(self._local_socket.fileno())
-            server += ["--local-listen-fd", str(self._local_socket.fileno())]
+        server += self._socket_arguments(listeners)
         environment = self._tls_environment()
         in_network = environment | self._network_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
@@ -392,14 +396,20 @@ class EmbeddedCluster:
             ),
         ]
 
-    def _network_arguments(self, descriptors: list[int]) -> list[str]:
-        """Return arguments of the API server, and add the socket that it inherits."""
-        listener = self._network_socket
-        if listener is None:
-            return []
-        descriptors.append(listener.fileno())
-        token = ["--bootstrap-token-file", str(self._token_file)]
-        return ["--network-listen-fd", str(listener.fileno()), *token]
+    def _socket_arguments(self, descriptors: list[int]) -> list[str]:
+        """Return arguments of the API server, and add the sockets that it inherits."""
+        arguments = []
+        for name, listener in (
+            ("local", self._local_socket),
+            ("service", self._service_socket),
+            ("network", self._network_socket),
+        ):
+            if listener is not None:
+                descriptors.append(listener.fileno())
+                arguments += [f"--{name}-listen-fd", str(listener.fileno())]
+        if self._network_socket is not None:
+            arguments += ["--bootstrap-token-file", str(self._token_file)]
+        return arguments
 
     def _pasta(self) -> list[ComponentSpec]:
         """Return what connects the network namespace of the node, if there is one."""

@@ -1,10 +1,13 @@
 """Sockets on which an embedded cluster listens, opened before its components start."""
 
+import errno
 import os
 import socket
 from contextlib import suppress
 from pathlib import Path
 
+from ..local.network.resolvers import addresses_of_cluster
+from ..model.service_network import API_SERVER_IPS
 from .flag_groups import LOOPBACK
 
 MAX_UNIX_PATH = 107
@@ -35,6 +38,21 @@ def listen_preferring(port: int) -> socket.socket:
     with suppress(OSError):
         return listen(port)
     return listen(0)
+
+
+def listen_as_service(data_dir: Path) -> socket.socket | None:
+    """Listen on port 443 of an address for the Service ``kubernetes``.
+
+    ``None`` if the port needs privileges, or the system has one loopback address only. Another
+    cluster of the machine may listen on an address.
+    """
+    for address in addresses_of_cluster(API_SERVER_IPS, data_dir):
+        try:
+            return listen(443, host=address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                break
+    return None
 
 
 def listen(port: int, *, host: str = LOOPBACK) -> socket.socket:

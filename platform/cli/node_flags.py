@@ -1,4 +1,4 @@
-"""Flags of the API server and the agent for clusters of several machines."""
+"""Flags of the API server and the agent: sockets, and clusters of several machines."""
 
 import socket
 from dataclasses import replace
@@ -38,6 +38,17 @@ NetworkListenFd = Annotated[
         "join as nodes."
     ),
 ]
+LocalListenFd = Annotated[
+    int | None,
+    typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
+]
+ServiceListenFd = Annotated[
+    int | None,
+    typer.Option(
+        help="File descriptor of an inherited listening socket at the address of the Service "
+        "`kubernetes`."
+    ),
+]
 BootstrapTokenFile = Annotated[
     Path | None,
     typer.Option(help="File with a bootstrap token to create, which is removed then."),
@@ -55,6 +66,11 @@ LogFilesOption = Annotated[
     int,
     typer.Option(metavar="N", help="See --container-log-max-size; at least 2."),
 ]
+
+
+def inherited_socket(descriptor: int | None) -> socket.socket | None:
+    """Return the socket that the process has inherited as *descriptor*, if any."""
+    return None if descriptor is None else socket.socket(fileno=descriptor)
 
 
 def log_flags_of(size: str, files: int, *, simulate: int = 0) -> tuple[str, ...]:

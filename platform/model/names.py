@@ -320,6 +320,8 @@ DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""
 DIR_STORAGE_CLASS = "folder"
 """Storage class that the embedded cluster creates at start-up."""
+ROOT_CA = "kube-root-ca.crt"
+"""ConfigMap in each namespace with the certificates by which pods verify the API server."""
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 """Label of nodes."""

@@ -60,6 +60,10 @@ NAMESPACE_RANGES = AddressRanges(
 )
 _RANGES = {PodNetwork.HOST: HOST_RANGES, PodNetwork.NAMESPACES: NAMESPACE_RANGES}
 
+API_SERVER_IPS = IPv4Network("127.129.1.0/24")
+"""On the network of the machine, one of them is the cluster IP of the API server, another one for
+each cluster."""
+
 NODE_PORTS = range(30000, 32768)
 """Node ports: the default range of kube-apiserver."""
 

@@ -19,7 +19,13 @@ from batholith.local.agent.state.environment import (
     PodRuntimeInfo,
     ResolvedSources,
 )
-from batholith.local.agent.volumes.host_dirs import HostDir, find, resolve, working_directory
+from batholith.local.agent.volumes.host_dirs import (
+    HostDir,
+    find,
+    prepare,
+    resolve,
+    working_directory,
+)
 from batholith.local.agent.volumes.volumes import (
     MountedVolume,
     VolumeError,
@@ -151,6 +157,53 @@ def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
             host_path(path)
     with pytest.raises(VolumeError, match="No such file"):
         host_path("open/none")
+
+
+def test_a_host_path_is_created_and_checked_by_its_type(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "shut").mkdir()
+    permitted = (HostDir(str(tmp_path / "open")), HostDir(str(tmp_path / "shut"), read_only=True))
+
+    def host_path(path: str, kind: str) -> Path:
+        volume = {"hostPath": {"path": str(tmp_path / path), "type": kind}}
+        return mounted(tmp_path, volume, host_dirs=permitted)["v0"].path
+
+    for _ in range(2):
+        host_path("open/new/dir", "DirectoryOrCreate")
+        host_path("open/new/file", "FileOrCreate")
+    host_path("open/new/dir", "Directory")
+    host_path("open/new/file", "File")
+    assert (tmp_path / "open/new/dir").is_dir()
+    assert (tmp_path / "open/new/file").read_bytes() == b""
+    for path, kind, problem in (
+        ("open/new/dir", "File", "is not a file"),
+        ("open/new/dir", "FileOrCreate", "is not a file"),
+        ("open/new/file", "Directory", "is not a directory"),
+        ("open/new/file", "DirectoryOrCreate", "is not a directory"),
+        ("open/new/file", "Socket", "is not a socket file"),
+        ("open/new/file", "CharDevice", "is not a character device"),
+        ("open/new/file", "BlockDevice", "is not a block device"),
+        ("open/none", "Directory", "No such file"),
+        ("open/none/file", "FileOrCreate", "No such file"),
+        ("shut/new", "DirectoryOrCreate", "No such file"),
+        ("shut/new", "FileOrCreate", "No such file"),
+        ("other", "DirectoryOrCreate", "not below a directory that pods may mount"),
+    ):
+        with pytest.raises(VolumeError, match=problem):
+            host_path(path, kind)
+    assert not (tmp_path / "other").exists()
+    assert os.listdir(tmp_path / "shut") == []
+
+
+def test_nothing_is_created_behind_a_link_out_of_a_host_directory(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "outside")
+    directory = HostDir(str(tmp_path / "open"))
+    for kind in ("DirectoryOrCreate", "FileOrCreate"):
+        with pytest.raises(OSError, match=r"link|Too many|Invalid cross-device"):
+            prepare(directory, "link/new", kind, owner=None)
+    assert os.listdir(tmp_path / "outside") == []
 
 
 def test_outermost_writable_directory_permits_a_host_path(tmp_path: Path) -> None:

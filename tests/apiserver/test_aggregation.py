@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.api_servers import ServerFactory, merge_patch
-from support.embedded_apiserver import DISCOVERY, MERGE, Server
+from support.embedded_apiserver import DISCOVERY, MERGE, Server, wait_deleted
 from support.extension_server import (
     API,
     GROUP,
     NAME,
     SERVICE,
     THINGS,
+    VERSION,
     ExtensionServer,
     condition,
     extension_server,
@@ -26,13 +28,21 @@ from batholith.local.apiserver.aggregation.client import user_headers
 from batholith.local.apiserver.authorization.bootstrap_policy import RESOURCES as POLICIES
 from batholith.local.apiserver.errors.status import StatusError
 from batholith.local.apiserver.http.auth import User
-from batholith.model.names import API_SERVICES, DEPLOYMENTS, ENDPOINTSLICES, NAMESPACES, SERVICES
+from batholith.model.names import (
+    API_SERVICES,
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    ENDPOINTSLICES,
+    NAMESPACES,
+    SERVICES,
+)
 
 Json = dict[str, Any]
 
 CLUSTER_ROLES, BINDINGS = POLICIES[:2]
 AVAILABLE = ("True", "Passed")
 _NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
+_GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 
 
 @pytest.fixture
@@ -203,6 +213,122 @@ async def test_objects_of_other_servers_are_deleted_with_their_namespace(
     # The real kube-controller-manager of the tests has the token of the administrator.
     user = "admin" if servers.name == "real" else _NAMESPACE_CONTROLLER
     assert {dict(each["headers"])["x-remote-user"] for each in deleting} == {user}
+
+
+async def collect_garbage(server: Server) -> None:
+    """Let the garbage collector ask the other server now, as it does at intervals."""
+    change = {"metadata": {"annotations": {"ex.io/changed": str(uuid.uuid4())}}}
+    path = API_SERVICES.path("", NAME)
+    assert (await server.request("PATCH", path, change, content_type=MERGE)).status == 200
+
+
+def widget(name: str, *owners: Json) -> Json:
+    """The metadata of an object of the other server."""
+    references = [
+        {
+            "apiVersion": each["apiVersion"],
+            "kind": each["kind"],
+            "name": each["metadata"]["name"],
+            "uid": each["metadata"]["uid"],
+        }
+        for each in owners
+    ]
+    return {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "resourceVersion": "7",
+        **({"ownerReferences": references} if references else {}),
+    }
+
+
+@EMBEDDED
+async def test_objects_of_other_servers_are_deleted_with_their_owner(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    widgets: dict[str, Json] = {}
+    things.widgets = widgets
+    await register(server, servers, things)
+    maps = CONFIGMAPS.path("default")
+    going, staying = [
+        await server.create(maps, {"metadata": {"name": name}}) for name in ("going", "staying")
+    ]
+    unknown = {"apiVersion": "ex.io/v7", "kind": "Ghost", "metadata": {"name": "g", "uid": "g"}}
+    for each in (
+        widget("free"),
+        widget("going", going),
+        widget("shared", going, staying),
+        widget("staying", staying),
+        widget("unknown", unknown),
+    ):
+        widgets[each["uid"]] = each
+    await server.request("DELETE", CONFIGMAPS.path("default", "going"))
+    await collect_garbage(server)
+    await wait_until_true(lambda: is_deleted(widgets, "uid-going"))
+    deleting = next(each for each in things.requests if each["method"] == "DELETE")
+    headers = dict(deleting["headers"])
+    assert headers["x-remote-user"] == _GARBAGE_COLLECTOR
+    assert deleting["path"] == f"{API}/namespaces/default/widgets/going"
+    # Another list, which begins after that deletion, finds nothing more to delete.
+    widgets["uid-last"] = widget("last", {**going, "kind": "Secret"})
+    await collect_garbage(server)
+    await wait_until_true(lambda: is_deleted(widgets, "uid-last"))
+    assert [*widgets] == ["uid-free", "uid-shared", "uid-staying", "uid-unknown"]
+
+
+@EMBEDDED
+async def test_objects_of_other_servers_are_orphaned(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    widgets: dict[str, Json] = {}
+    things.widgets = widgets
+    await register(server, servers, things)
+    maps = CONFIGMAPS.path("default")
+    first, second = [
+        await server.create(maps, {"metadata": {"name": name}}) for name in ("first", "second")
+    ]
+    widgets["uid-kept"] = widget("kept", first)
+    widgets["uid-shared"] = widget("shared", first, second)
+    await server.request(
+        "DELETE", f"{CONFIGMAPS.path('default', 'first')}?propagationPolicy=Orphan"
+    )
+    await wait_deleted(server, maps, "first")
+    owners = {uid: each["ownerReferences"] for uid, each in widgets.items()}
+    assert owners == {"uid-kept": [], "uid-shared": widget("", second)["ownerReferences"]}
+
+
+@EMBEDDED
+async def test_objects_are_deleted_with_their_owner_on_another_server(
+    server: Server, servers: ServerFactory, things: ExtensionServer
+) -> None:
+    widgets: dict[str, Json] = {}
+    things.widgets = widgets
+    await register(server, servers, things)
+    maps = CONFIGMAPS.path("default")
+    owners: list[Json] = [
+        {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Widget", "metadata": widget(name)}
+        for name in ("a", "b")
+    ]
+    for owner in owners:
+        widgets[owner["metadata"]["uid"]] = owner["metadata"]
+        name = owner["metadata"]["name"]
+        widgets[f"uid-below-{name}"] = widget(f"below-{name}", owner)
+        references = widget("", owner)["ownerReferences"]
+        await server.create(maps, {"metadata": {"name": name, "ownerReferences": references}})
+    del widgets["uid-a"]
+
+    async def is_deleted() -> bool:
+        await collect_garbage(server)
+        found = await server.request("GET", CONFIGMAPS.path("default", "a"))
+        return found.status == 404 and "uid-below-a" not in widgets
+
+    await wait_until_true(is_deleted)
+    assert (await server.request("GET", CONFIGMAPS.path("default", "b"))).status == 200
+    assert [*widgets] == ["uid-b", "uid-below-b"]
+
+
+async def is_deleted(widgets: dict[str, Json], uid: str) -> bool:
+    return uid not in widgets
 
 
 @EMBEDDED

@@ -69,8 +69,7 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.SERVICES, {"spec": {"type": "ExternalName"}}, ("spec.externalName",)),
     (names.SERVICES, {"spec": {"type": "ClusterIP"}}, ()),
     (names.SERVICES, {"spec": {"clusterIP": "None"}}, ()),
-    (names.SECRETS, {"type": "kubernetes.io/service-account-token"}, ("type",)),
-    (names.SECRETS, {"type": "Opaque"}, ()),
+    (names.SECRETS, {"type": "kubernetes.io/service-account-token"}, ()),
     (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
     (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, ()),
@@ -184,7 +183,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].emptyDir.medium": warned("HugePages"),
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
-    "volumes[*].hostPath.type": warned("Directory"),
+    "volumes[*].hostPath.type": enforced(f"{AGENT}/volumes/volumes.py", "Directory"),
     "volumes[*].image": enforced(f"{AGENT}/volumes/volumes.py", {"reference": "i"}),
     "volumes[*].persistentVolumeClaim": enforced(_PVCS, {"claimName": "c"}),
     "volumes[*].projected.defaultMode": enforced(_FILES, 0o600),
@@ -322,7 +321,6 @@ HARMLESS: Mapping[str, Any] = {
     "resources": {},
     "securityContext": {},
     "volumes[*].emptyDir": {},
-    "volumes[*].hostPath.type": "",
 }
 
 

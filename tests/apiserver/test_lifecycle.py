@@ -88,6 +88,23 @@ async def test_an_object_whose_owner_never_existed_is_deleted(server: Server) ->
     await wait_deleted(server, SECRETS, "child")
 
 
+async def test_an_object_whose_owner_has_an_unknown_kind_is_kept(server: Server) -> None:
+    """The owner may exist on another API server."""
+    await server.create(SECRETS, owned("child", MISSING_OWNER, apiVersion="ex.io/v1", kind="Ghost"))
+    await wait_owners_observed(server, SECRETS, {})
+    assert (await server.request("GET", f"{SECRETS}/child")).status == 200
+
+
+async def test_dependents_of_a_custom_object_are_deleted_with_its_kind(tmp_path: Path) -> None:
+    """kube-controller-manager learns of new kinds within 30 s only, and does the same then."""
+    async with embedded_server(tmp_path, crds=[definition()]) as server:
+        owner = await server.create(FOOS, foo("owner"))
+        await server.create(SECRETS, owned("child", owner, apiVersion="ex.io/v1", kind="Foo"))
+        deleted = await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
+        assert deleted.status == 200, deleted.body
+        await wait_deleted(server, SECRETS, "child")
+
+
 async def test_an_owner_in_another_namespace_is_ignored(server: Server) -> None:
     await server.create(NAMESPACES_PATH, {"metadata": {"name": "other"}})
     owner = await server.create("/api/v1/namespaces/other/configmaps", config_map("owner"))

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import Server, embedded_server
 from support.polling import wait_until_true
+
+from batholith.local.apiserver.service_accounts.admission import admit_pod
 
 Json = dict[str, Any]
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 PODS = "/api/v1/namespaces/default/pods"
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+SPACE = "accounts"
 OWN_MOUNT = {"name": "own", "mountPath": MOUNT_PATH}
 
 
@@ -112,27 +114,46 @@ async def test_pod_of_an_account_that_does_not_exist_is_rejected(
         )
 
 
-async def test_pod_of_the_default_account_gets_a_token_where_it_or_the_account_asks_for_it(
-    tmp_path: Path,
+async def test_pod_of_the_default_account_gets_a_token_unless_it_or_the_account_refuses_it(
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with embedded_server(tmp_path) as server:
-
-        async def exists() -> bool:
-            return (await server.request("GET", f"{ACCOUNTS}/default")).status == 200
-
-        await wait_until_true(exists)
+    async with servers.start(tmp_path) as server:
+        space = f"/api/v1/namespaces/{SPACE}"
+        body = {"metadata": {"name": SPACE}}
+        assert (await server.request("POST", "/api/v1/namespaces", body)).status == 201
+        # A controller creates the account, too: kube-apiserver alone has none.
+        await server.request("POST", f"{space}/serviceaccounts", {"metadata": {"name": "default"}})
         for number, (in_account, in_pod, mounts) in enumerate(
-            [(None, None, False), (None, True, True), (True, None, True), (True, False, False)]
+            [
+                (None, None, True),
+                (None, False, False),
+                (False, None, False),
+                (False, True, True),
+                (True, None, True),
+            ]
         ):
-            await _set_automount(server, in_account)
-            body = pod(serviceAccountName="default", automountServiceAccountToken=in_pod)
-            body["metadata"]["name"] = f"p{number}"
-            created = await server.request("POST", PODS, body)
-            assert created.status == 201, created.body
-            assert bool(token_volumes(created.body)[0]) is mounts
+            change = {"automountServiceAccountToken": in_account}
+            changed = await server.request(
+                "PATCH",
+                f"{space}/serviceaccounts/default",
+                change,
+                content_type="application/merge-patch+json",
+            )
+            assert changed.status == 200, changed.body
+            new = pod(serviceAccountName="", automountServiceAccountToken=in_pod)
+            new["metadata"]["name"] = f"p{number}"
+
+            async def create(body: Json = new, mounts: bool = mounts) -> bool:
+                # The admission of kube-apiserver reads accounts from a cache.
+                created = await server.request("POST", f"{space}/pods?dryRun=All", body)
+                assert created.status in (201, 403), created.body
+                return created.status == 201 and bool(token_volumes(created.body)[0]) is mounts
+
+            await wait_until_true(create)
 
 
-async def _set_automount(server: Server, value: bool | None) -> None:
-    account = (await server.request("GET", f"{ACCOUNTS}/default")).body
-    body = {**account, "automountServiceAccountToken": value}
-    assert (await server.request("PUT", f"{ACCOUNTS}/default", body)).status == 200
+def test_pod_that_precedes_the_default_account_of_its_namespace_is_admitted() -> None:
+    body = pod(serviceAccountName="")
+    admit_pod(body, namespace="a", name="p", lookup=lambda *_: None)
+    assert body["spec"]["serviceAccountName"] == "default"
+    assert token_volumes(body) == ([VOLUME], [[MOUNT], [MOUNT]])

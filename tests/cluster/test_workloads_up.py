@@ -93,8 +93,28 @@ async def test_pods_find_services_and_named_pods_of_other_workloads(tmp_path: Pa
         names = [line.split()[1] for line in lines]
         assert names[0] == names[1]
         assert (names[0][:4], names[2]) == ("web-", "db")
-        if os.geteuid() == 0:  # else port 53 is privileged, and there is no name server
+        if os.geteuid() == 0:  # else ports 53 and 443 are privileged
             await check_names(cluster)
+            await check_api_server(cluster)
+
+
+async def check_api_server(cluster: embedded_cluster.EmbeddedCluster) -> None:
+    """A pod of the account `default` calls the API as programs do on any cluster."""
+    program = (
+        "import os, ssl, urllib.request\n"
+        "here = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
+        "trust = ssl.create_default_context(cafile=here + 'ca.crt')\n"
+        "token = {'Authorization': 'Bearer ' + open(here + 'token').read()}\n"
+        "for host in ('kubernetes.default.svc', os.environ['KUBERNETES_SERVICE_HOST']):\n"
+        "    url = f'https://{host}/.well-known/openid-configuration'\n"
+        "    asked = urllib.request.Request(url, headers=token)\n"
+        "    print(urllib.request.urlopen(asked, context=trust).status)\n"
+        "print(os.environ['KUBERNETES_SERVICE_PORT'])\n"
+    )
+    container = {"name": "c", "image": "python", "command": ["python3", "-c", program]}
+    await create(cluster, PODS, "caller", {"restartPolicy": "Never", "containers": [container]})
+    await wait_status(cluster, PODS, "caller", phase="Succeeded")
+    assert (await cluster.log("caller")).split() == ["200", "200", "443"]
 
 
 _ASK = """

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
@@ -28,7 +28,7 @@ NAME = f"{VERSION}.{GROUP}"
 API = f"/apis/{GROUP}/{VERSION}"
 THINGS = f"{API}/namespaces/default/things"
 _SCHEMA = {"type": "object", "description": "Thing is of another server."}
-_RESOURCES = {
+_RESOURCES: Json = {
     "kind": "APIResourceList",
     "apiVersion": "v1",
     "groupVersion": f"{GROUP}/{VERSION}",
@@ -42,6 +42,10 @@ _RESOURCES = {
             "group": "autoscaling", "version": "v1", "verbs": ["get"],
         },
     ],
+}  # fmt: skip
+_WIDGETS = {
+    "name": "widgets", "singularName": "widget", "namespaced": True, "kind": "Widget",
+    "verbs": ["get", "list", "watch", "delete"],
 }  # fmt: skip
 _DOCUMENTS: dict[str, Json] = {
     API: _RESOURCES,
@@ -74,6 +78,10 @@ class ExtensionServer:
 
     stored: dict[str, int] = field(default_factory=dict)
     """Numbers of objects by namespace; others have none that can be listed."""
+
+    widgets: dict[str, Json] | None = None
+    """Metadata of objects by uid, which a garbage collector may delete; ``None``: it has no such
+    kind."""
 
     watches: int = 0
     """Those that clients have not ended."""
@@ -145,6 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         serving, path = self.server.serving, urlsplit(self.path).path
+        if path == API and serving.widgets is not None:
+            self._respond(200, {**_RESOURCES, "resources": [*_RESOURCES["resources"], _WIDGETS]})
+            return
         if path in _DOCUMENTS:
             self._respond(200, _DOCUMENTS[path])
             return
@@ -162,7 +173,9 @@ class _Handler(BaseHTTPRequestHandler):
         }
         serving.requests.append(found)
         namespace = path.removeprefix(f"{API}/namespaces/").removesuffix("/things")
-        if namespace in serving.stored:
+        if serving.widgets is not None and "widgets" in path:
+            self._widgets(serving.widgets, found["body"])
+        elif namespace in serving.stored:
             self._collection(namespace)
         elif self.headers.get("upgrade") == "echo":
             self._echo()
@@ -201,6 +214,27 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         kind = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList"}
         self._respond(200, {**kind, "metadata": {}, "items": items})
+
+    def _widgets(self, widgets: dict[str, Json], body: str) -> None:
+        """List all widgets, in pages of one; delete one, or change its owners, by its uid."""
+        if self.command == "DELETE":
+            deleted = widgets.pop(json.loads(body)["preconditions"]["uid"], None)
+            self._respond(200 if deleted else 409, {})
+            return
+        if self.command == "PATCH":
+            change = json.loads(body)["metadata"]
+            found = widgets[change["uid"]]
+            if change["resourceVersion"] != found["resourceVersion"]:
+                self._respond(409, {})
+                return
+            found["ownerReferences"] = change["ownerReferences"] or []
+            self._respond(200, {})
+            return
+        query = parse_qs(urlsplit(self.path).query)
+        start = int(query.get("continue", ["0"])[0])
+        items = [{"metadata": each} for each in widgets.values()]
+        metadata = {"continue": str(start + 1)} if start + 1 < len(items) else {}
+        self._respond(200, {"metadata": metadata, "items": items[start : start + 1]})
 
     def _echo(self) -> None:
         """Send back what arrives, until the client has nothing more."""

@@ -26,6 +26,7 @@ REAL_CONTROLLERS = (
     "garbagecollector",
     "namespace",
     "serviceaccount",
+    "serviceaccount-token",
     "root-ca-cert-publisher",
     "endpoint",
     "endpointslice",

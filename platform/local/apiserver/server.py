@@ -37,6 +37,7 @@ from .authorization.authorizer import Authorizer
 from .authorization.bootstrap_policy import RESOURCES as POLICY_RESOURCES
 from .authorization.node_authorizer import NodeAuthorizer
 from .authorization.node_graph import NodeGraph
+from .controllers.account_tokens import AccountTokenController
 from .controllers.api_services import ApiServiceController
 from .controllers.base import Controller, ControllerContext
 from .controllers.bootstrap_tokens import BootstrapTokenController
@@ -52,6 +53,7 @@ from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
 from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
+from .controllers.remote_garbage import RemoteGarbageCollector
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.service_addresses import ServiceAddressController
@@ -91,6 +93,8 @@ DRAIN_TIMEOUT = 5.0
 START_TIMEOUT = 30.0
 """Seconds that start waits for each write of the server's controllers."""
 
+_HTTPS = 443
+
 BOOTSTRAP_RETRY_INTERVAL = 2.0
 """Seconds between attempts to create the default objects on a full disk."""
 
@@ -127,6 +131,9 @@ class Config:
 
     local_listener: socket.socket | None = None
     """Listening socket of clients on this machine, without TLS."""
+
+    service_listener: socket.socket | None = None
+    """Listening socket at the address of the Service ``kubernetes``; ``None``: *listener*."""
 
     address: str
     """``host:port`` at which clients reach the server."""
@@ -227,8 +234,12 @@ class _ServerCore:
             writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
         )
         self._kubernetes_service = _kubernetes_service(context, config)
+        tokens = ServiceAccountTokens(
+            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
+        )
         self._controllers: list[Controller] = [
             CrdController(context),
+            AccountTokenController(context, tokens, config.ca),
             self._kubernetes_service,
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
@@ -239,14 +250,10 @@ class _ServerCore:
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
         self._controllers += self._join_controllers(context, config)
-        self._controllers += [GarbageCollector(context)] if config.collect_garbage else []
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
         apis, self._aggregator = self._aggregation(context, config)
-        tokens = ServiceAccountTokens(
-            config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
-        )
         handlers = self._handlers(config, deleter, tokens=tokens, streams=streams)
         self.app = self._create_app(config, handlers, tokens=tokens, apis=apis)
 
@@ -260,6 +267,9 @@ class _ServerCore:
             ApiServiceController(context, apis, client, services),
             NamespaceController(context, ca=config.ca, remote=RemoteContent(apis, client)),
         ]
+        if config.collect_garbage:
+            garbage = GarbageCollector(context)
+            self._controllers += [garbage, RemoteGarbageCollector(context, garbage, apis, client)]
         return apis, client
 
     def _create_app(
@@ -441,9 +451,19 @@ def _kubernetes_service(context: ControllerContext, config: Config) -> Kubernete
     return KubernetesServiceController(
         context,
         address=config.address if config.joining is None else config.joining.address,
-        network=config.pod_network,
+        service_address=_service_address(config),
         namespaces=bootstrap.SYSTEM_NAMESPACES,
     )
+
+
+def _service_address(config: Config) -> tuple[str, int] | None:
+    """Return address and port of the Service ``kubernetes``; ``None``: those of the server."""
+    if config.pod_network is PodNetwork.NAMESPACES:  # the Service proxy relays to the server
+        return config.pod_network.ranges.api_server_ip, _HTTPS
+    if config.service_listener is None:
+        return None
+    host, port = config.service_listener.getsockname()
+    return host, port
 
 
 def _node_graph(store: ObjectStore, catalog: Catalog) -> NodeGraph:
@@ -507,6 +527,8 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
     connections.listen(config.listener, tls=context)
     if config.joining is not None and config.joining.listener is not None:
         connections.listen(config.joining.listener, tls=context)
+    if config.service_listener is not None:
+        connections.listen(config.service_listener, tls=context)
     if config.local_listener is not None:
         connections.listen(config.local_listener)
     try:

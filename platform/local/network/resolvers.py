@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from ...model.service_network import AddressRanges
@@ -94,7 +95,7 @@ def choose_dns_address(ranges: AddressRanges, data_dir: Path, *, own_network: bo
     with *own_network*, that of the node, none can.
     Port 53 is the only one that the resolver of the C library can ask; it is privileged.
     """
-    for address in _candidates(ranges, data_dir):
+    for address in addresses_of_cluster(ranges.dns_ips, data_dir):
         if own_network:
             return address
         try:
@@ -108,9 +109,10 @@ def choose_dns_address(ranges: AddressRanges, data_dir: Path, *, own_network: bo
     return ""
 
 
-def _candidates(ranges: AddressRanges, data_dir: Path) -> Iterator[str]:
-    count = ranges.dns_ips.num_addresses - 2  # without its ends
+def addresses_of_cluster(network: IPv4Network, data_dir: Path) -> Iterator[str]:
+    """Yield the addresses of *network*, always in the same order for a data directory."""
+    count = network.num_addresses - 2  # without its ends
     digest = hashlib.blake2b(os.fsencode(data_dir.resolve()), digest_size=8).digest()
     start = int.from_bytes(digest, "big")
     for step in range(count):
-        yield str(ranges.dns_ips[1 + (start + step) % count])
+        yield str(network[1 + (start + step) % count])

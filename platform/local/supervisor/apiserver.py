@@ -62,6 +62,10 @@ class Settings:
     local_listener: socket.socket | None = None
     """Listening Unix socket of clients on this machine, without TLS."""
 
+    service_listener: socket.socket | None = None
+    """Listening socket at the address of the Service ``kubernetes``; ``None``: that of the
+    server."""
+
     network: Network | None = None
     """How other machines reach the server; ``None``: not at all."""
 
@@ -136,10 +140,11 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """Run the API server for the duration of the block."""
     ensure_private_dir(settings.data_dir)
-    network = settings.network
+    network, service = settings.network, settings.service_listener
     hosts = (
         settings.host,
         *((network.host,) if network else ()),
+        *((service.getsockname()[0],) if service else ()),
         *settings.extra_cert_names,
         *pki.names_in(settings.pod_network),
     )
@@ -176,6 +181,7 @@ def _server_config(
         database=settings.data_dir / "cluster.db",
         listener=listener,
         local_listener=settings.local_listener,
+        service_listener=settings.service_listener,
         address=f"{host}:{listener.getsockname()[1]}",
         ca=certs.ca_data,
         tls_cert_file=certs.server.certificate,

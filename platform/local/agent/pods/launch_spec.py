@@ -149,15 +149,13 @@ class LaunchSpecBuilder:
         return self._service_variables() | env
 
     def _service_variables(self) -> dict[str, str]:
-        """Return the variables of the API server, for pods with a token for it, and of the
-        services of the pod's namespace."""
+        """Return the variables of the API server, and of the services of the pod's namespace."""
         services: list[Service] = []
         if self.pod.spec.enable_service_links is not False:
             found = self.node.services(self.pod.metadata.namespace)
             services += [each for each in found if each.metadata.key != hosts.API_SERVER_SERVICE]
-        if "" in self.volumes.sources.tokens:
-            found = self.node.services(hosts.API_SERVER_SERVICE.partition("/")[0])
-            services += [each for each in found if each.metadata.key == hosts.API_SERVER_SERVICE]
+        found = self.node.services(hosts.API_SERVER_SERVICE.partition("/")[0])
+        services += [each for each in found if each.metadata.key == hosts.API_SERVER_SERVICE]
         return hosts.service_variables(services)
 
     def _argv(

@@ -137,16 +137,12 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return opened
 
 
-def check_beneath(directory: str, path: str) -> None:
-    """Check that *path* exists below *directory*.
+def open_within(directory: str, path: str) -> int:
+    """Return a descriptor of *path* below *directory*.
 
     Raises:
-        OSError: it does not, or is outside of it.
+        OSError: it does not exist, or is outside of it.
     """
-    os.close(_open_within(directory, path))
-
-
-def _open_within(directory: str, path: str) -> int:
     top = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if not path:
         return top
@@ -166,7 +162,7 @@ def mkdir_beneath(
     Raises:
         OSError: it is outside of that, or cannot be created.
     """
-    top = _open_within(directory, within)
+    top = open_within(directory, within)
     above = os.dup(top)
     try:
         names = _components(path)

@@ -16,7 +16,7 @@ from .core_types import Pod, Service
 from .endpoint_types import EndpointSlice
 
 API_SERVER_SERVICE = "default/kubernetes"
-"""Given its variables, Kubernetes clients look for a token, so only pods with one have them."""
+"""All pods get its variables."""
 
 _Names = Callable[[str, str], list[str]]
 """Returns the names by which a Service, or a pod below it, is found."""

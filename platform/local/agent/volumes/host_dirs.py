@@ -6,16 +6,27 @@ may write to one of them cannot redirect another one.
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..runtime.mounting import mkdir_beneath, open_within
 from ..runtime.rootfs import is_below
 
 _READ_ONLY_SUFFIX = ":ro"
 _KERNEL_DIRS = ("/proc", "/sys", "/dev")
 _SYSTEM_DIRS = ("/boot", "/etc", "/run", "/var/run", "/tmp", "/var/tmp")  # noqa: S108
 """Directories that are never permitted only because `up` was started in them."""
+_TYPES: Mapping[str, tuple[Callable[[int], bool], str]] = {
+    "DirectoryOrCreate": (stat.S_ISDIR, "is not a directory"),
+    "Directory": (stat.S_ISDIR, "is not a directory"),
+    "FileOrCreate": (stat.S_ISREG, "is not a file"),
+    "File": (stat.S_ISREG, "is not a file"),
+    "Socket": (stat.S_ISSOCK, "is not a socket file"),
+    "CharDevice": (stat.S_ISCHR, "is not a character device"),
+    "BlockDevice": (stat.S_ISBLK, "is not a block device"),
+}
+"""The types of hostPath volumes, and what is wrong with something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +123,47 @@ def find(directories: Iterable[HostDir], path: str) -> tuple[HostDir, str] | Non
     best = min(found, key=lambda each: (each.read_only, each.path.count("/")))
     inside = os.path.relpath(real, best.path)
     return best, "" if inside == "." else inside
+
+
+def prepare(directory: HostDir, inside: str, kind: str, *, owner: int | None) -> str:
+    """Create what a hostPath volume mounts below *directory*, if its type *kind* requires that.
+
+    Return why that is not of the type *kind*; empty if it is. What is created belongs to *owner*.
+
+    Raises:
+        OSError: it does not exist, or is outside of the directory.
+    """
+    if inside and not directory.read_only:
+        if kind == "DirectoryOrCreate":
+            mkdir_beneath(directory.path, inside, mode=0o755, owner=owner)
+        elif kind == "FileOrCreate":
+            _create_file(directory.path, inside, owner=owner)
+    is_of_type, problem = _TYPES.get(kind, (lambda _: True, ""))
+    opened = open_within(directory.path, inside)
+    try:
+        return "" if is_of_type(os.fstat(opened).st_mode) else problem
+    finally:
+        os.close(opened)
+
+
+def _create_file(directory: str, path: str, *, owner: int | None) -> None:
+    """Create an empty file below *directory*, unless something exists at its path.
+
+    Raises:
+        OSError: it is outside of that, its directory does not exist, or it cannot be created.
+    """
+    above, name = os.path.split(path)
+    parent = open_within(directory, above)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        created = os.open(name, flags, 0o600, dir_fd=parent)
+    except FileExistsError:
+        return
+    finally:
+        os.close(parent)
+    try:
+        if owner is not None:
+            os.fchown(created, owner, owner)
+        os.fchmod(created, 0o644)
+    finally:
+        os.close(created)

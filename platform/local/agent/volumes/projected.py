@@ -102,10 +102,9 @@ class _FileCollector:
         if projection.downward_api:
             yield from self._downward(projection.downward_api)
         if projection.service_account_token:
-            token = self.sources.tokens.get(projection.service_account_token.audience)
-            if token is not None:  # an API server may lack service account tokens
-                path = projection.service_account_token.path
-                yield path, ProjectedFile(token, _token_mode(self.pod))
+            wanted = projection.service_account_token
+            token = self.sources.tokens[wanted.audience]
+            yield wanted.path, ProjectedFile(token, _token_mode(self.pod))
 
     def _data(
         self, source: KeyedVolumeSource, kind: str, objects: Mapping[str, bytes] | None
@@ -215,9 +214,12 @@ def _link_all(directory: Path, files: Mapping[str, ProjectedFile]) -> None:
 
 
 def _link(path: Path, target: str) -> None:
-    if path.is_symlink() and os.readlink(path) == target:
-        return
-    new = path.parent / _NEW_DATA_LINK
-    new.unlink(missing_ok=True)
-    new.symlink_to(target)
-    new.rename(path)
+    try:
+        path.symlink_to(target)
+    except FileExistsError:
+        if path.is_symlink() and os.readlink(path) == target:
+            return
+        new = path.parent / _NEW_DATA_LINK
+        new.unlink(missing_ok=True)
+        new.symlink_to(target)
+        new.rename(path)

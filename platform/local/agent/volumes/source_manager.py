@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ....kube.client.client import Client
-from ....kube.errors import ApiError, NotFoundError
+from ....kube.errors import NotFoundError
 from ....kube.informer.informer import Informer
 from ....kube.supervision import cancel_and_wait, supervise
 from ....kube.timing import Timing
@@ -22,6 +22,7 @@ from ....model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
+    ROOT_CA,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
@@ -224,7 +225,7 @@ class SourceManager:
                     known[name] = await self._resolve_claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
-                found = await (self._fetch if force else self._get_cached)((resource, key))
+                found = await self._get((resource, key), force=force)
                 registered.versions[resource, key] = found.version
                 contents[resource][name] = found.data
         return ResolvedSources(
@@ -270,14 +271,21 @@ class SourceManager:
             return _Content("", None)
         return _Content(found.metadata.resource_version, found.content())
 
-    async def _get_cached(self, key: _Key) -> _Content:
-        """Return the content, fetched by the first caller after a change."""
+    async def _get(self, key: _Key, *, force: bool) -> _Content:
+        """Return the content, fetched by the first caller after a change, or with *force*.
+
+        Nearly all pods have the certificates of the API server, which hardly ever change: a pod
+        that starts gets them as another one has them. It gets changed ones by the watch.
+        """
+        is_ca = key[0] is CONFIGMAPS and key[1].endswith(f"/{ROOT_CA}")
+        if force and not is_ca:
+            return await self._fetch(key)
         async with self._locks.setdefault(key, asyncio.Lock()):
             informer, _ = self._watches.get(key, (None, None))
             current = informer.get(key[1]) if informer is not None else None
             version = current.metadata.resource_version if current else ""
             known = self._fetched.get(key)
-            if known is not None and known.version == version:
+            if known is not None and (force or known.version == version):
                 return known
             content = await self._fetch(key)
             if content.data is not None and key in self._pods_by_key:
@@ -289,13 +297,13 @@ class SourceManager:
         for audience, seconds in sorted(references.tokens):
             known = tokens.get(audience)
             if known is None or known.refresh_at <= now:
-                token = await self._request_token(pod, audience=audience, seconds=seconds)
-                if token is not None:
-                    tokens[audience] = token
+                tokens[audience] = await self._request_token(
+                    pod, audience=audience, seconds=seconds
+                )
         return {audience: token.value for audience, token in tokens.items()}
 
-    async def _request_token(self, pod: Pod, *, audience: str, seconds: int) -> Token | None:
-        """Request a token of the pod's service account; ``None`` if the API server issues none."""
+    async def _request_token(self, pod: Pod, *, audience: str, seconds: int) -> Token:
+        """Request a token of the pod's service account."""
         meta = pod.metadata
         account = pod.spec.service_account_name or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
@@ -310,12 +318,7 @@ class SourceManager:
         }
         path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
         requested_at = self._clock.monotonic()
-        try:
-            response = await self._client.post(path, body, view=TokenRequest)
-        except ApiError as error:
-            if error.status in (404, 405, 501):
-                return None
-            raise
+        response = await self._client.post(path, body, view=TokenRequest)
         # Its lifetime, not its expiry: the API server's clock may differ from this machine's.
         lifetime = response.spec.expiration_seconds or seconds
         max_age = min(max(lifetime * _TOKEN_REFRESH_FRACTION, 1.0), _MAX_TOKEN_AGE)

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..runtime import oom
 from ..runtime.ids import Ids, chown, chown_tree
 from ..runtime.memory_volumes import mount_volume
-from ..runtime.mounting import NEXT_SUB_PATH, check_beneath, mkdir_beneath
+from ..runtime.mounting import NEXT_SUB_PATH, mkdir_beneath
 from ..runtime.rootfs import Mount
 from ..runtime.users import volume_owner
 from ..state.core_types import Container, Pod, Volume
@@ -139,7 +139,7 @@ class _VolumeBuilder:
 
     def build(self, volume: Volume) -> MountedVolume:
         if volume.host_path:
-            return self._host_path(volume.name, volume.host_path.path)
+            return self._host_path(volume.name, volume.host_path.path, kind=volume.host_path.type)
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
@@ -190,7 +190,9 @@ class _VolumeBuilder:
         chown_tree(_shared_dir(directory, self.paths.ids.base), self.paths.ids.base)
         return directory
 
-    def _host_path(self, name: str, path: str, *, read_only: bool = False) -> MountedVolume:
+    def _host_path(
+        self, name: str, path: str, *, kind: str = "", read_only: bool = False
+    ) -> MountedVolume:
         found = host_dirs.find(self.paths.host_dirs, path)
         if found is None:
             raise VolumeError(
@@ -200,9 +202,11 @@ class _VolumeBuilder:
             )
         directory, inside = found
         try:
-            check_beneath(directory.path, inside)
+            problem = host_dirs.prepare(directory, inside, kind, owner=self.paths.ids.base)
         except OSError as error:
             raise VolumeError(name, f"hostPath {path}: {error.strerror}") from error
+        if problem:
+            raise VolumeError(name, f"hostPath type check failed: {path} {problem}")
         return MountedVolume(Path(directory.path), read_only or directory.read_only, inside)
 
 

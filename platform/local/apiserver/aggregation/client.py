@@ -40,14 +40,17 @@ _KEY_CHARACTERS = frozenset(string.ascii_letters + string.digits + "!#$&'*+-.^_`
 
 _AGGREGATOR = User(name="system:kube-aggregator", groups=("system:masters",))
 
-_NAMESPACE_CONTROLLER = User(
-    name="system:serviceaccount:kube-system:namespace-controller",
-    groups=(
-        "system:serviceaccounts",
-        "system:serviceaccounts:kube-system",
-        "system:authenticated",
-    ),
-)
+
+def _controller(name: str) -> User:
+    groups = ("serviceaccounts", "serviceaccounts:kube-system", "authenticated")
+    return User(
+        name=f"system:serviceaccount:kube-system:{name}",
+        groups=tuple(f"system:{each}" for each in groups),
+    )
+
+
+NAMESPACE_CONTROLLER = _controller("namespace-controller")
+GARBAGE_COLLECTOR = _controller("generic-garbage-collector")
 
 
 class FrontProxyFiles(NamedTuple):
@@ -160,19 +163,31 @@ class AggregatorClient:
             text = str(error) or "context deadline exceeded"
             raise CallError(f"failing or missing response from {url}: {text}") from error
 
-    async def call(self, api: RemoteApi, method: str, path: str) -> tuple[int, bytes]:
-        """Send a request of the namespace controller; return the status and the body.
+    async def call(
+        self,
+        api: RemoteApi,
+        method: str,
+        path: str,
+        *,
+        user: User,
+        accept: str = "application/json",
+        body: bytes = b"",
+    ) -> tuple[int, bytes]:
+        """Send a request of a controller, *user*; return the status and the body.
 
         Raises:
             CallError: the server cannot be reached.
         """
         import aiohttp
 
-        headers = [("accept", "application/json"), *user_headers(_NAMESPACE_CONTROLLER)]
+        headers = [("accept", accept), *user_headers(user)]
+        if body:
+            kind = "merge-patch+json" if method == "PATCH" else "json"
+            headers.append(("content-type", f"application/{kind}"))
         try:
             async with (
                 asyncio.timeout(_CHECK_TIMEOUT),
-                await self._send(api, method, path, headers=headers) as response,
+                await self._send(api, method, path, headers=headers, body=body) as response,
             ):
                 return response.status, await _read(response)
         except (NoEndpointError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:

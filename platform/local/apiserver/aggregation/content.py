@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..admission.webhook_client import CallError
-from .client import AggregatorClient
+from .client import NAMESPACE_CONTROLLER, AggregatorClient
 from .remote_apis import RemoteApi, RemoteApis
 
 
@@ -55,13 +55,13 @@ class RemoteContent:
         """
         if not await self._count(api, path):
             return 0
-        status, _ = await self._client.call(api, "DELETE", path)
+        status, _ = await self._client.call(api, "DELETE", path, user=NAMESPACE_CONTROLLER)
         if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
             raise CallError(f"cannot delete {path}: status {status}")
         return await self._count(api, path)
 
     async def _count(self, api: RemoteApi, path: str) -> int:
-        status, body = await self._client.call(api, "GET", path)
+        status, body = await self._client.call(api, "GET", path, user=NAMESPACE_CONTROLLER)
         if status == HTTPStatus.NOT_FOUND:
             return 0
         if status != HTTPStatus.OK:

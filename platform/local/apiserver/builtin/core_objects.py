@@ -31,6 +31,12 @@ BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 ENFORCED_SECRETS_ANNOTATION = "kubernetes.io/enforce-mountable-secrets"
 """Of an account whose pods may use only the secrets that it lists."""
 
+TOKEN_SECRET_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type
+"""Type of Secrets into which a controller writes a token."""
+ACCOUNT_NAME_ANNOTATION = "kubernetes.io/service-account.name"
+ACCOUNT_UID_ANNOTATION = "kubernetes.io/service-account.uid"
+"""Of these Secrets: the account of the token."""
+
 _PREEMPTION = ("PreemptLowerPriority", "Never")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
@@ -121,6 +127,9 @@ def validate_secret(obj: Json, old: Json | None) -> list[FieldError]:
     ):
         if obj.get("type") == needed:
             errors += [required(f"data[{key}]") for key in keys if key not in data]
+    annotations = obj["metadata"].get("annotations") or {}
+    if obj.get("type") == TOKEN_SECRET_TYPE and not annotations.get(ACCOUNT_NAME_ANNOTATION):
+        errors.append(required(f"metadata.annotations[{ACCOUNT_NAME_ANNOTATION}]"))
     if old is not None and obj.get("type") != old.get("type"):
         errors.append(invalid("type", obj.get("type"), IMMUTABLE))
     return errors + _validate_immutable(obj, old, ("data",))

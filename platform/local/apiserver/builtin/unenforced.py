@@ -203,11 +203,6 @@ def _service(obj: Json) -> Found:
             yield f"spec.ports[{index}].protocol", why
 
 
-def _secret(obj: Json) -> Found:
-    if obj.get("type") == "kubernetes.io/service-account-token":
-        yield "type", "no token is written into it; use kubectl create token"
-
-
 _REVIEWED_SUBRESOURCES = ("", "status", "ephemeralcontainers", "resize")
 _REVIEWED_CONNECTIONS = ("attach", "exec", "portforward", "proxy")
 
@@ -260,7 +255,6 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Pod"): _pod,
     ("", "ReplicationController"): _workload,
-    ("", "Secret"): _secret,
     ("", "Service"): _service,
     (ADMISSION, "MutatingAdmissionPolicy"): _admission_policy,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhook_configuration,

@@ -74,7 +74,6 @@ _POD = (
     UnenforcedField(
         "volumes[*].emptyDir.medium", "the directory is on the disk of the machine", ("Memory",)
     ),
-    UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
     ),

@@ -5,7 +5,7 @@ themselves, so it is never older than what a client could have read.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from ..errors.status import StatusError
@@ -21,6 +21,7 @@ from .base import Controller, ControllerContext, internal_request, without_final
 _DELETED_OWNER_PREFIX = "deleted|"
 """Prefix of the uid of a deleted owner: the key under which its dependents are reconciled."""
 
+_MAX_DELETED_OWNERS = 10_000
 _IGNORED_RESOURCES = frozenset({("", "events")})
 
 
@@ -53,6 +54,12 @@ class GarbageCollector(Controller):
         self._blocking_counts: Counter[str] = Counter()
         """Number of blocking dependents by owner uid."""
 
+        self.orphan_elsewhere: Callable[[str], Awaitable[None]] = _none_elsewhere
+        """Removes the references to an owner from objects of other servers."""
+
+        self._deleted_owners: dict[str, None] = {}
+        """The uids of owners that were deleted last, also of kinds that are not served any more."""
+
         self._resource_stores: dict[tuple[str, str], ResourceStore] = {}
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
@@ -71,13 +78,42 @@ class GarbageCollector(Controller):
             self._unlink(object_key, entry)
             self._object_keys.pop(entry.uid, None)
             if entry.uid in self._dependents:
-                self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
+                self.owner_is_deleted(entry.uid)
             for owner in entry.owners:
                 self._enqueue_unblocked_owner(owner)
             return
         self._link(object_key, entry)
         if entry.deleting or (previous is None and entry.owners) or _owners_changed(event):
             self.queue.add(object_key.queue_key)
+
+    def owner_is_deleted(self, uid: str) -> None:
+        """Enqueue the dependents of an owner that is deleted, here or on another server."""
+        self._deleted_owners[uid] = None
+        if len(self._deleted_owners) > _MAX_DELETED_OWNERS:
+            del self._deleted_owners[next(iter(self._deleted_owners))]
+        self.queue.add(_DELETED_OWNER_PREFIX + uid)
+
+    def unknown_owners(self) -> dict[str, tuple[str, str]]:
+        """Return the uids of owners that this server does not have, with their version and kind."""
+        return {
+            uid: (owner.api_version, owner.kind)
+            for uid in self._dependents.keys() - self._object_keys.keys()
+            for owner in self._references_to(uid)
+        }
+
+    def _references_to(self, uid: str) -> Iterator[OwnerRef]:
+        for object_key in self._dependents[uid]:
+            resource_store = self._resource_stores[object_key.group, object_key.plural]
+            found = resource_store.latest(object_key.namespace, object_key.name)
+            yield from (owner for owner in (found.owners if found else ()) if owner.uid == uid)
+
+    def is_deleted(self, uid: str, api_version: str, kind: str) -> bool:
+        """Whether an owner does not exist; one of an unknown kind may be on another server."""
+        if uid in self._object_keys:
+            return False
+        if uid in self._deleted_owners:
+            return True
+        return self.context.catalog.kind_named(api_version, kind) is not None
 
     def enqueue_all(self) -> None:
         """Rebuild the graph from the stored objects."""
@@ -187,8 +223,9 @@ class GarbageCollector(Controller):
             found = self._find_owner(resource_store, entry, owner)
             if found is None:
                 absent.append(owner)
-            elif found == "misplaced":
-                # A cluster-scoped object cannot have a namespaced owner: treat it as neither.
+            elif found in ("misplaced", "unknown"):
+                # A cluster-scoped object cannot have a namespaced owner, and an owner of an unknown
+                # kind may exist on another server: treat it as neither.
                 solid.append(owner)
             elif found == "waiting":
                 waiting.append(owner)
@@ -201,7 +238,8 @@ class GarbageCollector(Controller):
     ) -> str | None:
         object_key = self._object_keys.get(owner.uid)
         if object_key is None:
-            return None
+            is_deleted = self.is_deleted(owner.uid, owner.api_version, owner.kind)
+            return None if is_deleted else "unknown"
         owner_store = self._resource_stores.get((object_key.group, object_key.plural))
         found = owner_store.latest(object_key.namespace, object_key.name) if owner_store else None
         if owner_store is None or found is None or found.uid != owner.uid:
@@ -239,6 +277,7 @@ class GarbageCollector(Controller):
             )
 
         await self._for_each_dependent(uid, orphan)
+        await self.orphan_elsewhere(uid)
 
     async def _delete_dependents(self, uid: str) -> None:
         """Delete the dependents that have no other owner, and release the others."""
@@ -268,6 +307,10 @@ class GarbageCollector(Controller):
             for written in writes:
                 if written is not None:
                     await written.committed()
+
+
+async def _none_elsewhere(_: str) -> None:
+    """There is no other server."""
 
 
 def _owners_changed(event: WatchEvent) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Collection
 
 from ....model import names
 from ....model.names import Resource
-from ....model.service_network import PodNetwork
 from ..http.requests import Json
 from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
@@ -17,7 +16,6 @@ SERVICE_NAMESPACE = "default"
 _ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
 _SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 _LOOPBACK = "127.0.0.1"
-_HTTPS = 443
 
 
 class KubernetesServiceController(Controller):
@@ -30,16 +28,17 @@ class KubernetesServiceController(Controller):
         context: ControllerContext,
         *,
         address: str,
-        network: PodNetwork,
+        service_address: tuple[str, int] | None,
         namespaces: Collection[str],
     ) -> None:
-        """Maintain *namespaces*, and publish *address* (``host:port``) in the Service."""
+        """Maintain *namespaces*, and publish *address* (``host:port``) as the endpoint of the
+        Service. *service_address*: its own address and port, if they are others."""
         super().__init__(context)
         self._names = namespaces
         self._namespaces = context.resource_store(names.NAMESPACES)
         self._desired = {
             context.catalog.require(resource): obj
-            for resource, obj in _service_objects(address, network).items()
+            for resource, obj in _service_objects(address, service_address).items()
         }
 
     @property
@@ -98,19 +97,13 @@ def _named(name: str, **labels: str) -> Json:
     return {"metadata": {"name": name, **({"labels": labels} if labels else {})}}
 
 
-def _service_objects(address: str, network: PodNetwork) -> dict[Resource, Json]:
-    """Return the objects that publish *address*.
-
-    On the network of the machine, pods reach the server itself: the Service's cluster IP and port
-    are its own. In namespaces they reach it by the service proxy.
-    """
+def _service_objects(address: str, service_address: tuple[str, int] | None) -> dict[Resource, Json]:
+    """Return the objects that publish *address*."""
     host, _, number = address.rpartition(":")
     ip, port = _advertise_address(host.strip("[]")), int(number)
     family = f"IPv{ip.version}"
     https = {"name": "https", "port": port, "protocol": "TCP"}
-    cluster_ip, service_port = str(ip), port
-    if network is PodNetwork.NAMESPACES:
-        cluster_ip, service_port = network.ranges.api_server_ip, _HTTPS
+    cluster_ip, service_port = service_address or (str(ip), port)
     service = {
         **_named(SERVICE, component="apiserver", provider="kubernetes"),
         "spec": {

@@ -13,7 +13,6 @@ from ..verbs.options import DeleteOptions
 from .base import Controller, ControllerContext, internal_request
 
 FINALIZER = "kubernetes"
-_ROOT_CA = "kube-root-ca.crt"
 _CA_FILE = "ca.crt"
 _ACCOUNT = "default"
 _RETRY_INTERVAL = 1.0
@@ -42,7 +41,7 @@ class NamespaceController(Controller):
         """Enqueue namespaces that change, lose an object, or whose default objects change."""
         if resource_store is self._namespaces:
             self.queue.add(event.entry.name)
-        elif resource_store is self._config_maps and event.entry.name == _ROOT_CA:
+        elif resource_store is self._config_maps and event.entry.name == names.ROOT_CA:
             self.queue.add(event.entry.namespace)
         elif event.type == DELETED and event.entry.namespace:
             space = self._namespaces.get("", event.entry.namespace)
@@ -73,7 +72,7 @@ class NamespaceController(Controller):
             (names.SERVICEACCOUNTS, {"metadata": {"name": _ACCOUNT}}),
             (
                 names.CONFIGMAPS,
-                {"metadata": {"name": _ROOT_CA}, "data": {_CA_FILE: self._ca}},
+                {"metadata": {"name": names.ROOT_CA}, "data": {_CA_FILE: self._ca}},
             ),
         )
         for resource, obj in fixtures:
@@ -84,7 +83,7 @@ class NamespaceController(Controller):
                 is None
             ):
                 await self.context.create(resource, namespace.name, obj).committed()
-        found = self._config_maps.latest(namespace.name, _ROOT_CA)
+        found = self._config_maps.latest(namespace.name, names.ROOT_CA)
         if found is not None and found.parse().get("data") != {_CA_FILE: self._ca}:
             kind = self.context.catalog.require(names.CONFIGMAPS)
             await self.context.update_unchecked(kind, found.key, self._with_ca).committed()

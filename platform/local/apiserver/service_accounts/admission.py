@@ -26,8 +26,8 @@ Lookup = Callable[[Resource, str, str], Json | None]
 def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     """Set the service account of a new pod, and mount its token.
 
-    The account ``default`` of a namespace has no rights until a role is bound to it. So its
-    pods, which are most, get a token only if they or the account ask for it.
+    A namespace gets its account ``default`` right after it is created: a pod that is created
+    before is admitted, and its token is issued when it starts.
 
     Raises:
         StatusError: 403, there is no such account, it does not list a secret of the pod, or a
@@ -47,7 +47,10 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
             f'"{account_name}" not found'
         )
         raise forbidden(names.PODS, name, why)
-    if _mounts_token(spec, account):
+    wanted = spec.get("automountServiceAccountToken")
+    if wanted is None and account is not None:
+        wanted = account.get("automountServiceAccountToken")
+    if wanted is not False:
         _mount_token(spec)
     if account is None:
         return
@@ -106,13 +109,6 @@ def _mirror_pod_error(spec: Json) -> str:
     return ""
 
 
-def _mounts_token(spec: Json, account: Json | None) -> bool:
-    wanted = spec.get("automountServiceAccountToken")
-    if wanted is None and account is not None:
-        wanted = account.get("automountServiceAccountToken")
-    return spec["serviceAccountName"] != DEFAULT if wanted is None else bool(wanted)
-
-
 def _mount_token(spec: Json) -> None:
     containers = [
         each
@@ -144,7 +140,7 @@ def _access_volume(name: str) -> Json:
     ca = {"key": "ca.crt", "path": "ca.crt"}
     sources = [
         {"serviceAccountToken": {"expirationSeconds": POD_SECONDS, "path": "token"}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [ca]}},
+        {"configMap": {"name": names.ROOT_CA, "items": [ca]}},
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": namespace}]}},
     ]
     return {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}

@@ -7,6 +7,7 @@ request with it looks both up.
 
 import base64
 import hashlib
+import hmac
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -34,6 +35,10 @@ they are used to. The file itself is renewed much earlier."""
 
 POD_SECONDS = 3607
 """Lifetime that a pod's own volume asks for: the number is how such a request is recognized."""
+
+TOKEN_KEY = "token"  # noqa: S105 - a key
+STORED_SECONDS = 2**32
+"""Lifetime of tokens in Secrets, which end with their Secret."""
 
 ALGORITHM = "ES256"
 _CACHE_SIZE = 4_096
@@ -81,6 +86,8 @@ class BoundClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     serviceaccount: ObjectRef
     pod: ObjectRef | None = None
     secret: ObjectRef | None = None
+    stored: bool = False
+    """Whether the Secret contains the token, which is valid as long as it does."""
     node: ObjectRef | None = None
     warnafter: int | None = None
     """When the token should have been replaced, if it is valid for longer; Unix time."""
@@ -170,6 +177,8 @@ class ServiceAccountTokens:
         accepted = [each for each in audiences if each in claims.aud]
         if not accepted or not self._exists(claims.bound):
             return None
+        if claims.bound.stored and not self._is_stored(token, claims.bound):
+            return None
         return _user_of(claims), accepted
 
     def _verify(self, token: str) -> Claims | None:
@@ -204,6 +213,13 @@ class ServiceAccountTokens:
         if bound.secret is not None:
             return self._is(names.SECRETS, bound.namespace, bound.secret)
         return bound.node is None or self._is(names.NODES, "", bound.node)
+
+    def _is_stored(self, token: str, bound: BoundClaims) -> bool:
+        """Whether the Secret that a token is bound to contains it."""
+        found = bound.secret and self._lookup(names.SECRETS, bound.namespace, bound.secret.name)
+        data = (found.shared().get("data") or {}) if found else {}
+        stored = base64.b64decode(data.get(TOKEN_KEY) or "")
+        return hmac.compare_digest(stored, token.encode(errors="surrogateescape"))
 
     def _is(self, resource: Resource, namespace: str, ref: ObjectRef) -> bool:
         found = self._lookup(resource, namespace, ref.name)
@@ -246,8 +262,12 @@ def bound_claims(
     pod: StoredObject | None = None,
     secret: StoredObject | None = None,
     node: StoredObject | None = None,
+    stored: bool = False,
 ) -> BoundClaims:
-    """Return the claims of a token of *account* that is bound to one of the other objects."""
+    """Return the claims of a token of *account* that is bound to one of the other objects.
+
+    *stored*: to the *secret* with the token in it.
+    """
 
     def ref(entry: StoredObject | None) -> ObjectRef | None:
         return None if entry is None else ObjectRef(entry.name, entry.uid)
@@ -257,5 +277,6 @@ def bound_claims(
         ObjectRef(account.name, account.uid),
         pod=ref(pod),
         secret=ref(secret),
+        stored=stored,
         node=ref(node),
     )
