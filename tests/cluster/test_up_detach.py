@@ -79,6 +79,15 @@ async def test_down_and_status_name_the_clusters_in_other_directories(tmp_path: 
         assert (outcome.code, lines) == (3, [f"not up ({empty})", named])
 
 
+async def test_the_compiler_of_cel_is_not_loaded_without_rules_of_users(tmp_path: Path) -> None:
+    async with embedded_cluster.embedded_cluster(tmp_path, "--simulate", "1") as cluster:
+        process = cluster.state.components["apiserver"].process
+        assert process is not None
+        loaded = Path(f"/proc/{process.pid}/maps").read_text()
+    assert "sqlite" in loaded
+    assert "cel_expr_python" not in loaded
+
+
 async def test_any_free_port_is_the_same_after_a_restart(tmp_path: Path) -> None:
     ports = []
     for _ in range(2):
