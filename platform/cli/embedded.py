@@ -217,10 +217,10 @@ class EmbeddedCluster:
         from ..kube.client import events
         from ..kube.informer import informer
         from ..machinery import controller, event_recorder, metrics
-        from . import components
+        from . import health, process
 
         # Imported only to load them.
-        del informer, events, controller, metrics, event_recorder, components
+        del informer, events, controller, metrics, event_recorder, health, process
         supervisor = self.supervisor()
         supervisor.fork(entry)
         return supervisor

@@ -31,7 +31,7 @@ _M_ARENA_MAX = -8
 
 def run(main: Main) -> None:
     """Run *main* until it returns or a signal cancels it; a second signal exits with 1."""
-    # Threads that allocate take turns by the interpreter's lock: a heap for each one is a waste.
+    # Only the thread with the interpreter's lock allocates, so a heap for each one is a waste.
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # musl has none
         mallopt(_M_ARENA_MAX, 1)
     if holder := os.environ.get(HOLDER):
