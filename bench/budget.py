@@ -1,19 +1,21 @@
 """Measure the budget of the embedded API server: ``python -m bench.budget [PODS]``.
 
-Creates of pods alternate between the embedded server and a real kube-apiserver (built by
-`tests/realkube/build`), from one client; then memory by pod, 1,000 watches, and a whole cluster.
+Creates of pods and of ConfigMaps alternate between the embedded server and a real kube-apiserver
+(built by `tests/realkube/build`), from one client of a service account with a role; then memory by
+pod, 1,000 watches, and a whole cluster with compiled modules, as an installed package has them.
 Processor time is that of the servers (with etcd); compare the ratios, as machines differ.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -21,10 +23,10 @@ import msgspec
 
 from batholith.httpserver.limits import raise_open_files
 from batholith.kube.client.client import Client
-from batholith.kube.client.config import load_credentials
+from batholith.kube.client.config import Credentials, load_credentials
 from batholith.local.supervisor.supervisor import UpState
 from batholith.model.base import ApiStruct
-from batholith.model.names import PODS
+from batholith.model.names import CONFIGMAPS, PODS, SERVICEACCOUNTS, Resource
 from bench.apiserver import NAMESPACE, Server, all_of, pod, running_server
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -32,6 +34,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from support.realkube import RealKube, server_view  # shared with the tests
 
 ROUNDS, WATCHES, WATCHED_CREATES, IDLE_SECONDS = 3, 1000, 20, 10
+RBAC = "rbac.authorization.k8s.io"
 _CLI = (sys.executable, "-m", "batholith.cli")
 
 
@@ -58,11 +61,51 @@ def _descendants(root: int) -> Iterator[int]:
             yield from _descendants(int(child))
 
 
-async def _creates(client: Client, pids: list[int], first: int, count: int) -> tuple[float, float]:
-    """Create pods; return creates a second and processor microseconds a create."""
+class _TokenStatus(ApiStruct, frozen=True):
+    token: str = ""
+
+
+class _TokenRequest(ApiStruct, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+async def _account(admin: Client) -> Client:
+    """Return a client of a new service account that may create what is measured, and no more."""
+    rules = [{"apiGroups": [""], "resources": ["pods", "configmaps"], "verbs": ["create"]}]
+    subject = {"kind": "ServiceAccount", "name": "bench", "namespace": NAMESPACE}
+    reference = {"apiGroup": RBAC, "kind": "Role", "name": "bench"}
+    for plural, kind, fields in (
+        ("roles", "Role", {"rules": rules}),
+        ("rolebindings", "RoleBinding", {"subjects": [subject], "roleRef": reference}),
+    ):
+        body = {"metadata": {"name": "bench"}, **fields}
+        await admin.create(Resource(RBAC, "v1", plural, kind), body, namespace=NAMESPACE)
+    await admin.create(SERVICEACCOUNTS, {"metadata": {"name": "bench"}}, namespace=NAMESPACE)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = SERVICEACCOUNTS.path(NAMESPACE, "bench", "token")
+    token = (await admin.post(path, request, view=_TokenRequest)).status.token
+    own = admin.credentials
+    credentials = Credentials(
+        server=own.server, ca_file=own.ca_file, ca_data=own.ca_data, token=token
+    )
+    return Client(credentials, user_agent="bench")
+
+
+def _configmap(number: int) -> dict[str, object]:
+    data = {f"key{index}": "x" * 40 for index in range(5)}
+    return {"metadata": {"name": f"c{number}", "labels": {"app": "bench"}}, "data": data}
+
+
+KINDS: dict[Resource, Callable[[int], Mapping[str, object]]] = {PODS: pod, CONFIGMAPS: _configmap}
+
+
+async def _creates(
+    client: Client, pids: list[int], first: int, count: int, kind: Resource = PODS
+) -> tuple[float, float]:
+    """Create objects; return creates a second and processor microseconds a create."""
 
     async def create(client: Client, number: int) -> object:
-        return await client.create(PODS, pod(first + number), namespace=NAMESPACE)
+        return await client.create(kind, KINDS[kind](first + number), namespace=NAMESPACE)
 
     before, begun = _cpu(pids), time.perf_counter()
     await all_of(client, create, count)
@@ -83,22 +126,26 @@ async def _real(directory: Path) -> AsyncIterator[tuple[list[int], Client]]:
 async def compare(count: int, directory: Path) -> None:
     """Print creates of both servers, alternating."""
     command = (*_CLI, "apiserver")
-    async with _real(directory) as (theirs, their_client), running_server(*command) as started:
-        server, client = started
-        ours, rows = [server.process.pid], []
-        for number in range(ROUNDS + 1):
-            first = number * count
-            real = await _creates(their_client, theirs, first, count)
-            embedded = await _creates(client, ours, first, count)
-            rows.append((embedded, real))
-        for (rate, cost), (their_rate, their_cost) in rows[1:]:
-            print(
-                f"creates/s {rate:.0f} and {their_rate:.0f} (ratio {rate / their_rate:.2f}), "
-                f"processor us {cost:.0f} and {their_cost:.0f} (ratio {their_cost / cost:.2f})"
-            )
-        ratios = [rate / other for (rate, _), (other, _) in rows[1:]]
-        print(f"median ratio of creates/s: {median(ratios):.2f}")
-        await _pods_and_watches(server, client, (ROUNDS + 1) * count, count)
+    async with _real(directory) as (theirs, their_admin), running_server(*command) as started:
+        server, admin = started
+        ours = [server.process.pid]
+        async with await _account(admin) as client, await _account(their_admin) as their_client:
+            for kind in KINDS:
+                ratios = []
+                for number in range(ROUNDS + 1):
+                    first = number * count
+                    other, their_cost = await _creates(their_client, theirs, first, count, kind)
+                    rate, cost = await _creates(client, ours, first, count, kind)
+                    if number == 0:
+                        continue  # what both do for the first time
+                    ratios.append(rate / other)
+                    print(
+                        f"{kind.plural}: creates/s {rate:.0f} and {other:.0f} "
+                        f"(ratio {ratios[-1]:.2f}), processor us {cost:.0f} and {their_cost:.0f} "
+                        f"(ratio {their_cost / cost:.2f})"
+                    )
+                print(f"{kind.plural}: median ratio of creates/s: {median(ratios):.2f}")
+        await _pods_and_watches(server, admin, (ROUNDS + 1) * count, count)
 
 
 async def _pods_and_watches(server: Server, client: Client, first: int, count: int) -> None:
@@ -138,7 +185,13 @@ async def _pods_and_watches(server: Server, client: Client, first: int, count: i
 
 def cluster(directory: Path) -> None:
     """Print when a whole cluster is ready, and what it needs when idle."""
-    data = directory / "data"
+    os.environ["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    _measure_cluster(directory / "first", report=lambda _: None)  # compiles the modules
+    _measure_cluster(directory / "second", report=print)
+
+
+def _measure_cluster(data: Path, *, report: Callable[[str], None]) -> None:
     begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     start = (*_CLI, "up", "--detach", "--port=0", "--api-port=0", "--data-dir", str(data))
     subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
@@ -147,15 +200,15 @@ def cluster(directory: Path) -> None:
         state = msgspec.json.decode((data / "up.json").read_bytes(), type=UpState)
         pids = list(_descendants(state.supervisor.pid))
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime + _cpu(pids)
-        print(f"up: {elapsed:.1f} s, {spent:.1f} s of processor time")
+        report(f"up: {elapsed:.1f} s, {spent:.1f} s of processor time")
         time.sleep(IDLE_SECONDS)  # until what the start has caused is done
         idle = _cpu(pids)
         time.sleep(IDLE_SECONDS)  # the time that is measured
         share = (_cpu(pids) - idle) / IDLE_SECONDS
-        print(f"idle: {100 * share:.2f} % of a core, {_memory(pids):.0f} MiB in all")
+        report(f"idle: {100 * share:.2f} % of a core, {_memory(pids):.0f} MiB in all")
         for name, component in state.components.items():
             if component.process is not None:
-                print(f"  {name}: {_memory([component.process.pid]):.0f} MiB")
+                report(f"  {name}: {_memory([component.process.pid]):.0f} MiB")
     finally:
         subprocess.run((*_CLI, "down", "--data-dir", str(data)), check=True)
 

@@ -221,9 +221,11 @@ class EmbeddedCluster:
         os.environ.update(self._tls_environment())
         from ..kube.client import events
         from ..kube.informer import informer
-        from ..machinery import controller, metrics
+        from ..machinery import controller, event_recorder, metrics
+        from . import health, process
 
-        del informer, events, controller, metrics  # Imported only to load them.
+        # Imported only to load them.
+        del informer, events, controller, metrics, event_recorder, health, process
         supervisor = self.supervisor()
         supervisor.fork(entry)
         return supervisor

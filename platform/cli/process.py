@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -24,8 +25,15 @@ Main = Callable[[asyncio.Event], Awaitable[None]]
 """Main function of a component: runs until cancelled, and sets the event once ready."""
 
 
+_M_ARENA_MAX = -8
+"""Parameter of glibc's mallopt."""
+
+
 def run(main: Main) -> None:
     """Run *main* until it returns or a signal cancels it; a second signal exits with 1."""
+    # Only the thread with the interpreter's lock allocates, so a heap for each one is a waste.
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # musl has none
+        mallopt(_M_ARENA_MAX, 1)
     if holder := os.environ.get(HOLDER):
         enter(int(holder))
     supervisor = os.environ.get(PARENT)

@@ -5,7 +5,8 @@ kopf, whose other handlers and timers store their progress in objects.
 
 kopf expects a separate process, and this one has other work: the signal handlers that it sets are
 undone, it does not end the process when it is slow to stop, and only its own tasks are
-cancelled.
+cancelled. It is imported once it has something to watch: with its dependencies, it needs more
+memory than all other controllers of a cluster.
 """
 
 import asyncio
@@ -19,7 +20,10 @@ from threading import Thread
 from typing import Any
 
 from ..kube.client.client import Client
+from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
+from ..machinery.served import run_while
+from ..model.meta import MetadataOnly
 from ..model.names import CONFIGMAPS, HYPERNODES, NODES
 from .configuration import CONFIGMAP
 
@@ -60,10 +64,49 @@ class Operator:
 
     async def run(self) -> None:
         """Watch until cancelled; after a failure kopf is started again."""
-        await _import_kopf()
+        needed = asyncio.Event()
+        await run_while(self._watch_first(needed), needed.wait())
+        await import_kopf()
         await supervise("kopf", self._run_once, timing=self._client.timing)
 
+    async def _watch_first(self, needed: asyncio.Event) -> None:
+        """Set *needed* when there is a HyperNode or a configuration.
+
+        Without either one, changes of nodes have no effect.
+        """
+
+        def on_change(old: MetadataOnly | None, new: MetadataOnly | None) -> None:
+            self._changed()
+            needed.set()
+
+        name = f"metadata.name={CONFIGMAP}"
+        informers = (
+            Informer(self._client, HYPERNODES, MetadataOnly),
+            Informer(
+                self._client,
+                CONFIGMAPS,
+                MetadataOnly,
+                namespace=self._namespace,
+                field_selector=name,
+            ),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                informer.add_event_handler(on_change)
+                tasks.create_task(informer.run())
+
     async def _run_once(self) -> None:
+        spawning = asyncio.create_task(self._spawn_tasks())
+        try:
+            # A cancellation of the call itself would leave the tasks that it has created.
+            tasks = await asyncio.shield(spawning)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _stop(await spawning)
+        for task in done:
+            task.result()  # raises its error
+
+    async def _spawn_tasks(self) -> Collection[asyncio.Task[Any]]:
         import kopf
 
         settings = kopf.OperatorSettings()
@@ -77,12 +120,7 @@ class Operator:
             standalone=True,
         )
         self._restore_signals()
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _stop(tasks)
-        for task in done:
-            task.result()  # raises its error
+        return tasks
 
     def _registry(self) -> Any:
         """Return the handlers."""
@@ -124,7 +162,7 @@ class Operator:
         self._changed()
 
 
-async def _import_kopf() -> None:
+async def import_kopf() -> None:
     """Import kopf in a thread, since it takes half a second, in which Leases have to be renewed.
 
     The process does not wait for a daemon thread when it ends. It would wait for a thread of

@@ -12,12 +12,12 @@ from support.images import ImageFiles, Layer, digest, image
 from support.registry_server import PASSWORD, TOKEN, USER, RegistryServer, registry_server
 
 from batholith.local.agent.images import references, registry
-from batholith.local.agent.images.credentials import Credential, matching, parse_config
+from batholith.local.agent.images.credentials import Credential, Endpoint, matching, parse_config
 from batholith.local.agent.images.errors import ImageError
 from batholith.local.agent.images.formats import architecture
 from batholith.local.agent.images.puller import Registry, parse_registries
 from batholith.local.agent.images.pulling import pull_in_process
-from batholith.local.agent.images.registry import Endpoint, pull
+from batholith.local.agent.images.registry import pull
 from batholith.local.agent.images.store import ImageStore, StoredImage
 from batholith.local.agent.images.unpacking import UnpackLimits
 from batholith.local.supervisor import pki

@@ -11,7 +11,9 @@ from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, FOOS, MERGE, Server, definition, foo
 
 from batholith.local.apiserver.custom import rules
+from batholith.local.apiserver.custom.rule_costs import cost_errors
 from batholith.local.apiserver.custom.schema import StructuralSchema
+from batholith.model import crds
 
 Json = dict[str, Any]
 KEY = "x-kubernetes-validations"
@@ -356,6 +358,34 @@ async def test_a_transition_rule_needs_items_that_keep_their_identity(server: Se
     (cause,) = response.body["details"]["causes"]
     assert cause["field"].endswith("properties[tasks].items.x-kubernetes-validations[0].rule")
     assert "oldSelf cannot be used on the uncorrelatable portion of the schema" in cause["message"]
+
+
+def own_schemas() -> dict[str, Json]:
+    """Those with rules, by the names of Batholith's definitions."""
+    return {
+        each["metadata"]["name"]: schema
+        for each in (*crds.load(), *crds.load_training())
+        for version in each["spec"]["versions"]
+        if rules.has_rules(schema := version["schema"]["openAPIV3Schema"])
+    }
+
+
+@pytest.mark.parametrize("name", own_schemas())
+def test_own_rules_have_no_errors_and_are_not_compiled_for_that(name: str) -> None:
+    schema = own_schemas()[name]
+    assert rules.are_checked(schema)
+    assert rules.rule_errors(schema, "s") == cost_errors(schema, "s") == []
+
+
+async def test_an_own_definition_with_another_rule_is_compiled(server: Server) -> None:
+    (hypernodes,) = (each for each in crds.load() if each["spec"]["names"]["kind"] == "HyperNode")
+    changed = json.loads(json.dumps(hypernodes).replace("has(self.exactMatch)", "has(self.exact)"))
+    assert changed != hypernodes
+    changed["metadata"]["name"] = "othernodes.topology.volcano.sh"
+    changed["spec"]["names"] = {"plural": "othernodes", "kind": "OtherNode"}
+    response = await server.request("POST", f"{DEFINITIONS}?dryRun=All", changed)
+    assert (response.status, response.body.get("reason")) == (422, "Invalid"), response.body
+    assert "undefined field 'exact'" in response.body["message"]
 
 
 # What only the embedded server limits.

@@ -34,6 +34,10 @@ def without_others(output: str, root: Path) -> list[str]:
     return [each for each in output.splitlines() if "is up in" not in each or str(root) in each]
 
 
+def files_in_memory(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
 @pytest.mark.combinations(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("started", ["up.log", "apiserver.sock", "logs/api.log"])
@@ -77,6 +81,15 @@ async def test_down_and_status_name_the_clusters_in_other_directories(tmp_path: 
         outcome = await batholith("status", "--data-dir", empty)
         lines = without_others(outcome.out, tmp_path)
         assert (outcome.code, lines) == (3, [f"not up ({empty})", named])
+
+
+async def test_the_compiler_of_cel_is_not_loaded_without_rules_of_users(tmp_path: Path) -> None:
+    async with embedded_cluster.embedded_cluster(tmp_path, "--simulate", "1") as cluster:
+        process = cluster.state.components["apiserver"].process
+        assert process is not None
+        loaded = files_in_memory(process.pid)
+    assert "sqlite" in loaded
+    assert "cel_expr_python" not in loaded
 
 
 async def test_any_free_port_is_the_same_after_a_restart(tmp_path: Path) -> None:

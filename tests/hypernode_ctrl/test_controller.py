@@ -19,8 +19,7 @@ from batholith.hypernode_ctrl import operator
 from batholith.hypernode_ctrl.configuration import CONFIGMAP, KEY
 from batholith.hypernode_ctrl.controller import HyperNodeController, HyperNodeSettings
 from batholith.hypernode_ctrl.discovery import SOURCE
-from batholith.kube.client.client import Client
-from batholith.kube.client.config import Credentials
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.names import CONFIGMAPS, HYPERNODES, NODES
 
@@ -160,6 +159,40 @@ async def test_a_discovered_hypernode_that_a_user_changes_or_deletes_is_restored
             await wait_discovered(server, r0={"n0"})
 
 
+@pytest.mark.parametrize("first", ["HyperNode", "configuration"])
+async def test_kopf_runs_from_the_first_hypernode_or_configuration_on(
+    servers: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    imported, informers = asyncio.Event(), list[Informer[Any]]()
+    import_kopf, new_informer = operator.import_kopf, operator.Informer
+
+    async def note_import() -> None:
+        imported.set()
+        await import_kopf()
+
+    def note_informer(*args: Any, **scope: Any) -> Informer[Any]:
+        informers.append(new_informer(*args, **scope))
+        return informers[-1]
+
+    async def has_listed() -> bool:
+        return len(informers) == 2 and all(each.stats().lists for each in informers)
+
+    monkeypatch.setattr(operator, "import_kopf", note_import)
+    monkeypatch.setattr(operator, "Informer", note_informer)
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        await add_node(server, "n0", rack="r0")
+        async with running(server):
+            await wait_until_true(has_listed)
+            assert not imported.is_set()
+            if first == "HyperNode":
+                await server.create(HYPERNODES.path(), hypernode("a", member("n0")))
+                await wait_count(server, "a", 1)
+            else:
+                await configure(server, LABELS)
+                await wait_discovered(server, r0={"n0"})
+            await imported.wait()
+
+
 async def test_it_stops_at_once_and_leaves_other_tasks_and_the_signals_of_the_process_alone(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
@@ -191,12 +224,10 @@ def test_the_end_of_the_process_does_not_wait_for_the_import_of_kopf(
     monkeypatch.setattr(operator, "import_module", import_module)
 
     async def stop_while_importing() -> None:
-        async with Client(Credentials(server="http://127.0.0.1:1"), user_agent="test") as client:
-            running = operator.Operator(client, lambda: None, namespace="default").run()
-            task = asyncio.create_task(running)
-            await wait_for(started.is_set)
-            task.cancel()
-            await asyncio.wait([task])
+        task = asyncio.create_task(operator.import_kopf())
+        await wait_for(started.is_set)
+        task.cancel()
+        await asyncio.wait([task])
 
     asyncio.run(stop_while_importing())
     ended.set()

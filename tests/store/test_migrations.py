@@ -51,6 +51,12 @@ def execute(url: str, *statements: str) -> None:
     engine.dispose()
 
 
+def create_schema(url: str, version: int) -> None:
+    """Create the database of an earlier release, with a row."""
+    script = (DATA / f"schema-{version}.sql").read_text()
+    execute(url, *filter(str.strip, script.split(";\n")))
+
+
 def differences(url: str) -> list[Any]:
     """What Alembic would generate to reach the tables of the code."""
 
@@ -75,8 +81,7 @@ async def test_a_new_database_gets_the_tables_of_the_code(url: str) -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: int) -> None:
-    script = (DATA / f"schema-{version}.sql").read_text()
-    execute(url, *filter(str.strip, script.split(";\n")))
+    create_schema(url, version)
     database = Database(url, timeout=60)
     await database.migrate(MIGRATIONS)
     [record] = await CommandStore(database).list_open(limit=10)
@@ -87,6 +92,7 @@ async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: i
 
 
 async def test_usage_before_accounts_is_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_schema(url, 3)
     database = Database(url, timeout=60)
     with monkeypatch.context() as earlier:
         earlier.setattr(migrations, "HEAD", "0008")

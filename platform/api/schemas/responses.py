@@ -123,21 +123,26 @@ def _field_docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
     for class_ in reversed(struct.__mro__):
         if class_ in (msgspec.Struct, object) or not issubclass(class_, msgspec.Struct):
             continue
-        body = _classes_of(class_.__module__)[class_.__qualname__].body
-        for field, text in itertools.pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+        found |= _texts_of(class_.__module__)[class_.__qualname__]
     return found
 
 
 @functools.cache
-def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    """Return the classes in the source of a module by name.
+def _texts_of(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings of fields in the source of a module, by class and field.
 
     `inspect.getsource` of a class would parse the whole module each time, at the start of a server.
     """
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+    return {each.name: _texts_in(each) for each in tree.body if isinstance(each, ast.ClassDef)}
+
+
+def _texts_in(class_: ast.ClassDef) -> dict[str, str]:
+    return {
+        ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
+        for field, text in itertools.pairwise(class_.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def _markdown(text: str | None) -> str | None:

@@ -30,6 +30,15 @@ class Credential(msgspec.Struct, frozen=True):
         return f"Credential({self.username!r})"
 
 
+class Endpoint(msgspec.Struct, frozen=True):
+    """A server that has the images of a registry: the registry, or a mirror."""
+
+    url: str
+    """Scheme and host, and port if it is not the scheme's."""
+
+    credentials: tuple[Credential, ...] = ()
+
+
 Keyring = tuple[tuple[str, Credential], ...]
 """Credentials by registry, which may have a path, and ``*`` in its host."""
 

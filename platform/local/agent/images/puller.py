@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
 from ..state.environment import ContainerConfigError
-from .credentials import Keyring, matching
+from .credentials import Endpoint, Keyring, matching
 from .errors import ImageError
 from .pulling import pull_in_process
 from .references import DEFAULT_REGISTRY, Reference, parse
-from .registry import Endpoint
 from .store import StoredImage
 from .unpacking import UnpackLimits
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from .credentials import Endpoint
 from .errors import ImageError
 from .references import Reference
-from .registry import Endpoint, pull
 from .store import ImageStore, StoredImage
 from .unpacking import UnpackLimits
 
@@ -89,6 +89,8 @@ def _environment() -> dict[str, str]:
 
 def main() -> None:
     """Pull the image of the request on standard input."""
+    from .registry import pull  # with httpx, which processes that pull nothing do without
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=PullRequest)
     limits = UnpackLimits(size=request.size, free=request.free)

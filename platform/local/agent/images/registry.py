@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from .archives import store_image
-from .credentials import Credential
+from .credentials import Credential, Endpoint
 from .errors import ImageError
 from .formats import (
     ACCEPTED_TYPES,
@@ -52,15 +52,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _T = TypeVar("_T")
 _PARAMETER = re.compile(r'([A-Za-z]+)="([^"]*)"')
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """A server that has the images of a registry: the registry, or a mirror."""
-
-    url: str
-    """Scheme and host, and port if it is not the scheme's."""
-
-    credentials: tuple[Credential, ...] = ()
 
 
 def pull(

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from ....machinery.clock import Clock
 from ...network.node_namespace import passing_rights
@@ -48,17 +47,14 @@ async def run_handler(
     Raises:
         HandlerError: it failed or timed out.
     """
+    if handler.http_get is not None:
+        await asyncio.to_thread(import_module, "aiohttp")  # which no timeout should include
     try:
         async with asyncio.timeout(timeout):
             await _run_action(handler, target)
     except TimeoutError:
         raise HandlerError(f"timed out after {timeout:g}s") from None
-    except (
-        OSError,
-        aiohttp.ClientError,
-        GrpcHealthError,
-        ValueError,
-    ) as error:  # ValueError: invalid host or header
+    except (OSError, GrpcHealthError, ValueError) as error:  # ValueError: invalid host or header
         raise HandlerError(str(error)) from error
 
 
@@ -90,17 +86,23 @@ def _resolve_port(value: int | str, container: Container) -> int:
 
 
 async def _http_get(action: HttpGetAction, target: HandlerTarget) -> None:
+    import aiohttp  # slow to import, and most pods have no HTTP probe
+
     port, host = _resolve_port(action.port, target.container), action.host or target.ip
     url = f"{action.scheme.lower()}://{host}:{port}/{action.path.removeprefix('/')}"
     headers = {"User-Agent": "kube-probe/batholith", "Accept": "*/*"}
     headers |= {header.name: header.value for header in action.http_headers}
-    async with (
-        aiohttp.ClientSession() as session,
-        # Like a kubelet, do not verify the container's certificate.
-        session.get(url, headers=headers, ssl=False, allow_redirects=False) as response,
-    ):
-        if not 200 <= response.status < 400:
-            raise HandlerError(f"HTTP probe failed with statuscode: {response.status}")
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            # Like a kubelet, do not verify the container's certificate.
+            session.get(url, headers=headers, ssl=False, allow_redirects=False) as response,
+        ):
+            status = response.status
+    except aiohttp.ClientError as error:
+        raise HandlerError(str(error)) from error
+    if not 200 <= status < 400:
+        raise HandlerError(f"HTTP probe failed with statuscode: {status}")
 
 
 async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..kinds.webhook_clients import (
 )
 from . import jsonpath, selectable_fields
 from .rule_costs import cost_errors
+from .rules import are_checked, has_rules
 from .schema import schema_errors
 
 Json = dict[str, Any]
@@ -158,7 +159,9 @@ def _cost_errors(versions: list[Json], old: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     for index, version in enumerate(versions):
         schema = _schema(version)
-        if schema is not None and schema not in known:
+        if schema is None or schema in known or not has_rules(schema):
+            continue
+        if not are_checked(schema):
             errors += cost_errors(schema, _schema_path(index, versions))
     return errors
 

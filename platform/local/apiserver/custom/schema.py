@@ -16,7 +16,7 @@ from ..kinds import go_types
 from ..kinds.info import OFFLOAD_THRESHOLD
 from ..kinds.metadata import TYPE_META
 from .go_regex import PatternStepsError, limited_steps, program_size
-from .rules import RuleNode, has_rules, rule_errors, rule_node
+from .rules import RuleNode, are_checked, has_rules, rule_errors, rule_node
 from .sharing import SHARED
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
@@ -111,7 +111,9 @@ def schema_errors(openapi: Schema, path: str) -> list[FieldError]:
     try:
         with limited_steps():
             found = structural_errors(openapi, path) or _default_errors(openapi, path)
-            return found or (rule_errors(openapi, path) if has_rules(openapi) else [])
+            if found or not has_rules(openapi) or are_checked(openapi):
+                return found
+            return rule_errors(openapi, path)
     except PatternStepsError as error:
         return [forbidden(path, str(error))]
 
