@@ -158,6 +158,7 @@ def apiserver(
     bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
     node: NodeOption = "",
     pod_network: PodNetworkOption = "host",
+    cluster_dns: ClusterDnsOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
     notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
@@ -178,8 +179,6 @@ def apiserver(
         limits = parse_http_limits(http_limits, connections=_API_SERVER_CONNECTIONS)
         notified = notification_rules(notifications, notify_allow)
     listener = _bind_or_inherit(listen_fd, listen_address)
-    host = _reachable_host(listener)
-    local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
         rules = _admission_rules(
@@ -190,9 +189,9 @@ def apiserver(
             own, training = (*own, *training), ()
         settings = Settings(
             data_dir=data_dir,
-            host=host,
+            host=_reachable_host(listener),
             listener=listener,
-            local_listener=local_listener,
+            local_listener=_inherited(local_listen_fd),
             webhooks=(
                 *webhooks(rules),
                 other_jobs.batch_job_webhook(rules),
@@ -203,12 +202,17 @@ def apiserver(
             limits=limits,
             node=node,
             pod_network=PodNetwork(pod_network),
+            dns_address=cluster_dns,
             network=node_flags.network(network_listen_fd, bootstrap_token_file),
         )
         await serve(settings, ready=ready)
 
     with exit_on_error(OSError), listener:
         run(main)
+
+
+def _inherited(descriptor: int | None) -> socket.socket | None:
+    return None if descriptor is None else socket.socket(fileno=descriptor)
 
 
 def _reachable_host(listener: socket.socket) -> str:

@@ -342,7 +342,7 @@ class EmbeddedCluster:
         server += [*limits, "--notifications", *allowed, *self._network_flags]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
-        server += [] if options.simulate else ["--node", node_name()]
+        server += [] if options.simulate else ["--node", node_name(), *self._dns_flags]
         server += self._network_arguments(listeners)
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
