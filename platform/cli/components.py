@@ -155,6 +155,7 @@ def apiserver(
     bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
     node: NodeOption = "",
     pod_network: PodNetworkOption = "host",
+    cluster_dns: ClusterDnsOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
     notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
@@ -199,6 +200,7 @@ def apiserver(
             limits=limits,
             node=node,
             pod_network=PodNetwork(pod_network),
+            dns_address=cluster_dns,
             network=node_flags.network(network_listen_fd, bootstrap_token_file),
         )
         await serve(settings, ready=ready)

@@ -351,7 +351,7 @@ class EmbeddedCluster:
         server += [*limits, "--notifications", *allowed, *self._network_flags]
         if controller_selection.TRAINING not in options.controllers:
             server.append("--other-training-operator")
-        server += [] if options.simulate else ["--node", node_name()]
+        server += [] if options.simulate else ["--node", node_name(), *self._dns_flags]
         server += self._socket_arguments(listeners)
         environment = self._tls_environment()
         in_network = environment | self._network_environment()

@@ -79,6 +79,11 @@ def is_cluster_ip(text: str) -> bool:
     return any(is_in(each.cluster_ips, text) for each in _RANGES.values())
 
 
+def is_dns_ip(text: str) -> bool:
+    """Whether *text* is an address that the name server of a cluster may have."""
+    return any(is_in(each.dns_ips, text) for each in _RANGES.values())
+
+
 def ipv4_address(text: str) -> IPv4Address | None:
     """Parse an address of IPv4; ``None`` if it is none."""
     try:

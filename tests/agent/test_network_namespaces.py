@@ -429,5 +429,5 @@ def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -
 
 
 def test_what_is_missing_for_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "nft" else name)
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "nft" else name)
     assert "nftables" in unsupported_reason()

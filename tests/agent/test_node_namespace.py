@@ -206,9 +206,19 @@ async def test_each_new_connection_of_the_node_is_reported() -> None:
     watching.cancel()
 
 
+def test_programs_that_a_normal_user_does_not_search_for_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_namespace, "_SYSTEM_PROGRAMS", (str(tmp_path),))
+    monkeypatch.setenv("PATH", "/usr/games")
+    assert node_namespace.find_program("filter") is None
+    (tmp_path / "filter").touch(mode=0o755)
+    assert node_namespace.find_program("filter") == str(tmp_path / "filter")
+
+
 def test_what_a_user_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "pasta" else name)
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "pasta" else name)
     assert "passt" in node_namespace.missing_support()
-    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "/dev/net/tun" in node_namespace.missing_support()

@@ -1,6 +1,7 @@
 """Objects of every cluster, which exist from the start and are restored."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from batholith.model import names
 Json = dict[str, Any]
 SERVICE = "/api/v1/namespaces/default/services/kubernetes"
 ENDPOINTS = "/api/v1/namespaces/default/endpoints/kubernetes"
+NAME_SERVER = "/api/v1/namespaces/kube-system/services/kube-dns"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
 
 
@@ -91,6 +93,42 @@ async def test_a_change_of_the_kubernetes_service_is_reverted(server: EmbeddedSe
         return bool(_content(await server.get(SERVICE)) == _content(before))
 
     await wait_until_true(restored)
+
+
+async def test_the_service_of_the_name_server_has_its_address_and_follows_it(
+    tmp_path: Path,
+) -> None:
+    for address in ("127.129.0.7", "169.254.53.8"):
+        async with embedded_server(tmp_path, dns_address=address) as server:
+            spec = (await server.get(NAME_SERVER))["spec"]
+            assert (spec["clusterIP"], spec["clusterIPs"]) == (address, [address])
+            ports = {(each["name"], each["port"], each["protocol"]) for each in spec["ports"]}
+            assert ports == {("dns", 53, "UDP"), ("dns-tcp", 53, "TCP")}
+            assert (await server.request("DELETE", NAME_SERVER)).status == 200
+            await wait_until_true(partial(_has_address, server, address))
+    async with embedded_server(tmp_path) as server:
+
+        async def gone() -> bool:
+            return (await server.request("GET", NAME_SERVER)).status == 404
+
+        await wait_until_true(gone)
+
+
+async def _has_address(server: EmbeddedServer, address: str) -> bool:
+    found = await server.request("GET", NAME_SERVER)
+    return bool(found.status == 200 and found.body["spec"]["clusterIP"] == address)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"), [("kube-dns", "127.0.0.1"), ("other-dns", "127.129.0.7")]
+)
+async def test_no_other_service_has_the_address_of_a_name_server(
+    server: EmbeddedServer, name: str, address: str
+) -> None:
+    spec = {"clusterIP": address, "ports": [{"port": 53}]}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+    response = await server.request("POST", "/api/v1/namespaces/kube-system/services", body)
+    assert response.status == 422
 
 
 async def test_unchanged_default_objects_are_not_written(server: EmbeddedServer) -> None:

@@ -121,7 +121,7 @@ _ASK = """
 import socket, sys, time
 lines = [line.split() for line in open("/etc/resolv.conf")]
 server = next(fields[1] for fields in lines if fields[0] == "nameserver")
-print(*next(fields[1:3] for fields in lines if fields[0] == "search"))
+print(server, *next(fields[1:3] for fields in lines if fields[0] == "search"))
 while True:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(20)
@@ -135,7 +135,7 @@ while True:
     time.sleep(0.2)
 print(response.hex())
 """
-"""Prints the first two search domains, and the response to a query."""
+"""Prints the name server, the first two search domains, and the response to a query."""
 
 
 async def check_names(cluster: embedded_cluster.EmbeddedCluster) -> None:
@@ -149,8 +149,10 @@ async def check_names(cluster: embedded_cluster.EmbeddedCluster) -> None:
     spec = {"restartPolicy": "Never", "containers": [container], "dnsConfig": config}
     await create(cluster, PODS, "asking", spec)
     await wait_status(cluster, PODS, "asking", phase="Succeeded")
-    searches, response = (await cluster.log("asking")).splitlines()
-    assert searches == "default.svc.cluster.local svc.cluster.local"
+    resolver, response = (await cluster.log("asking")).splitlines()
+    service = await cluster.client.get(SERVICES, "kube-dns", namespace="kube-system", view=dict)
+    address = service["spec"]["clusterIP"]
+    assert resolver == f"{address} default.svc.cluster.local svc.cluster.local"
     records = dns.message.from_wire(bytes.fromhex(response)).sections[1][0]
     target = "sts.default.svc.cluster.local."
     assert [(each.port, each.target.to_text().partition(".")[2]) for each in records] == [

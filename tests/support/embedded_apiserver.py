@@ -234,6 +234,7 @@ async def embedded_server(
     node_lifecycle: bool = True,
     node: str = "",
     pod_network: PodNetwork = PodNetwork.HOST,
+    dns_address: str = "",
     network: Network | None = None,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
@@ -254,6 +255,7 @@ async def embedded_server(
         node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
         node=node,
         pod_network=pod_network,
+        dns_address=dns_address,
         network=network,
     )
     async with running(settings) as server:

@@ -46,7 +46,6 @@ from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
 from .controllers.event_ttl import EventTtlController
 from .controllers.garbage_collector import GarbageCollector
-from .controllers.kubernetes_service import KubernetesServiceController
 from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
@@ -57,6 +56,7 @@ from .controllers.remote_garbage import RemoteGarbageCollector
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
 from .controllers.service_addresses import ServiceAddressController
+from .controllers.system_services import SystemServicesController
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
 from .current_time import use_clock
@@ -184,6 +184,9 @@ class Config:
     pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, on which the addresses of Services depend."""
 
+    dns_address: str = ""
+    """Address of the name server of the cluster; empty if it has none."""
+
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
@@ -233,14 +236,14 @@ class _ServerCore:
         context = ControllerContext(
             writer=self._writer, deleter=deleter, catalog=self._catalog, clock=config.clock
         )
-        self._kubernetes_service = _kubernetes_service(context, config)
+        self._system_services = _system_services(context, config)
         tokens = ServiceAccountTokens(
             config.service_account_signing_key, self._latest, lambda: config.clock.now().timestamp()
         )
         self._controllers: list[Controller] = [
             CrdController(context),
             AccountTokenController(context, tokens, config.ca),
-            self._kubernetes_service,
+            self._system_services,
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
@@ -434,11 +437,11 @@ class _ServerCore:
                 log.warning("cannot create the default objects, retrying", exc_info=True)
 
     async def _wait_bootstrapped(self) -> None:
-        """Wait until the custom kinds are served and the ``kubernetes`` Service exists."""
+        """Wait until the custom kinds are served and the Services of the system exist."""
         for definition in self._crds:
             while not self._catalog.crd_kinds(definition["metadata"]["name"]):
                 await self._next_version()
-        while not self._kubernetes_service.is_synced:
+        while not self._system_services.is_synced:
             await self._next_version()
 
     async def _next_version(self) -> None:
@@ -447,11 +450,12 @@ class _ServerCore:
         await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
 
 
-def _kubernetes_service(context: ControllerContext, config: Config) -> KubernetesServiceController:
-    return KubernetesServiceController(
+def _system_services(context: ControllerContext, config: Config) -> SystemServicesController:
+    return SystemServicesController(
         context,
         address=config.address if config.joining is None else config.joining.address,
         service_address=_service_address(config),
+        dns_address=config.dns_address,
         namespaces=bootstrap.SYSTEM_NAMESPACES,
     )
 

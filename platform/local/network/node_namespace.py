@@ -29,6 +29,7 @@ _PASSED = (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)
 """Capabilities of programs that this process starts to change the network."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _PACKAGES = (("pasta", "passt"), ("ip", "iproute2"), ("nft", "nftables"))
 _TUN = "/dev/net/tun"
 _MESSAGE = 1024
@@ -50,7 +51,7 @@ def _map_none(_: int) -> bool:
 def missing_support() -> str:
     """Return what this machine lacks for the namespace of a normal user; empty if nothing."""
     for program, package in _PACKAGES:
-        if shutil.which(program) is None:
+        if find_program(program) is None:
             return f"the program {program} is missing (Debian's package {package})"
     if not os.access(_TUN, os.R_OK | os.W_OK):
         return f"{_TUN} cannot be opened, which pasta needs (usually everyone may)"
@@ -60,6 +61,15 @@ def missing_support() -> str:
         return f"the kernel does not permit it: {error.strerror or error}"
     _kill(process)
     return ""
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program of the system, which users other than root may not search for.
+
+    Debian's PATH of normal users has no directories for administrators, and the programs are there.
+    """
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_PROGRAMS))
+    return shutil.which(name, path=path)
 
 
 class NodeNamespace:
@@ -95,7 +105,8 @@ def execute_pasta(holder: int, *, api_port: int, ready: int) -> NoReturn:
         *("--tcp-ns", str(api_port), "--pid", f"/proc/self/fd/{ready}"),
         *("--netns", f"/proc/{holder}/ns/net", "--userns", f"/proc/{holder}/ns/user"),
     ]
-    os.execvp(arguments[0], arguments)  # noqa: S606 - a program that is named here
+    program = find_program(arguments[0]) or arguments[0]
+    os.execvp(program, arguments)  # noqa: S606 - a program that is named here
 
 
 def _fork_holder(map_group: MapGroup = _map_none) -> int:

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from .node_namespace import passing_rights
+from .node_namespace import find_program, passing_rights
 
 PREFIX, LINK_PREFIX = "batholith-", "bth"
 _MARKER = "pod-network"
@@ -63,7 +63,12 @@ def run_program(*argv: str, text: str = "") -> str:
     try:
         with passing_rights():
             ended = subprocess.run(  # noqa: S603 - programs that are named here, without a shell
-                argv, input=text, capture_output=True, text=True, timeout=_TIMEOUT
+                argv,
+                executable=find_program(argv[0]),
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
             )
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{argv[0]} took longer than {_TIMEOUT:g} s") from error

@@ -96,6 +96,9 @@ class Settings:
     pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, on which the addresses of Services depend."""
 
+    dns_address: str = ""
+    """Address of the name server of the cluster; empty if it has none."""
+
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
@@ -203,6 +206,7 @@ def _server_config(
         collect_garbage=settings.collect_garbage,
         node_lifecycle=settings.node_lifecycle,
         pod_network=settings.pod_network,
+        dns_address=settings.dns_address,
         wrap_handler=settings.wrap_handler,
         clock=settings.clock,
     )

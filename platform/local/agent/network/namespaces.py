@@ -10,7 +10,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.service_network import HOST_RANGES, NAMESPACE_RANGES
-from ...network.node_namespace import is_entered, missing_support
+from ...network.node_namespace import find_program, is_entered, missing_support
 from ...network.packet_rules import PREFIX, NetworkNames, run_program
 from .pod_rules import NO_RULES, PodRules, pods_table
 
@@ -45,7 +44,7 @@ def unsupported_reason() -> str:
     if os.geteuid() != 0:
         return missing_support()
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
-        if shutil.which(program) is None:
+        if find_program(program) is None:
             return f"the program {program} is missing (Debian's package {package})"
     name = f"{PREFIX}probe-{os.getpid()}"
     try:

@@ -62,7 +62,7 @@ class ImageSpecBuilder(LaunchSpecBuilder):
             user=(user.uid, user.gid),
             ids=ids,
             capabilities=rights.capabilities(container),
-            steps=self._image_steps(container, run, mounts, owner=ids.owner(user.uid)),
+            steps=self._image_steps(container, run, mounts),
             tmpfs_size=self._tmpfs_size(container),
             stdin=container.stdin,
             stdin_once=container.stdin_once,
@@ -79,14 +79,14 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         )
 
     def _image_steps(
-        self, container: Container, run: RunDir, mounts: Sequence[Mount], *, owner: int | None
+        self, container: Container, run: RunDir, mounts: Sequence[Mount]
     ) -> list[rootfs.Step]:
         """Return the mounts of the pod, and of the files that every container has."""
         pod_dir = self.volumes.pod_dir
         own = [
             Mount(str(pod_dir / "hosts"), "/etc/hosts"),
             Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
-            termination_message_mount(container, run, owner),
+            termination_message_mount(container, run),
         ]
         if os.path.exists(source := self._resolver_file()):
             own.append(Mount(source, RESOLVER, read_only=True))

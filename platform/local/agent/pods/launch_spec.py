@@ -14,7 +14,14 @@ from ..runtime import images, interpreters, oom, rights, rootfs, users
 from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
-from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
+from ..runtime.runs import (
+    POD_VARIABLE,
+    PYTHON_PREFIXES,
+    TERMINATION_LOG,
+    IsolationLevel,
+    LaunchSpec,
+    RunDir,
+)
 from ..runtime.stop_signals import signal_number
 from ..state import hosts
 from ..state.core_types import Container, FileKeySelector, Pod, Service
@@ -82,7 +89,7 @@ class LaunchSpecBuilder:
         else:
             owner = ids.owner(user.uid)
             run_mounts = [
-                termination_message_mount(container, run, owner),
+                termination_message_mount(container, run),
                 *users.passwd_mounts(user, run.path, ids),
             ]
             mounts += _working_mount(directory, mounts, run, owner)
@@ -296,13 +303,9 @@ def _working_mount(
     return [Mount(str(source), os.path.normpath("/" + directory))]
 
 
-def termination_message_mount(container: Container, run: RunDir, owner: int | None) -> Mount:
+def termination_message_mount(container: Container, run: RunDir) -> Mount:
     """Mount the file that takes the container's termination message."""
-    message = run.path / "termination-log"
-    message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    message.touch()
-    chown(message, owner)
-    return Mount(str(message), _message_path(container))
+    return Mount(str(run.path / TERMINATION_LOG), _message_path(container))
 
 
 def _message_path(container: Container) -> str:
@@ -315,7 +318,7 @@ def termination_message(container: Container, run: RunDir, log: Path, *, failed:
     """Return the container's termination message."""
     with (
         suppress(OSError),  # missing, or replaced by the container
-        os.fdopen(open_regular(str(run.path / "termination-log")), "rb") as opened,
+        os.fdopen(open_regular(str(run.path / TERMINATION_LOG)), "rb") as opened,
     ):
         text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
         if text:

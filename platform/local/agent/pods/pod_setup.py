@@ -5,6 +5,7 @@ A failed set-up is retried with backoff, or as soon as one of its sources change
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -59,6 +60,7 @@ class PodSetup:
         self._volume_manager = PodVolumeManager(
             node, pod_dir.path, pod=pod, on_change=self._reset_backoff
         )
+        self._writing: asyncio.Future[None] | None = None
         self._failures = 0
         self._not_before: dict[str, float] = {}
         """Monotonic time of the next attempt by container, "" for the volumes."""
@@ -102,7 +104,7 @@ class PodSetup:
             has_claims = pod.spec.resource_claims or pod.status.extended_resource_claim_status
             if has_claims and self._pod_dir.read_record() is None:
                 await self._prepare_claims(pod)
-            self._write_record(ip, accepted=accepted, ready=ready)
+            await self._write_files(ip, accepted=accepted, ready=ready)
             if node.namespace_of(pod):
                 await self._set_up_network(ip)
             return await self._volume_manager.ensure_mounted(ip)
@@ -142,50 +144,62 @@ class PodSetup:
         except OSError as error:
             raise _NetworkError(str(error)) from error
 
-    def _write_record(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
-        pod, pod_dir = self._pod(), self._pod_dir
-        meta = pod.metadata
-        ids = self._node.allocate_ids(pod)
-        record = pod_dir.read_record()
-        is_new = record is None
-        if record is not None and (record.ids, record.ip) != (ids.base or 0, ip):
-            pod_dir.write_record(msgspec.structs.replace(record, ids=ids.base or 0, ip=ip))
-        if record is None:
-            ago = self._node.steady_time.now() - (accepted.steady_at or accepted.at)
-            record = PodRecord(
-                uid=meta.uid,
-                namespace=meta.namespace,
-                name=meta.name,
-                ip=ip,
-                accepted_at=times.format_micros(accepted.at),
-                boot=boot_id(),
-                monotonic=self._node.clock.monotonic() - ago.total_seconds(),
-                ids=ids.base or 0,
-                resources=allocation_of(pod),
-                devices=dict(self._node.devices.assign(pod)),
-                claimed=self._node.devices.claimed(meta.uid),
-            )
-            pod_dir.write_record(record)
-            if self._node.isolation is IsolationLevel.PLAIN:
-                self._node.record_event(pod, "NoSandbox", _NO_SANDBOX_MESSAGE)
-        (pod_dir.path / "hostname").write_text(f"{pod.hostname}\n")
-        self._write_resolv_conf(pod, is_new=is_new)
-        hosts_file = pod_dir.path / "hosts"
-        hosts_file.touch()
-        chown(hosts_file, ids.owner())
-        self._node.hosts_files.set(Peer(pod, ip, ready=ready), hosts_file)
-        self._node.hosts_files.mark_dirty(meta.namespace)
+    async def _write_files(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
+        """Write the pod's record, and the files that its containers have in /etc."""
+        pod, node = self._pod(), self._node
+        ids = node.allocate_ids(pod)
+        known = self._pod_dir.read_record()
+        if known is None:
+            record = self._new_record(pod, ip, accepted)
+            if node.isolation is IsolationLevel.PLAIN:
+                node.record_event(pod, "NoSandbox", _NO_SANDBOX_MESSAGE)
+        else:
+            record = msgspec.structs.replace(known, ids=ids.base or 0, ip=ip)
+        resolver = self._resolver(pod, is_new=known is None)
+        hosts_file = self._pod_dir.path / "hosts"
 
-    def _write_resolv_conf(self, pod: Pod, *, is_new: bool) -> None:
-        """Write the pod's own file, if its resolver is not that of the machine."""
+        def write() -> None:
+            if record != known:
+                self._pod_dir.write_record(record)
+            (self._pod_dir.path / "hostname").write_text(f"{pod.hostname}\n")
+            if resolver is not None:
+                (self._pod_dir.path / "resolv.conf").write_text(resolver)
+            hosts_file.touch()
+            chown(hosts_file, ids.owner())
+
+        # Not cancelled with this task: the next worker would write the same files.
+        self._writing = asyncio.ensure_future(asyncio.to_thread(write))
+        await asyncio.shield(self._writing)
+        node.hosts_files.set(Peer(pod, ip, ready=ready), hosts_file)
+        node.hosts_files.mark_dirty(pod.metadata.namespace)
+
+    def _new_record(self, pod: Pod, ip: str, accepted: Accepted) -> PodRecord:
+        meta, node = pod.metadata, self._node
+        ago = node.steady_time.now() - (accepted.steady_at or accepted.at)
+        return PodRecord(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            ip=ip,
+            accepted_at=times.format_micros(accepted.at),
+            boot=boot_id(),
+            monotonic=node.clock.monotonic() - ago.total_seconds(),
+            ids=node.allocate_ids(pod).base or 0,
+            resources=allocation_of(pod),
+            devices=dict(node.devices.assign(pod)),
+            claimed=node.devices.claimed(meta.uid),
+        )
+
+    def _resolver(self, pod: Pod, *, is_new: bool) -> str | None:
+        """Return the content of the pod's own file; None if its resolver is that of the machine."""
         node = self._node
         machine = read_resolver_config(resolver_file(own_network=bool(node.namespace_of(pod))))
         own = resolv_conf(pod, machine, node.settings.cluster_dns)
         if own is None:
-            return
-        (self._pod_dir.path / "resolv.conf").write_text(own.text)
+            return None
         for text in own.warnings if is_new else ():
             node.record_event(pod, "DNSConfigForming", text, warning=True)
+        return own.text
 
     async def sync_volumes(self, ip: str) -> None:
         """Keep the volumes up to date, until cancelled."""
@@ -197,4 +211,7 @@ class PodSetup:
 
     async def close(self) -> None:
         """Release the sources, and wait for writes in progress."""
+        if self._writing is not None:
+            with suppress(OSError):  # the task that waited for it has reported it
+                await self._writing
         await self._volume_manager.close()

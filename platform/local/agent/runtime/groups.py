@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 if __package__:
-    from .forking import fork_helper
+    from .forking import Helper
 else:
-    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
+    from forking import Helper  # type: ignore[import-not-found, no-redef]
 
 _NEWGIDMAP = "/usr/bin/newgidmap"
 
@@ -78,10 +78,10 @@ def _subordinate_gid() -> int | None:
 def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
     """Fork a process outside of the next user namespace, which later maps the groups."""
     arguments = _arguments(os.getpid(), inner, subordinate)
-    map_group = fork_helper(lambda: os.execv(_NEWGIDMAP, arguments))  # noqa: S606 - no shell
+    helper = Helper(lambda: os.execv(_NEWGIDMAP, arguments))  # noqa: S606 - no shell
 
     def drop() -> bool:
-        mapped = map_group()
+        mapped = helper.run()
         if mapped:
             os.setgroups([])
         return mapped

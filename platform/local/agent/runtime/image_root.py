@@ -33,6 +33,46 @@ _LAYERS_SIZE = 1 << 20
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def open_layer_ids(launch: "Mapping[str, Any]") -> int:
+    """Return a user namespace as a descriptor, by which the owners of layers are those of the pod.
+
+    It is -1 if none is needed: there are no layers to mount, or they belong to this process's user.
+
+    Raises:
+        CannotStartError: the kernel does not permit it.
+    """
+    owner = launch["ids"]["base"]
+    images = [each["image"] for each in launch.get("volume_images", ())]
+    if launch.get("image"):
+        images.append(launch["image"])
+    firsts = {each["first_id"] for each in images if each["overlay"]}
+    if owner is None or not firsts:
+        return -1
+    (first,) = firsts  # the layers of all images belong to one range of ids
+    ready, waiting = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(waiting[1])
+            mounting.check_syscall(_LIBC.unshare(mounting.NEW_USER), "unshare")
+            os.write(ready[1], b"x")
+            os.read(waiting[0], 1)  # until the namespace is open
+        finally:
+            os._exit(0)
+    os.close(ready[1])
+    try:
+        if not os.read(ready[0], 1):
+            raise CannotStartError("no user namespace for the owners of an image's files")
+        for name in ("uid_map", "gid_map"):
+            ids = f"{first} {owner} {mounting.ID_RANGE_SIZE}"
+            mounting.write_proc_file(f"/proc/{child}/{name}", ids)
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for end in (ready[0], *waiting):
+            os.close(end)
+        os.waitpid(child, 0)
+
+
 def build(
     image: Mapping[str, "Any"],
     writable: str,
@@ -41,6 +81,7 @@ def build(
     *,
     owner: int | None,
     tmpfs_size: int,
+    ids: int,
 ) -> None:
     """Build a container's root at the directory *root*, in this process's own mount namespace.
 
@@ -51,21 +92,13 @@ def build(
         steps: the pod's mounts (`ro` and `rw`), as `mounting.build_root` has them.
         owner: host id of the pod's root; ``None`` if it is this process's user.
         tmpfs_size: bytes of /dev/shm.
+        ids: a descriptor of `open_layer_ids`.
 
     Raises:
         CannotStartError: the image cannot be mounted, or has links where it must not.
     """
     mounting.detach_mounts()
-    upper = os.open(f"{writable}/upper", _DIR_FLAGS)
-    work = os.open(f"{writable}/work", _DIR_FLAGS)
-    _copy_root_attributes(image, upper, owner)
-    if image["overlay"]:
-        writes = f",upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
-        _mount_overlay(root, image, writes, owner)
-    else:
-        _copy(image, upper, root, owner)
-    os.close(upper)
-    os.close(work)
+    _mount_image(image, writable, root, owner, ids)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _own_directory(top, "dev")
@@ -95,12 +128,30 @@ def build(
         mounting.set_read_only(root, recursive=False)
 
 
-def mount_volumes(volumes: Iterable[Mapping[str, "Any"]], *, owner: int | None) -> None:
+def _mount_image(
+    image: Mapping[str, "Any"], writable: str, root: str, owner: int | None, ids: int
+) -> None:
+    """Mount the files of the image at *root*; the arguments are those of `build`."""
+    upper = os.open(f"{writable}/upper", _DIR_FLAGS)
+    work = os.open(f"{writable}/work", _DIR_FLAGS)
+    _copy_root_attributes(image, upper, owner)
+    if image["overlay"]:
+        writes = f",upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
+        _mount_overlay(root, image, writes, ids)
+    else:
+        _copy(image, upper, root, owner)
+    os.close(upper)
+    os.close(work)
+
+
+def mount_volumes(
+    volumes: Iterable[Mapping[str, "Any"]], *, owner: int | None, ids: int = -1
+) -> None:
     """Mount volumes with the files of images, in this process's own mount namespace.
 
     Args:
         volumes: each a `VolumeImage`.
-        owner: as in `build`.
+        owner: as in `build`, as is *ids*.
 
     Raises:
         CannotStartError: an image cannot be mounted.
@@ -109,7 +160,7 @@ def mount_volumes(volumes: Iterable[Mapping[str, "Any"]], *, owner: int | None) 
     for each in volumes:
         image, target = each["image"], each["target"]
         if image["overlay"]:
-            _mount_overlay(target, image, "", owner)
+            _mount_overlay(target, image, "", ids)
         else:
             copy = os.open(each["copy"], _DIR_FLAGS)
             _copy_root_attributes(image, copy, owner)
@@ -133,13 +184,12 @@ def _copy_root_attributes(image: Mapping[str, "Any"], upper: int, owner: int | N
         os.fchown(upper, owner + uid, owner + gid)
 
 
-def _mount_overlay(root: str, image: Mapping[str, "Any"], writes: str, owner: int | None) -> None:
+def _mount_overlay(root: str, image: Mapping[str, "Any"], writes: str, ids: int) -> None:
     """Mount the layers at *root*, the ids of their owners mapped to the pod's.
 
     *writes* are the options of what is written, empty for a read-only mount.
     """
     mounting.mount_tmpfs(root, mode="700", size=_LAYERS_SIZE, owner=None)
-    ids = None if owner is None else _id_map(image["first_id"], owner)
     # Short paths: the options of a mount must fit into a page, and have no ',' or ':'.
     os.chdir(root)
     layers = image["directories"]
@@ -170,9 +220,9 @@ def _copy(image: Mapping[str, "Any"], upper: int, root: str, owner: int | None) 
     mounting.mount(None, root, None, _BIND | _REMOUNT | _NOSUID | _NODEV | kept)
 
 
-def _attach(directory: str, target: str, ids: int | None) -> None:
+def _attach(directory: str, target: str, ids: int) -> None:
     """Mount *directory* at *target* with the ids of the user namespace *ids*, if any."""
-    if ids is None:
+    if ids < 0:
         mounting.mount(directory, target, None, _BIND)
         return
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
@@ -193,43 +243,6 @@ def map_layer_ids(tree: int, ids: int) -> None:
         mounting.SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes)
     )
     mounting.check_syscall(result, "mount_setattr")
-
-
-def _id_map(first: int, to: int) -> int:
-    """Return a descriptor of a user namespace that maps ids from *first* on to those from *to*.
-
-    The process in it is no child of this one: those with other user ids are taken for the
-    container's program.
-    """
-    ready, waiting = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(waiting[1])
-            if os.fork() == 0:
-                mounting.check_syscall(_LIBC.unshare(mounting.NEW_USER), "unshare")
-                # Not os.getpid(): /proc may be that of the pid namespace outside.
-                os.write(ready[1], os.readlink("/proc/self").encode())
-                os.read(waiting[0], 1)  # until the namespace is open
-            else:
-                os.close(ready[1])
-                os.wait()
-        finally:
-            os._exit(0)
-    os.close(ready[1])
-    try:
-        process = os.read(ready[0], 32).decode()
-        if not process:
-            raise CannotStartError("no user namespace for the owners of an image's files")
-        for name in ("uid_map", "gid_map"):
-            mounting.write_proc_file(
-                f"/proc/{process}/{name}", f"{first} {to} {mounting.ID_RANGE_SIZE}"
-            )
-        return os.open(f"/proc/{process}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        for end in (ready[0], *waiting):
-            os.close(end)
-        os.waitpid(child, 0)
 
 
 def _own_directory(top: int, name: str) -> None:

@@ -10,14 +10,14 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 if __package__:
     from . import groups
-    from .forking import fork_helper
+    from .forking import Helper
 else:
     import groups  # type: ignore[import-not-found, no-redef]
-    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
+    from forking import Helper  # type: ignore[import-not-found, no-redef]
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
@@ -266,8 +266,8 @@ def lacks_sandbox_support() -> bool:
     return os.waitpid(child, 0)[1] != 0
 
 
-def enter_id_range(base: int) -> None:
-    """Enter a user namespace that maps its ids to those of the host from *base* on; for root.
+def enter_id_range(base: int, *tasks: Callable[[], object]) -> Helper:
+    """Enter a user namespace with the ids from *base* on; return a helper outside, for *tasks*.
 
     Raises:
         CannotStartError: the kernel does not permit it.
@@ -280,11 +280,12 @@ def enter_id_range(base: int) -> None:
             target = os.open(name, os.O_WRONLY, dir_fd=me)
             os.write(target, f"0 {base} {ID_RANGE_SIZE}".encode())
 
-    write_maps_outside = fork_helper(write_maps)
+    helper = Helper(write_maps, *tasks)
     os.close(me)
     check_syscall(_LIBC.unshare(NEW_USER), "unshare")
-    if not write_maps_outside():
+    if not helper.run():
         raise CannotStartError("cannot map the pod's range of user ids")
+    return helper
 
 
 def drop_privileges(ids: dict, bounding: Iterable[int]) -> None:  # type: ignore[type-arg]

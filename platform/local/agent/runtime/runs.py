@@ -35,13 +35,16 @@ from ....machinery.clock import Clock
 from ....model.pod_resources import Resources
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
 from . import groups, image_run, mounting, rootfs, shim, shim_server, spawning
-from .ids import SHARED, IdMode, Ids
+from .ids import SHARED, IdMode, Ids, chown
 from .image_run import RunImage, VolumeImage
 from .process_id import ProcessId
 
 RUN_VARIABLE = shim_server.RUN_VARIABLE
 POD_VARIABLE = "BATHOLITH_POD_UID"
 _INNER_DIR = "/run/batholith"
+TERMINATION_LOG = "termination-log"
+"""File of a run that takes the container's termination message, in a sandbox."""
+
 _RESOURCES, _RESTART = "resources.json", "restart.json"
 _R = TypeVar("_R", bound=msgspec.Struct)
 PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
@@ -185,12 +188,23 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._launch: _LaunchedCommand | None = None
+
+    def _read_launch(self) -> _LaunchedCommand | None:
+        """Return what `launch.json` contains, which is written once; ``None`` without it."""
+        if self._launch is None:
+            self._launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return self._launch
 
     def prepare(self, spec: LaunchSpec) -> None:
         """Write `launch.json`, durably."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.log.touch(mode=0o600)
+        if spec.isolation is not IsolationLevel.PLAIN:
+            message = self.path / TERMINATION_LOG
+            message.touch()
+            chown(message, spec.ids.owner(spec.user[0]))
         root = self.path / "root"
         root.mkdir(exist_ok=True)
         content: dict[str, Any] = {
@@ -271,13 +285,13 @@ class RunDir:
 
     def argv(self) -> tuple[str, ...]:
         """Return the command of the run; empty without `launch.json`."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return launch.argv if launch else ()
 
     @property
     def cgroup(self) -> str:
         """Path of the control group of its processes; empty for that of the agent."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return launch.cgroup if launch else ""
 
     @property
@@ -286,7 +300,7 @@ class RunDir:
         resized = _read(self.path / _RESOURCES, Resources)
         if resized is not None:
             return resized
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return launch.resources if launch else None
 
     def write_resources(self, resources: Resources) -> None:
@@ -307,22 +321,22 @@ class RunDir:
     @property
     def has_joined(self) -> bool:
         """Whether its processes are in the pid namespace of another container."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return launch is not None and launch.joined is not None
 
     def image(self) -> RunImage | None:
         """Return the image of the run, if it runs one."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return launch.image if launch else None
 
     def images(self) -> list[RunImage]:
         """Return the images whose files the container of the run has."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return _images(launch.image, launch.volume_images) if launch else []
 
     def volume_image_ids(self) -> dict[str, str]:
         """Return the ids of the images that the container has as volumes, by name of volume."""
-        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        launch = self._read_launch()
         return {each.name: each.image.image_id for each in launch.volume_images} if launch else {}
 
     def read_claim(self) -> RunClaim | None:

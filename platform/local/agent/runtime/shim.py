@@ -31,17 +31,18 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 TYPE_CHECKING = False  # as in `typing`, which each start of a container would take time to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 if __package__:
     from . import image_root, mounting
-    from .forking import fork_helper
+    from .forking import Helper
     from .log_writer import LogWriter
     from .mounting import CannotStartError, HostChangedError
 else:
     import image_root  # type: ignore[import-not-found, no-redef]
     import mounting  # type: ignore[import-not-found, no-redef]
-    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
+    from forking import Helper  # type: ignore[import-not-found, no-redef]
     from log_writer import LogWriter  # type: ignore[import-not-found, no-redef]
     from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
 
@@ -170,7 +171,9 @@ class ShimRun:
         level = launch["level"]
         if level == "plain":
             self.stop_signal = launch["stop_signal"]
+        layer_ids = -1
         if level == "unshare":
+            layer_ids = launch["layer_ids"] = image_root.open_layer_ids(launch)
             _enter_pid_namespace(launch)
         self.main = self.target = os.fork()
         if self.main == 0:
@@ -178,7 +181,7 @@ class ShimRun:
             for end in {*own, self.ready_fd} - {-1}:
                 os.close(end)
             _run_child(launch, (source, *command_ends), failed_write, info_write)
-        for end in {source, *command_ends, failed_write, info_write}:
+        for end in {source, *command_ends, failed_write, info_write, layer_ids} - {-1}:
             os.close(end)
         if level == "bubblewrap":
             self.target = _inner_pid(info_read) or self.main
@@ -448,29 +451,40 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
-    image_root.mount_volumes(launch.get("volume_images", ()), owner=ids["base"])
+    layer_ids = launch["layer_ids"]
+    image_root.mount_volumes(launch.get("volume_images", ()), owner=ids["base"], ids=layer_ids)
     build = mounting.build_root
     if launch.get("image"):
-        build = functools.partial(image_root.build, launch["image"], launch["writable"])
+        image, writable = launch["image"], launch["writable"]
+        build = functools.partial(image_root.build, image, writable, ids=layer_ids)
     build(root, launch["steps"], owner=ids["base"], tmpfs_size=launch["tmpfs_size"])
+    if layer_ids >= 0:
+        os.close(layer_ids)
     if ids["base"] is None:
         mounting.pivot_root(root)
         mounting.drop_privileges(ids, ids["capabilities"])
     else:
         os.chdir("/")  # moves to the new root together with this process's root
-        enter_root = fork_helper(lambda: mounting.pivot_root(root))
-        if ids["namespace"] and "joined" in launch:
-            # Else no process of one container could trace those of the other.
-            mounting.set_namespaces(launch["joined"]["fd"], mounting.NEW_USER)
-        elif ids["namespace"]:
-            mounting.enter_id_range(ids["base"])
-        if "joined" in launch:
-            os.close(launch["joined"]["fd"])
+        helper = _enter_user_namespace(launch, lambda: mounting.pivot_root(root))
         mounting.drop_privileges(ids, ids["capabilities"])
-        if not enter_root():
+        if not helper.run():
             raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
     run_init(launch, failed)
+
+
+def _enter_user_namespace(launch: dict, task: "Callable[[], object]") -> Helper:  # type: ignore[type-arg]
+    """Enter the container's user namespace, if it has one; return a helper outside, for *task*."""
+    ids = launch["ids"]
+    if ids["namespace"] and "joined" not in launch:
+        return mounting.enter_id_range(ids["base"], task)
+    helper = Helper(task)
+    if "joined" in launch:
+        if ids["namespace"]:
+            # Else no process of one container could trace those of the other.
+            mounting.set_namespaces(launch["joined"]["fd"], mounting.NEW_USER)
+        os.close(launch["joined"]["fd"])
+    return helper
 
 
 def _set_controlling_terminal() -> None:

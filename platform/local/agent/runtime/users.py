@@ -84,12 +84,13 @@ def container_user(user: User, ids: Ids) -> User:
 
 def passwd_mounts(user: User, directory: Path, ids: Ids) -> list[Mount]:
     """Return the mounts of passwd, shadow and home, created in *directory* of the run."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     inner = container_user(user, ids)
     mounts = _shadow(directory, ids) if ids.base is not None and ids.namespace else []
     if not inner.uid:
         return mounts
     home, users = directory / "home", directory / "passwd"
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home.mkdir(exist_ok=True, mode=0o700)
     chown(home, ids.owner(user.uid))
     users.write_text("".join(_passwd(inner, Path(_USERS).read_text(errors="replace"))))
     return [*mounts, Mount(str(users), _USERS, read_only=True), Mount(str(home), HOME)]

@@ -88,21 +88,28 @@ def working_directory(*, data_dir: Path) -> HostDir | None:
 
 def _problem(path: str, data_dir: Path) -> str:
     """Return why pods must not mount *path*; empty if they may."""
-    data, home = os.path.realpath(data_dir), _home()
     try:
         is_dir = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         return error.strerror or "cannot be read"
     if not is_dir:
         return "not a directory"
-    if path == "/":
-        return "the root directory cannot be shared with pods"
-    if any(is_below(path, each) for each in _KERNEL_DIRS):
-        return "directories of the kernel cannot be shared with pods"
+    if reason := never_permitted(path):
+        return reason
+    data, home = os.path.realpath(data_dir), _home()
     if is_below(data, path) or is_below(path, data):
         return f"it contains, or is part of, the data directory {data}"
     if is_below(home, path):
         return f"it contains your home {home}, and so keys; name a directory below it"
+    return ""
+
+
+def never_permitted(path: str) -> str:
+    """Return why no cluster permits *path*, whose links are not followed; empty if one may."""
+    if path == "/":
+        return "the root directory cannot be shared with pods"
+    if any(is_below(path, each) for each in _KERNEL_DIRS):
+        return "directories of the kernel cannot be shared with pods"
     return ""
 
 

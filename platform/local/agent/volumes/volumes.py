@@ -195,6 +195,9 @@ class _VolumeBuilder:
     ) -> MountedVolume:
         found = host_dirs.find(self.paths.host_dirs, path)
         if found is None:
+            why = host_dirs.never_permitted(os.path.normpath(path))
+            if why:
+                raise VolumeError(name, f"hostPath {path}: {why}")
             raise VolumeError(
                 name,
                 f"hostPath {path} is not below a directory that pods may mount; "

@@ -20,6 +20,7 @@ from ..verbs.service_addresses import (
     API_SERVER,
     DEFAULT_SERVICE_CIDR,
     MANAGED_BY_SERVER,
+    NAME_SERVER,
     free_address,
     is_of_service,
     reserved_addresses,
@@ -101,7 +102,7 @@ class ServiceAddressController(Controller):
         if entry is None:
             return None
         if self._is_outside(entry.shared()):
-            if entry.key != API_SERVER:
+            if entry.key not in (API_SERVER, NAME_SERVER):
                 await self._update(self._services.kind, entry.key, self._moved)
             return None
         address = _cluster_ip(entry.shared())

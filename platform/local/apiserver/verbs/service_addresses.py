@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network
 
 from ....model.names import SERVICES
-from ....model.service_network import HEADLESS, NODE_PORTS, is_in
+from ....model.service_network import HEADLESS, NODE_PORTS, is_dns_ip, is_in
 from ..errors.fields import FieldError, forbidden, invalid
 from ..errors.status import invalid as invalid_object
 from ..http.requests import Json
@@ -28,6 +28,9 @@ _FIELDS_OF_TYPES = {
 
 API_SERVER = ("default", "kubernetes")
 """Its address is fixed."""
+
+NAME_SERVER = ("kube-system", "kube-dns")
+"""Its address is that of the cluster's name server, if there is one."""
 
 DEFAULT_SERVICE_CIDR = "kubernetes"
 """Name of the ServiceCIDR with the range of the cluster."""
@@ -78,7 +81,7 @@ def allocate(
     """
     meta, spec = service["metadata"], service.get("spec") or {}
     key = meta.get("namespace", ""), meta.get("name", "")
-    if key == API_SERVER:
+    if key == API_SERVER or (key == NAME_SERVER and is_dns_ip(spec.get("clusterIP", ""))):
         return
     _release(spec, (old or {}).get("spec") or {})
     others = [
