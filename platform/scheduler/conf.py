@@ -86,6 +86,21 @@ FLAGS = frozenset(
 )
 """Flags of a plugin, in Volcano's irregular spelling; each is true by default."""
 
+_SUB_GROUPS = "sub-groups are part of what is decided for their gang"
+_NO_PLUGIN = "no plugin has this extension point"
+FLAGS_WITHOUT_EFFECT = {
+    "enableBestNode": _NO_PLUGIN,
+    "enabledClusterOrder": _NO_PLUGIN,
+    "enabledHyperNodeGradient": "hard topologies apply without plugins",
+    "enabledReservedNodes": _NO_PLUGIN,
+    "enabledSubJobOrder": _SUB_GROUPS,
+    "enabledSubJobPipelined": _SUB_GROUPS,
+    "enabledSubJobReady": _SUB_GROUPS,
+    "enabledTargetJob": _NO_PLUGIN,
+}
+"""Flags of Volcano that guard nothing here, with the reason: the log has a warning about one that
+is false."""
+
 _TOP_LEVEL = ("actions", "tiers", "configurations", "metrics", "profiles")
 _METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
 PROMETHEUS, METRICS_SERVER, ELASTICSEARCH = "prometheus", "metrics.k8s.io", "elasticsearch"
@@ -354,6 +369,9 @@ def _disabled(entry: Mapping[str, object], name: str, path: str) -> Iterator[str
         if key in FLAGS or key == HIERARCHY:
             if not isinstance(value, bool):
                 raise ConfError(f"{path}.{key}: must be true or false, not {value!r}")
+            if not value and key in FLAGS_WITHOUT_EFFECT:
+                extra = {"flag": f"{path}.{key}", "reason": FLAGS_WITHOUT_EFFECT[key]}
+                log.warning("flag of scheduler plugin without effect", extra=extra)
             if not value:
                 yield key
 

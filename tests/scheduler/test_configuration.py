@@ -13,6 +13,7 @@ from support.packages import install
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.scheduler import conf
+from batholith.scheduler.framework import framework
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
 from batholith.scheduler.plugins.extension_points import TOGETHER, FilterPlugin, ScorePlugin
@@ -349,6 +350,24 @@ def test_arguments_of_volcanos_actions_cause_a_warning(
     (record,) = caplog.records
     assert record.getMessage() == "argument of scheduler action without effect"
     assert vars(record)["argument"] == f"configurations[0].arguments.{argument}"
+
+
+def test_a_flag_that_guards_nothing_causes_a_warning_when_it_is_false(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    conf.load(plugin("name: gang, enabledSubJobReady: true, enableJobReady: false"))
+    assert not caplog.records
+    conf.load(plugin("name: gang, enabledSubJobReady: false"))
+    (record,) = caplog.records
+    assert record.getMessage() == "flag of scheduler plugin without effect"
+    assert vars(record)["flag"] == "tiers[0].plugins[0].enabledSubJobReady"
+
+
+def test_the_flags_that_guard_nothing_are_those_that_nothing_reads() -> None:
+    source = Path(framework.__file__).read_text()
+    assert {each for each in conf.FLAGS if f'"{each}"' not in source} == set(
+        conf.FLAGS_WITHOUT_EFFECT
+    )
 
 
 # -- plugins that are not implemented -------------------------------------------------------------

@@ -150,3 +150,89 @@ def test_no_pod_is_evicted_because_the_limit_is_reached() -> None:
     world.remove(world.pod_objects["uid-low-0"])
     world.cluster.apply(ResourceClaimEvent(known(world, "low-0"), None))
     assert sorted(results(world.run())) == ["high-0"]
+
+
+# -- capacities and guarantees ---------------------------------------------------------------------
+
+
+def memory(amount: str) -> Json:
+    return {"capacity": {"requests": {"memory": amount}}}
+
+
+def with_memory_limit(limit: str) -> SchedulerWorld:
+    """A node with eight devices of which claims may share the memory, and a queue with a limit."""
+    world = SchedulerWorld()
+    shared = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "16Gi"}}}
+    add(world, device_class(), device_slice("a", *(gpu(f"gpu{i}", **shared) for i in range(8))))
+    capability: Any = {"memory.deviceclass/gpu": limit}
+    world.upsert(node("a", cpu=16), queue("team", capability=capability))
+    return world
+
+
+def test_a_queue_has_no_more_of_a_capacity_than_its_capability() -> None:
+    world = with_memory_limit("10Gi")
+    gang(world, "g", 2, request(**memory("4Gi")))
+    gang(world, "h", 1, request(**memory("4Gi")))
+    gang(world, "two", 1, request(count=2, **memory("1Gi")))
+    assert {each.name for each in world.decision().placements} == {"g-0", "g-1", "two-0"}
+    assert "insufficient memory.deviceclass/gpu" in world.fit_message("h")
+
+
+def test_an_allocated_claim_counts_with_what_it_consumes() -> None:
+    world = with_memory_limit("8Gi")
+    gang(world, "g", 1, request(**memory("3Gi")))
+    assert len(world.decision().placements) == 1
+    old = known(world, "g-0")
+    result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu0"}
+    result |= {"shareID": "s", "consumedCapacity": {"memory": "5Gi"}}
+    body = msgspec.to_builtins(old) | {"status": {"allocation": {"devices": {"results": [result]}}}}
+    world.cluster.apply(ResourceClaimEvent(old, msgspec.convert(body, ResourceClaim)))
+    gang(world, "h", 1, request(**memory("4Gi")))
+    assert world.decision().placements == ()
+    gang(world, "i", 1, request(**memory("3Gi")))
+    assert [each.name for each in world.decision().placements] == ["i-0"]
+
+
+def test_a_claim_for_any_capacity_waits_where_that_is_limited() -> None:
+    world = with_memory_limit("8Gi")
+    gang(world, "g", 1)
+    assert world.decision().placements == ()
+    assert "claims for any capacity cannot be counted" in world.fit_message("g")
+
+
+def guaranteed(name: str, units: str, *, parent: str = "") -> Any:
+    found = queue(name)
+    resource: Any = {"resource": {"deviceclass/gpu": units}}
+    spec = msgspec.structs.replace(
+        found.spec, guarantee=msgspec.convert(resource, type(found.spec.guarantee)), parent=parent
+    )
+    return msgspec.structs.replace(found, spec=spec)
+
+
+def test_other_queues_leave_what_a_queue_is_guaranteed_of_its_parent() -> None:
+    world = limited_world(8)
+    world.upsert(queue("root", capability={"deviceclass/gpu": "6"}), guaranteed("own", "4"))
+    gang(world, "g", 3)
+    gang(world, "h", 2)
+    assert len(results(world.decision())) == 2
+    assert "insufficient deviceclass/gpu" in world.fit_message("g")
+    gang(world, "mine", 4, queue="own")
+    assert len(results(world.decision())) == 4
+    gang(world, "more", 1, queue="own")
+    assert results(world.decision()) == {}
+    assert 'queue "root" resource quota insufficient' in world.fit_message("more")
+    world.upsert(guaranteed("own", "3"), queue("root", capability={"deviceclass/gpu": "9"}))
+    assert len(results(world.decision())) == 1
+
+
+def test_a_guarantee_is_within_the_parent_alone() -> None:
+    world = limited_world(8)
+    parent = queue("parent", capability={"deviceclass/gpu": "4"})
+    world.upsert(
+        parent, guaranteed("own", "3", parent="parent"), guaranteed("next", "0", parent="parent")
+    )
+    gang(world, "g", 5)
+    gang(world, "h", 2, queue="next")
+    gang(world, "i", 1, queue="next")
+    found = results(world.decision())
+    assert sorted({name.split("-")[0] for name in found}) == ["g", "i"]

@@ -1,7 +1,9 @@
 """The plugin ``numa-aware``, and how kubelets choose NUMA nodes."""
 
+import functools
+import itertools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from support.scheduler import SchedulerWorld, node, pod, podgroup
 from batholith.model.names import GROUP_NAME, NODES, NUMATOPOLOGIES, PODS, QUEUES
 from batholith.model.placement import MemberRole
 from batholith.model.pod_resources import Resources
+from batholith.scheduler.conf import ConfError
 from batholith.scheduler.plugins.numa_aware import (
     NO_TOPOLOGY,
     NOT_ADMITTED,
@@ -24,23 +27,27 @@ from batholith.scheduler.plugins.numa_aware import (
 )
 from batholith.scheduler.plugins.numa_hints import (
     BEST_EFFORT,
+    CONTAINER,
     NONE,
+    POD,
     RESTRICTED,
     SINGLE,
+    Amounts,
     Fit,
-    Hint,
-    best_hint,
+    ResourceAmounts,
     fit,
+    hints,
+    merge,
     take,
 )
 from batholith.scheduler.state.cache.events import NumatopologyEvent, PlacementForgotten
 from batholith.scheduler.state.core_types import Container, Pod
 from batholith.scheduler.state.nodes.numa_topology import NumaNodes, Numatopology
-from batholith.scheduler.state.podinfo.exclusive_cpus import (
+from batholith.scheduler.state.podinfo.numa_request import (
     NUMA_POLICY,
-    CpuDemand,
-    ExclusiveCpus,
-    exclusive_cpus,
+    ContainerNeeds,
+    NumaRequest,
+    numa_request,
 )
 from batholith.scheduler.state.queue.scheduling_queue import ANY
 
@@ -67,78 +74,145 @@ def _is_narrower(mask: int, other: int) -> bool:
     return mask.bit_count() < other.bit_count()
 
 
-def _all_hints(total: tuple[int, ...], free: tuple[int, ...], cpus: int) -> list[_Merged]:
-    """The hints of the CPU manager: all masks, and the smallest that suffice on an empty node."""
+def _all_hints(total: Amounts, free: Amounts, amount: int) -> list[_Merged]:
+    """The hints of one resource: all masks, and the smallest that suffice on an empty node."""
 
-    def within(amounts: tuple[int, ...], mask: int) -> int:
+    def within(amounts: Amounts, mask: int) -> int:
         return sum(count for position, count in enumerate(amounts) if mask >> position & 1)
 
     masks = range(1, 2 ** len(total))
-    sizes = [each.bit_count() for each in masks if within(total, each) >= cpus]
+    sizes = [each.bit_count() for each in masks if within(total, each) >= amount]
     smallest = min(sizes, default=len(total))
     return [
-        _Merged(each, each.bit_count() == smallest) for each in masks if within(free, each) >= cpus
+        _Merged(each, each.bit_count() == smallest)
+        for each in masks
+        if within(free, each) >= amount
     ]
 
 
-def _merge(hints: list[_Merged]) -> _Merged | None:
+def _better(current: _Merged, candidate: _Merged, needed: int) -> _Merged:
+    """The better of two merged hints, by the comparisons of the topology manager."""
+    narrower = candidate if _is_narrower(candidate.mask, current.mask) else current
+    if current.preferred != candidate.preferred:
+        return candidate if candidate.preferred else current
+    if current.preferred:
+        return narrower
+    now, new = current.mask.bit_count(), candidate.mask.bit_count()
+    if now > needed:
+        return narrower
+    if now == needed:
+        return narrower if new == needed else current
+    if new > needed:
+        return current
+    if new == needed or new > now:
+        return candidate
+    return current if new < now else narrower
+
+
+def _merged(of_resources: list[list[_Merged]]) -> _Merged | None:
+    """The best of all permutations of the hints of each resource."""
+    needed = max(min(each.mask.bit_count() for each in found) for found in of_resources)
     best: _Merged | None = None
-    for each in hints:
-        is_better = (
-            best is None
-            or each.preferred > best.preferred
-            or (each.preferred == best.preferred and _is_narrower(each.mask, best.mask))
-        )
-        best = each if is_better else best
+    for permutation in itertools.product(*of_resources):
+        masks = {each.mask for each in permutation}
+        mask = functools.reduce(int.__and__, masks)
+        is_preferred = len(masks) == 1 and all(each.preferred for each in permutation)
+        if mask:
+            candidate = _Merged(mask, is_preferred)
+            best = candidate if best is None else _better(best, candidate, needed)
     return best
 
 
-def _admits(policy: str, hints: list[_Merged]) -> bool:
+def _chosen(policy: str, of_resources: list[list[_Merged]]) -> int | None:
+    """The mask that a policy admits; 0 if hints have nothing in common."""
     if policy == SINGLE:
-        return any(each.preferred and each.mask.bit_count() == 1 for each in hints)
-    merged = _merge(hints)
-    return merged is not None and (merged.preferred or policy != RESTRICTED)
+        of_resources = [
+            [each for each in found if each.preferred and each.mask.bit_count() == 1]
+            for found in of_resources
+        ]
+        if not all(of_resources):
+            return None
+    best = _merged(of_resources)
+    if policy == BEST_EFFORT:
+        return best.mask if best else 0
+    return best.mask if best and best.preferred else None
 
 
 _NUMA_NODES = st.lists(
-    st.integers(1, 6).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total))),
+    st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)),
     min_size=1,
-    max_size=5,
+    max_size=4,
 )
 
 
-@given(nodes=_NUMA_NODES, cpus=st.integers(1, 20))
-def test_the_best_hint_is_that_of_an_evaluation_of_all_masks(
-    nodes: list[tuple[int, int]], cpus: int
+@given(nodes=_NUMA_NODES, cpus=st.integers(1, 8), gpus=st.integers(1, 4))
+def test_hints_are_merged_as_by_an_evaluation_of_all_permutations(
+    nodes: list[tuple[int, int, int, int]], cpus: int, gpus: int
 ) -> None:
-    total, free = (tuple(column) for column in zip(*nodes, strict=True))
-    hints = _all_hints(total, free, cpus)
-    merged, found = _merge(hints), best_hint(total, free, cpus)
-    expected = merged and Hint(
-        tuple(at for at in range(len(total)) if merged.mask >> at & 1), merged.preferred
-    )
-    assert found == expected
+    total: ResourceAmounts = (tuple(n[0] for n in nodes), tuple(n[2] for n in nodes))
+    free: ResourceAmounts = tuple(tuple(min(n[at], n[at + 1]) for n in nodes) for at in (0, 2))
+    of_resources = [_all_hints(total[at], free[at], n) for at, n in ((0, cpus), (1, gpus))]
+    for at, amount in ((0, cpus), (1, gpus)):
+        assert list(hints(total[at], free[at], amount).items()) == of_resources[at]
+    given_hints = [hints(total[0], free[0], cpus), hints(total[1], free[1], gpus)]
     for policy in (NONE, BEST_EFFORT, RESTRICTED, SINGLE):
-        admitted = fit(ExclusiveCpus(policy, (CpuDemand(cpus),)), total, free)
-        assert (admitted is not None) == _admits(policy, hints)
+        request = NumaRequest(policy, (ContainerNeeds((cpus, gpus)),))
+        admitted = fit(request, total, free, CONTAINER)
+        assert admitted == fit(request, total, free, POD)
+        if not all(of_resources):
+            assert admitted is None
+            continue
+        chosen = None if policy == NONE else _chosen(policy, of_resources)
+        if policy != NONE:
+            assert merge(policy, given_hints) == chosen
+        assert (admitted is not None) == (policy == NONE or chosen is not None)
         if admitted is not None:
-            assert sum(free) - sum(admitted.free) == cpus
-            assert all(left >= 0 for left in admitted.free)
-            if policy != NONE:
-                assert found is not None
-                assert admitted.nodes <= set(found.nodes)
+            before, after = [[sum(each) for each in r] for r in (free, admitted.free)]
+            assert (before[0] - after[0], before[1] - after[1]) == (cpus, gpus)
+            assert min(map(min, admitted.free)) >= 0
+            if policy in (RESTRICTED, SINGLE):
+                assert admitted.nodes <= {at for at in range(4) if (chosen or 0) >> at & 1}
+
+
+def needs(cpus: int, gpus: int = 0, *, is_kept: bool = True) -> ContainerNeeds:
+    return ContainerNeeds((cpus, gpus), is_kept)
 
 
 def test_whole_numa_nodes_are_taken_before_parts_of_others() -> None:
-    assert take((4, 4, 4), (2, 4, 3), 5, range(3)) == (1, 0, 3)
+    assert take(((4, 4, 4), ()), ((2, 4, 3), ()), (5, 0), 0b111) == ((1, 0, 3), ())
+
+
+def test_what_a_hint_lacks_is_taken_from_other_numa_nodes() -> None:
+    total: ResourceAmounts = ((4, 4), (0, 2))
+    free: ResourceAmounts = ((4, 0), (0, 2))
+    found = fit(NumaRequest(BEST_EFFORT, (needs(2, 1),)), total, free, CONTAINER)
+    assert found == Fit(((2, 0), (0, 1)), frozenset({0, 1}))
+    assert fit(NumaRequest(RESTRICTED, (needs(2, 1),)), total, free, CONTAINER) is None
+    assert fit(NumaRequest(RESTRICTED, (needs(4, 1),)), total, total, CONTAINER) == Fit(
+        ((4, 0), (0, 1)), frozenset({1})
+    )
+
+
+def test_resources_without_numa_nodes_have_no_preference() -> None:
+    found = fit(NumaRequest(SINGLE, (needs(3, 8),)), ((4, 4), ()), ((2, 4), ()), CONTAINER)
+    assert found == Fit(((2, 1), ()), frozenset({1}))
 
 
 def test_containers_are_admitted_one_after_the_other() -> None:
-    two = ExclusiveCpus(SINGLE, (CpuDemand(3), CpuDemand(3)))
-    assert fit(two, (4, 4), (4, 4)) == Fit((1, 1), frozenset({0, 1}))
-    assert fit(two, (4, 4), (4, 2)) is None
-    init = ExclusiveCpus(SINGLE, (CpuDemand(3, is_kept=False), CpuDemand(3)))
-    assert fit(init, (4, 4), (4, 2)) == Fit((1, 2), frozenset({0}))
+    two = NumaRequest(SINGLE, (needs(3), needs(3)))
+    assert fit(two, ((4, 4), ()), ((4, 4), ()), CONTAINER) == Fit(((1, 1), ()), frozenset({0, 1}))
+    assert fit(two, ((4, 4), ()), ((4, 2), ()), CONTAINER) is None
+    init = NumaRequest(SINGLE, (needs(3, is_kept=False), needs(3)))
+    assert fit(init, ((4, 4), ()), ((4, 2), ()), CONTAINER) == Fit(((1, 2), ()), frozenset({0}))
+
+
+def test_with_the_scope_of_pods_all_containers_have_the_same_numa_nodes() -> None:
+    two = NumaRequest(SINGLE, (needs(3), needs(3)))
+    assert fit(two, ((4, 4), ()), ((4, 4), ()), POD) is None
+    assert fit(two, ((4, 8), ()), ((4, 7), ()), POD) == Fit(((4, 1), ()), frozenset({1}))
+    init = NumaRequest(SINGLE, (needs(4, is_kept=False), needs(2), needs(2)))
+    assert fit(init, ((4, 4), ()), ((3, 4), ()), POD) == Fit(((3, 0), ()), frozenset({1}))
+    assert fit(init, ((4, 4), ()), ((3, 3), ()), POD) is None
 
 
 # -- pods ------------------------------------------------------------------------------------------
@@ -151,6 +225,7 @@ def numa_pod(
     group: str = "",
     init: tuple[Container, ...] = (),
     memory: str = "1Gi",
+    gpus: int = 0,
 ) -> Pod:
     """A Guaranteed pod with a policy and a container for each of *cpus*."""
     created = pod(name, group or name)
@@ -160,40 +235,42 @@ def numa_pod(
         metadata=msgspec.structs.replace(created.metadata, annotations=annotations),
         spec=msgspec.structs.replace(
             created.spec,
-            containers=tuple(_container(each, memory) for each in cpus),
+            containers=tuple(_container(each, memory, gpus=gpus) for each in cpus),
             init_containers=init,
         ),
     )
 
 
-def _container(cpus: str, memory: str = "1Gi", *, restart: str = "") -> Container:
+def _container(cpus: str, memory: str = "1Gi", *, restart: str = "", gpus: int = 0) -> Container:
     limits: dict[str, str | int | float] = {"cpu": cpus}
     if memory:
         limits["memory"] = memory
+    if gpus:
+        limits["nvidia.com/gpu"] = gpus
     return Container(resources=Resources(requests=limits, limits=limits), restart_policy=restart)
 
 
 @pytest.mark.parametrize(
-    ("created", "demands"),
+    ("created", "needed"),
     [
-        (numa_pod("a", "2", "1500m", "4000m"), [(2, True), (4, True)]),
+        (numa_pod("a", "2", "1500m", "4000m"), [needs(2), needs(4)]),
         (numa_pod("a", "500m"), None),
         (numa_pod("a", "2", memory=""), None),
         (numa_pod("a", "2", policy=""), None),
         (
             numa_pod("a", "2", init=(_container("3", restart="Always"), _container("4"))),
-            [(3, True), (4, False), (2, True)],
+            [needs(3), needs(4, is_kept=False), needs(2)],
         ),
         (numa_pod("a", "2", init=(Container(),)), None),
+        (numa_pod("a", "2", gpus=1), [needs(2, 1)]),
+        (numa_pod("a", "2", memory="", gpus=1), [needs(0, 1)]),
     ],
 )
-def test_guaranteed_pods_with_a_policy_get_whole_cpus_exclusively(
-    created: Pod, demands: list[tuple[int, bool]] | None
+def test_pods_with_a_policy_get_gpus_and_guaranteed_ones_whole_cpus_exclusively(
+    created: Pod, needed: list[ContainerNeeds] | None
 ) -> None:
-    found = exclusive_cpus(created)
-    assert found == (
-        None if demands is None else ExclusiveCpus(SINGLE, tuple(CpuDemand(*d) for d in demands))
-    )
+    found = numa_request(created)
+    assert found == (None if needed is None else NumaRequest(SINGLE, tuple(needed)))
 
 
 # -- Numatopologies --------------------------------------------------------------------------------
@@ -208,30 +285,40 @@ def numatopology(
     reserved: str = "0",
     pods: tuple[str, ...] = (),
     cpus_by_numa: int = 4,
+    gpus: str | None = None,
 ) -> Numatopology:
-    """One with two NUMA nodes of four CPUs each, unless given."""
+    """One with two NUMA nodes of four CPUs each, unless given; with *gpus*, the free ones, also of
+    two GPUs each."""
     detail = {
         str(cpu): {"numa": cpu // cpus_by_numa, "socket": cpu // 4, "core": cpu // 2}
         for cpu in range(8)
     }
-    spec = {
+    spec: dict[str, Any] = {
         "policies": {"CPUManagerPolicy": manager, "TopologyManagerPolicy": policy},
         "resReserved": {"cpu": reserved},
         "numares": {"cpu": {"allocatable": free, "capacity": 8}},
         "cpuDetail": detail,
         "podAllocations": [{"uid": each, "name": each, "namespace": "ns"} for each in pods],
     }
+    if gpus is not None:
+        spec["gpuDetail"] = {str(gpu): {"numa": gpu // 2, "busID": f"{gpu}"} for gpu in range(4)}
+        spec["numares"]["nvidia.com/gpu"] = {"allocatable": gpus, "capacity": 4}
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Numatopology)
 
 
 def test_reserved_cpus_and_those_of_pods_are_not_free() -> None:
     parsed = NumaNodes.parse(numatopology("a", "0-1,3,5-7", reserved="1500m").spec)
-    assert (parsed.total, parsed.free) == ((4, 4), (1, 3))
+    assert (parsed.total, parsed.free) == (((4, 4), ()), ((1, 3), ()))
+
+
+def test_gpus_have_numa_nodes_and_those_of_pods_are_not_free() -> None:
+    parsed = NumaNodes.parse(numatopology("a", "0-7", gpus="0,2-3").spec)
+    assert (parsed.total, parsed.free) == (((4, 4), (2, 2)), ((4, 4), (1, 2)))
 
 
 @pytest.mark.parametrize("free", ["0-", "a", "0,,1", "-1", "1;2", "0-99999999"])
 def test_a_malformed_numatopology_is_as_none(free: str) -> None:
-    with pytest.raises(ValueError, match="not a list of CPUs"):
+    with pytest.raises(ValueError, match="not a list of numbers"):
         NumaNodes.parse(numatopology("a", free).spec)
     world = numa_world(numatopology("a", free))
     world.upsert(podgroup("p", 1), numa_pod("p", "2"))
@@ -386,6 +473,44 @@ def test_a_deleted_numatopology_makes_its_node_infeasible() -> None:
     world.upsert(podgroup("p", 1), numa_pod("p", "2"))
     assert world.schedule() == {}
     assert NO_TOPOLOGY in world.fit_message("p")
+
+
+def test_cpus_and_gpus_of_a_pod_are_of_the_same_numa_node() -> None:
+    world = numa_world()
+    for name, free, gpus in (("a", "0-3", "2-3"), ("b", "4-7", "0-3")):
+        world.upsert(node(name, extra={"nvidia.com/gpu": "4"}))
+        report(world, numatopology(name, free, gpus=gpus))
+    world.upsert(podgroup("g", 2))
+    world.upsert(*(numa_pod(f"g-{at}", "2", group="g", gpus=1) for at in range(2)))
+    assert world.schedule() == {"g-0": "b", "g-1": "b"}
+    world.upsert(podgroup("p", 1), numa_pod("p", "2", gpus=1))
+    assert world.schedule() == {}
+    assert NOT_ADMITTED in world.fit_message("p")
+    report(world, numatopology("a", "0-3", gpus="0"))
+    assert world.schedule() == {"p": "a"}
+
+
+def test_gpus_of_pods_without_whole_cpus_need_no_static_cpu_manager() -> None:
+    world = numa_world()
+    world.upsert(node("a", extra={"nvidia.com/gpu": "4"}))
+    report(world, numatopology("a", manager="none", gpus="0,2"))
+    world.upsert(podgroup("p", 1), numa_pod("p", "500m", gpus=2))
+    assert world.schedule() == {}
+    assert NOT_ADMITTED in world.fit_message("p")
+    report(world, numatopology("a", manager="none", gpus="0,2-3"))
+    assert world.schedule() == {"p": "a"}
+
+
+def test_the_scope_of_kubelets_is_an_argument() -> None:
+    scoped = CONF.replace("numa-aware}", "numa-aware, arguments: {topologyManagerScope: pod}}")
+    world = SchedulerWorld(scoped)
+    world.upsert(node("a"), podgroup("p", 1), numa_pod("p", "3", "2"))
+    report(world, numatopology("a"))
+    assert world.schedule() == {}
+    world.upsert(podgroup("q", 1), numa_pod("q", "2", "2"))
+    assert world.schedule() == {"q": "a"}
+    with pytest.raises(ConfError, match=r"topologyManagerScope: must be container or pod"):
+        SchedulerWorld(scoped.replace(": pod", ": pods"))
 
 
 # -- a running scheduler ---------------------------------------------------------------------------

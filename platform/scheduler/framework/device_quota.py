@@ -1,4 +1,5 @@
-"""Limits of queues on devices of claims: ``deviceclass/NAME`` in their capability.
+"""Limits of queues on devices of claims: ``deviceclass/NAME`` in their capability, and
+``CAPACITY.deviceclass/NAME`` for a capacity of these devices.
 
 Devices are no resources of nodes, and a claim may be shared by pods, so that they are counted by
 claim: once in the queue of its pods, and in the ancestors of that. A session counts what is
@@ -12,13 +13,16 @@ from functools import lru_cache
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Allocation, Rejection
 from ..plugins.queue_limits import insufficient
 from ..state.cache.cache import SchedulerCache
-from ..state.cache.queues import DEVICE_CLASS
-from ..state.devices.requests import decode
+from ..state.devices.requests import DEVICE_CLASS, decode
 from ..state.gangs.diagnosis import Shortage
 from ..state.gangs.gang import QueueInfo, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import QUEUES, queue_gained
-from ..state.resources import MAX_AMOUNT, Amounts, units_of
+from ..state.resources import MAX_AMOUNT, Amounts
+
+Bounds = frozenset[tuple[str, frozenset[str]]]
+"""The classes of requests, as ``deviceclass/NAME``, and what is bounded by each request: its number
+of devices, as an empty name, and the capacities that it names."""
 
 
 class DeviceQuota:
@@ -42,12 +46,12 @@ class DeviceQuota:
         """Return how many more pods of *eq_class* are within the limits of *queue*."""
         if not self._limits or not eq_class.devices.pending:
             return MAX_AMOUNT
-        each, once, has_all = self._needed(eq_class)
+        each, once, bounds = self._needed(eq_class)
         count = MAX_AMOUNT
         for name, limit in self._limits_of(queue):
             for key, units in limit.items():
                 free = units - self._used[name].get(key, 0) - once.get(key, 0)
-                if key in has_all or (free < 0 and once.get(key)):
+                if _exceeds_bounds(key, bounds) or (free < 0 and once.get(key)):
                     return 0
                 if wanted := each.get(key):
                     count = min(count, max(free // wanted, 0))
@@ -55,12 +59,13 @@ class DeviceQuota:
 
     def rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return what is insufficient for one more pod of *eq_class*."""
-        each, once, has_all = self._needed(eq_class)
+        each, once, bounds = self._needed(eq_class)
         wanted = sum_amounts((each, once))
         for name, limit in self._limits_of(queue):
             of = "queue" if name == queue.name else f'queue "{name}"'
-            if unknown := sorted(has_all & limit.keys()):
-                text = f"{of} limits {unknown[0]}: claims for all devices cannot be counted"
+            if unknown := sorted(key for key in limit if _exceeds_bounds(key, bounds)):
+                what = "all devices" if unknown[0].startswith(DEVICE_CLASS) else "any capacity"
+                text = f"{of} limits {unknown[0]}: claims for {what} cannot be counted"
                 return Rejection(NOT_ENOUGH_RESOURCES, text, wake_on=frozenset({QUEUES}))
             used = self._used[name]
             shortages = tuple(
@@ -107,19 +112,19 @@ class DeviceQuota:
             if name in self._limits:
                 yield name, self._limits[name]
 
-    def _needed(self, eq_class: EquivalenceClass) -> tuple[Amounts, Amounts, frozenset[str]]:
-        """Return what each pod needs, what its shared claims need once, and for which classes
-        that cannot be known."""
+    def _needed(self, eq_class: EquivalenceClass) -> tuple[Amounts, Amounts, Bounds]:
+        """Return what each pod needs, what its shared claims need once, and what of it cannot be
+        known."""
         each: Amounts = {}
         once: Amounts = {}
-        has_all: set[str] = set()
+        bounds_of_all: set[tuple[str, frozenset[str]]] = set()
         for claim in eq_class.devices.pending:
             if claim.key and self._shared.get(claim.key):
                 continue
-            found, unknown = needed(claim.devices)
+            found, bounds = needed(claim.devices)
             add_amounts(once if claim.key else each, dict(found))
-            has_all |= unknown
-        return each, once, frozenset(has_all)
+            bounds_of_all |= bounds
+        return each, once, frozenset(bounds_of_all)
 
     def _add(self, queue_name: str, devices: Mapping[str, int], times: int) -> None:
         for name in self._queues.with_ancestors(queue_name):
@@ -128,19 +133,29 @@ class DeviceQuota:
 
 
 @lru_cache(maxsize=1_000)
-def needed(devices: bytes) -> tuple[Mapping[str, int], frozenset[str]]:
-    """Return what a claim with *devices* needs at most, and the classes of which it asks for all
-    devices. Admin access does not count."""
+def needed(devices: bytes) -> tuple[Mapping[str, int], Bounds]:
+    """Return what a claim with *devices* needs at most, and what of it cannot be known. Admin
+    access does not count."""
     total: Amounts = {}
-    has_all: set[str] = set()
+    bounds: set[tuple[str, frozenset[str]]] = set()
     for request in decode(devices).requests:
         most: Amounts = {}
         for choice in request.choices:
-            name = f"{DEVICE_CLASS}{choice.device_class}"
             if choice.admin_access:
                 continue
-            if not choice.count:
-                has_all.add(name)
-            most[name] = max(most.get(name, 0), choice.count * units_of(name))
+            name = f"{DEVICE_CLASS}{choice.device_class}"
+            known = frozenset(key for key, _ in choice.capacity) if choice.count else frozenset()
+            bounds.add((name, known | {""} if choice.count else known))
+            for key, units in choice.amounts_of_device().items():
+                most[key] = max(most.get(key, 0), units * choice.count)
         add_amounts(total, most)
-    return total, frozenset(has_all)
+    return total, frozenset(bounds)
+
+
+def _exceeds_bounds(key: str, bounds: Bounds) -> bool:
+    """Return whether it cannot be known what claims need of what the limit *key* is about."""
+    capacity, _, name = key.rpartition(DEVICE_CLASS)
+    name = f"{DEVICE_CLASS}{name}"
+    return any(
+        name == each and capacity.removesuffix(".") not in bounded for each, bounded in bounds
+    )

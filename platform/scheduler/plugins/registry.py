@@ -91,7 +91,7 @@ OF_ALL_PROFILES = frozenset(
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
-        "capacity.DRAConsumableCapacityEnable": "queues limit the number of devices only",
+        "capacity.DRAConsumableCapacityEnable": "limits on the capacity of devices always apply",
         "capacity.DynamicResourceAllocationEnable": "limits on devices always apply",
     },
     "predicates": {

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ....model import names
 from ....model.queue import Queue
+from ..devices.requests import DEVICE_CLASS
 from ..gangs.gang import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..gangs.priority_classes import PriorityClasses
 from ..gangs.task_table import TaskTable
@@ -11,9 +12,6 @@ from ..nodes.node_matrix import ChangeLog
 from ..queue.scheduling_queue import QUEUES, RESERVED, VICTIMS, SchedulingQueue, queue_gained
 from ..resources import Amounts, amounts
 from .queue_share import QueueShare
-
-DEVICE_CLASS = "deviceclass/"
-"""What the names of limits on devices of claims begin with, in the capability of a queue."""
 
 
 class Queues:
@@ -61,18 +59,22 @@ class Queues:
         return self.with_ancestors(name) or (name,)
 
     def device_limits(self) -> Mapping[str, Amounts]:
-        """Return how many devices queues may have, by name and class, where that is limited."""
+        """Return what queues may have of devices, by name and class, where that is limited: by
+        their own capability, or by that of an ancestor without what other queues are guaranteed."""
         if self._device_limits[0] != self.version:
-            found = {
-                name: {
-                    key: units
-                    for key, units in amounts(queue.object.spec.capability).items()
-                    if key.startswith(DEVICE_CLASS)
-                }
-                for name, queue in self.by_name.items()
-                if queue.object is not None
-            }
-            self._device_limits = (self.version, {k: v for k, v in found.items() if v})
+            specs = {n: q.object.spec for n, q in self.by_name.items() if q.object is not None}
+            limits = {name: _of_devices(spec.capability) for name, spec in specs.items()}
+            guarantees = {n: _of_devices(spec.guarantee.resource) for n, spec in specs.items()}
+            guaranteed: dict[str, Amounts] = {}
+            for name, guarantee in guarantees.items():
+                add_amounts(guaranteed.setdefault(self._parent(name), {}), guarantee)
+            for name in sorted(limits, key=lambda each: len(self.with_ancestors(each))):
+                parent, own = self._parent(name), limits[name]
+                for key, units in limits.get(parent, {}).items():
+                    others = guaranteed[parent].get(key, 0) - guarantees[name].get(key, 0)
+                    if others > 0:
+                        own[key] = min(own.get(key, units), max(units - others, 0))
+            self._device_limits = (self.version, {k: v for k, v in limits.items() if v})
         return self._device_limits[1]
 
     def objects_of(self, gang: Gang) -> Iterator[Queue]:
@@ -246,3 +248,12 @@ class Queues:
 
 
 _NOTHING = QueueShare("")
+
+
+def _of_devices(resources: Mapping[str, str | int | float]) -> Amounts:
+    """Return the entries of *resources* that are about devices of claims."""
+    return {
+        name: units
+        for name, units in amounts(resources).items()
+        if name.startswith(DEVICE_CLASS) or f".{DEVICE_CLASS}" in name
+    }

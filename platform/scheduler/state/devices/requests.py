@@ -1,13 +1,19 @@
 """The requests and constraints of claims, decoded once for all equal claims."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from ..resources import Amounts, amount, units_of
+
 Json = dict[str, Any]
+
+DEVICE_CLASS = "deviceclass/"
+"""What the names of limits on devices of claims begin with, in the resources of a queue; limits on
+a capacity of these have its name and a dot before that."""
 
 _CACHED = 1_000
 
@@ -27,6 +33,17 @@ class Choice:
     admin_access: bool = False
     capacity: tuple[tuple[str, str], ...] = ()
     """What a device must have at least, by name."""
+
+    def amounts_of_device(self, consumed: Mapping[str, str | int | float] | None = None) -> Amounts:
+        """Return what each device counts as in a queue: one, and of its capacities what is
+        *consumed* of them, or else requested."""
+        name = f"{DEVICE_CLASS}{self.device_class}"
+        capacities = {
+            f"{key}.{name}": value for key, value in (consumed or dict(self.capacity)).items()
+        }
+        return {name: units_of(name)} | {
+            key: amount(key, value) for key, value in capacities.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from ..devices.types import (
 from ..podinfo.device_claims import UsedClaim
 from ..podinfo.device_requirements import NO_DEVICES, DeviceRequirements, PendingClaim
 from ..podinfo.extended_resources import ContainerUse
-from ..resources import Amounts, units_of
+from ..resources import Amounts
 from .extended_claims import ExtendedClaims, NewClaim, owner_of
-from .gang import Task, TaskStatus
+from .gang import Task, TaskStatus, add_amounts
 
 _MAX_DEVICES = 32
 
@@ -358,18 +358,17 @@ class DeviceClaimTracker:
                 yield min(uids), devices
 
     def devices_of(self, key: str) -> Amounts:
-        """Return how many devices a claim has, as amounts of ``deviceclass/NAME``, apart from
-        those for admin access."""
+        """Return which devices a claim has, as amounts of ``deviceclass/NAME``, and what it has of
+        their capacities, apart from those for admin access."""
         claim, allocation = self._claims.get(key), self._allocation(key)
         found: Amounts = {}
         if claim is None or allocation is None:
             return found
-        choices = decode(encode(claim.spec.devices)).choices()
-        classes = {choice.name: choice.device_class for choice in choices}
+        choices = {each.name: each for each in decode(encode(claim.spec.devices)).choices()}
         for each in allocation.devices.results:
-            if not each.admin_access and each.request in classes:
-                name = f"deviceclass/{classes[each.request]}"
-                found[name] = found.get(name, 0) + units_of(name)
+            if not each.admin_access and each.request in choices:
+                choice = choices[each.request]
+                add_amounts(found, choice.amounts_of_device(each.consumed_capacity))
         return found
 
     def is_shared(self, key: str) -> bool:

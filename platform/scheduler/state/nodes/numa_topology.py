@@ -1,15 +1,17 @@
 """The NUMA nodes of nodes, as their Numatopologies describe them.
 
 Volcano's resource exporter writes a Numatopology for each node: the policies of its kubelet, its
-CPUs, which of them are not assigned exclusively, and the pods that have others.
+CPUs and GPUs, which of them are not assigned, and the pods that have others.
 """
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ....model.base import ApiStruct
 from ....model.meta import ObjectMeta
+from ..podinfo.numa_request import NUMA_RESOURCES
 from ..resources import amount
 from .node_matrix import NodeMatrix
 
@@ -28,8 +30,14 @@ class CpuInfo(ApiStruct, frozen=True):
     core: int = 0
 
 
+class GpuInfo(ApiStruct, frozen=True):
+    """Where a GPU is."""
+
+    numa: int = 0
+
+
 class ResourceInfo(ApiStruct, frozen=True):
-    """For CPUs the set of those that are not assigned exclusively."""
+    """The set of CPUs or GPUs that are not assigned."""
 
     allocatable: str = ""
 
@@ -47,6 +55,7 @@ class NumatopologySpec(ApiStruct, frozen=True):
     res_reserved: dict[str, str] = {}
     numares: dict[str, ResourceInfo] = {}
     cpu_detail: dict[str, CpuInfo] = {}
+    gpu_detail: dict[str, GpuInfo] = {}
     pod_allocations: tuple[PodAllocation, ...] = ()
 
 
@@ -67,11 +76,11 @@ class NumaNodes:
     policy: str
     """Of its topology manager."""
 
-    total: tuple[int, ...]
-    """The CPUs of each NUMA node."""
+    total: tuple[tuple[int, ...], ...]
+    """What each NUMA node has of each of :data:`NUMA_RESOURCES`; empty for one without details."""
 
-    free: tuple[int, ...]
-    """Those that may be assigned exclusively."""
+    free: tuple[tuple[int, ...], ...]
+    """What of that may be assigned."""
 
     pods: frozenset[str]
     """The uids of the pods that *free* takes into account; empty if the exporter lists none."""
@@ -83,25 +92,32 @@ class NumaNodes:
         Raises:
             ValueError: it is malformed, or has too many NUMA nodes.
         """
-        cpus = {_cpu_id(text): info for text, info in spec.cpu_detail.items()}
-        ids = sorted({info.numa for info in cpus.values()})
+        cpus = {_position(text, "cpuDetail"): info for text, info in spec.cpu_detail.items()}
+        gpus = {_position(text, "gpuDetail"): info.numa for text, info in spec.gpu_detail.items()}
+        ids = sorted({info.numa for info in cpus.values()} | set(gpus.values()))
         if len(ids) > MAX_NUMA_NODES:
             raise ValueError(f"{len(ids)} NUMA nodes, at most {MAX_NUMA_NODES} are supported")
-        unassigned = _ranges(spec.numares.get(_CPU, ResourceInfo()).allocatable)
         # The kubelet reserves whole cores first, of all CPUs and in the order of their ids.
         in_order = sorted(cpus, key=lambda cpu: (*_location(cpus[cpu]), cpu))
         reserved = -(-amount(_CPU, spec.res_reserved.get(_CPU, "0")) // 1000)
-        total, free = dict.fromkeys(ids, 0), dict.fromkeys(ids, 0)
-        for position, cpu in enumerate(in_order):
-            numa = cpus[cpu].numa
-            total[numa] += 1
-            if position >= reserved and any(cpu in each for each in unassigned):
-                free[numa] += 1
+        numa_of_cpus = {cpu: info.numa for cpu, info in cpus.items()}
+        total, free = [], []
+        for name, numa, unusable in zip(
+            NUMA_RESOURCES, (numa_of_cpus, gpus), (in_order[:reserved], ()), strict=True
+        ):
+            unassigned = _ranges(name, spec.numares.get(name, ResourceInfo()).allocatable)
+            usable = [
+                numa[each]
+                for each in numa.keys() - set(unusable)
+                if any(each in positions for positions in unassigned)
+            ]
+            total.append(_counts(numa.values(), ids) if numa else ())
+            free.append(_counts(usable, ids) if numa else ())
         return cls(
             spec.policies.get("CPUManagerPolicy") == "static",
             spec.policies.get("TopologyManagerPolicy", ""),
-            tuple(total.values()),
-            tuple(free.values()),
+            tuple(total),
+            tuple(free),
             frozenset(each.uid for each in spec.pod_allocations),
         )
 
@@ -153,19 +169,24 @@ def _location(info: CpuInfo) -> tuple[int, int, int]:
     return info.numa, info.socket, info.core
 
 
-def _cpu_id(text: str) -> int:
+def _counts(numa: Iterable[int], ids: list[int]) -> tuple[int, ...]:
+    counted = Counter(numa)
+    return tuple(counted[each] for each in ids)
+
+
+def _position(text: str, field: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
-        raise ValueError(f"cpuDetail: {text!r} is not the id of a CPU")
+        raise ValueError(f"{field}: {text!r} is not a number")
     return int(text)
 
 
-def _ranges(text: str) -> list[range]:
-    """Return the ranges of a list of CPUs such as ``0,2-4``."""
+def _ranges(name: str, text: str) -> list[range]:
+    """Return the ranges of a list of CPUs or GPUs such as ``0,2-4``."""
     found = []
     for item in text.split(",") if text else ():
         match = _RANGE.fullmatch(item.strip())
         if match is None:
-            raise ValueError(f"numares.cpu.allocatable: {text!r} is not a list of CPUs")
+            raise ValueError(f"numares.{name}.allocatable: {text!r} is not a list of numbers")
         first, last = int(match[1]), int(match[2] or match[1])
         found.append(range(first, last + 1))
     return found

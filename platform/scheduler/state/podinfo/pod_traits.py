@@ -8,7 +8,7 @@ from ....model.podgroup import PodGroup
 from ....model.queue import Queue, QueueAffinity, QueueSpec
 from ..core_types import Pod
 from .declared_fields import FieldValues, PodFields
-from .exclusive_cpus import ExclusiveCpus, exclusive_cpus
+from .numa_request import NumaRequest, numa_request
 
 PREEMPTABLE = "volcano.sh/preemptable"
 REVOCABLE_ZONE = "volcano.sh/revocable-zone"
@@ -43,8 +43,8 @@ class PodTraits:
     """Type and weights of the strategy for its resources."""
     topology: tuple[str, str] = ("", "")
     """Its gang and its role, if those of the gang belong together or apart."""
-    exclusive_cpus: ExclusiveCpus | None = None
-    """The CPUs that it needs for itself, if it has a policy for NUMA nodes."""
+    numa_request: NumaRequest | None = None
+    """What it needs from NUMA nodes, if it has a policy for these."""
     fields: FieldValues = ()
     """The fields that plugins declare."""
 
@@ -66,13 +66,13 @@ def own_traits(pod: Pod, declared: PodFields) -> PodTraits:
         else annotations.get(PREEMPTABLE) in _TRUE
     )
     strategy = (annotations.get(STRATEGY_TYPE, ""), annotations.get(STRATEGY_WEIGHT, ""))
-    cpus = exclusive_cpus(pod)
-    if not revocable and strategy == ("", "") and cpus is None and not declared:
+    numa = numa_request(pod)
+    if not revocable and strategy == ("", "") and numa is None and not declared:
         return NO_TRAITS
     return PodTraits(
         revocable=revocable,
         strategy=strategy,
-        exclusive_cpus=cpus,
+        numa_request=numa,
         fields=declared.values(pod),
     )
 
