@@ -78,7 +78,7 @@ class RunTimes:
             if gang.key not in self._running and started + finished >= gang.min_member:
                 first = next(iter(gang.tasks.values()))  # the others start with it
                 pattern = pattern_of(gang)
-                predicted = self.predictions.of_pattern(pattern)
+                predicted = self.predictions.usual(pattern)
                 since = float(first.traits.started) or now
                 seconds, basis = self.of(gang)
                 limit = seconds if basis is Basis.LIMIT else None
