@@ -3,8 +3,10 @@
 ``limits`` runs the trace of ``bench.scheduling_quality``, with time limits of one to five times the
 run time, and with predictions only. ``nasa`` runs the first jobs of a real trace
 (``--trace``, in the Standard Workload Format) on 128 CPUs, and the same under EASY and first fit as
-textbooks have them; ``--policy`` selects some of both. ``cost`` measures what planned starts add to
-one decision: CPU time, and calls of Python functions, which do not depend on the machine.
+textbooks have them; ``--policy`` selects some of both, and ``--runs`` repeats the real trace with
+arrivals that differ by seconds, with the mean and the range of each metric. ``cost`` measures what
+planned starts add to one decision: CPU time, and calls of Python functions, which do not depend on
+the machine.
 ``bound`` computes which utilisation no scheduler exceeds, and ``plot`` draws what is stored.
 
 Results are printed as Markdown, and added to bench/scheduling_quality.json with ``--store``;
@@ -19,7 +21,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
@@ -334,26 +336,59 @@ def run_real(trace: list[TraceJob], limits: Mapping[str, float] | None, text: st
     return real_metrics(totals) | product.promises()
 
 
-def measure_real(path: Path, count: int, selected: str) -> dict[str, dict[str, Metrics]]:
+def jittered(trace: Sequence[TraceJob], seed: int) -> list[TraceJob]:
+    """Return *trace* with each job up to one cycle later. One run says little: other arrivals by
+    seconds change its results by a third."""
+    rng = random.Random(seed)  # not for cryptography
+    later = [replace(job, arrival=job.arrival + rng.uniform(0, PERIOD)) for job in trace]
+    return sorted(later, key=lambda job: job.arrival)
+
+
+def measure_real(path: Path, count: int, selected: str, runs: int) -> dict[str, dict[str, Metrics]]:
     """Run the real trace with perfect limits, with limits up to five times the run time, and with
-    predictions; of the policies of the scheduler those whose names contain *selected*."""
+    predictions; of the policies of the scheduler those whose names contain *selected*. With *runs*,
+    results are of that many runs with jittered arrivals."""
     trace = read_swf(path, count, 0.9)
-    policies = {mode: POLICIES[mode] for mode in SHORTEST_FIRST}
-    policies |= {f"{mode}, shortest first": text for mode, text in SHORTEST_FIRST.items()}
+    traces = [jittered(trace, seed) for seed in range(1, runs + 1)] or [trace]
     results = {}
     for name, most in (("true limits", 1.0), ("limits up to 5 times", 5.0), ("predictions", 0.0)):
-        limits, last_five = limits_of(trace, most) if most else None, LastFive()
-        estimate = last_five if limits is None else _by_name(limits)
-        found = {
-            "first fit": real_metrics(Textbook(trace, None).run()),
-            "EASY": real_metrics(Textbook(trace, estimate, last_five.observe).run()),
-        }
-        for policy, text in policies.items():
-            if selected in policy:
-                found[f"ours, {policy}"] = run_real(trace, limits, text)
-                print(name, policy, found[f"ours, {policy}"], file=sys.stderr, flush=True)
-        results[f"NASA, {count} jobs, {name}"] = found
+        title = f"NASA, {count} jobs, {name}" + (f", {runs} runs" if runs else "")
+        results[title] = combined([_run_policies(each, name, most, selected) for each in traces])
     return results
+
+
+def _run_policies(
+    trace: list[TraceJob], name: str, most: float, selected: str
+) -> dict[str, Metrics]:
+    policies = {mode: POLICIES[mode] for mode in SHORTEST_FIRST}
+    policies |= {f"{mode}, shortest first": text for mode, text in SHORTEST_FIRST.items()}
+    limits, last_five = limits_of(trace, most) if most else None, LastFive()
+    estimate = last_five if limits is None else _by_name(limits)
+    found = {
+        "first fit": real_metrics(Textbook(trace, None).run()),
+        "EASY": real_metrics(Textbook(trace, estimate, last_five.observe).run()),
+    }
+    for policy, text in policies.items():
+        if selected in policy:
+            found[f"ours, {policy}"] = run_real(trace, limits, text)
+            print(name, policy, found[f"ours, {policy}"], file=sys.stderr, flush=True)
+    return found
+
+
+def combined(runs: Sequence[dict[str, Metrics]]) -> dict[str, Metrics]:
+    """Return the mean of each metric of several runs, and its least and largest value; of one run
+    its metrics."""
+    if len(runs) == 1:
+        return runs[0]
+    combinations = {"": fmean, ", minimum": min, ", maximum": max}
+    return {
+        policy: {
+            f"{name}{suffix}": combine([run[policy][name] for run in runs])
+            for name in metrics
+            for suffix, combine in combinations.items()
+        }
+        for policy, metrics in runs[0].items()
+    }
 
 
 def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
@@ -445,6 +480,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--trace", type=Path, help="file of the real trace, compressed by gzip")
     parser.add_argument("--real-jobs", type=int, default=4_000)
+    parser.add_argument(
+        "--runs", type=int, default=0, help="runs of the real trace, each with other arrivals"
+    )
     parser.add_argument("--store", action="store_true", help="add to the stored results")
     parser.add_argument("--check", action="store_true", help="fail on a regression of 5 %%")
     options = parser.parse_args()
@@ -454,7 +492,7 @@ def main() -> None:
     if "nasa" in options.names:
         if options.trace is None:
             parser.error("nasa requires --trace")
-        results |= measure_real(options.trace, options.real_jobs, options.policy)
+        results |= measure_real(options.trace, options.real_jobs, options.policy, options.runs)
     if "cost" in options.names:
         results |= measure_cost(5_000, 10_000, 1_000)
     if "bound" in options.names:

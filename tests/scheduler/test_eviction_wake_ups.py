@@ -376,6 +376,27 @@ def test_gang_takes_what_becomes_free_next_to_what_was_held_after_its_rejection(
     assert world.node_of("first-t-3") == "b"
 
 
+_OLD = [f"old-t-{number}" for number in range(4)]
+
+
+def test_gang_whose_evicted_pods_are_taken_by_one_that_outranks_it_waits_for_nodes() -> None:
+    """It was not tried in the cycle in which it lost them."""
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=4))
+    world.gang("old", 4, minimum=2, nodes=("a",) * 4)
+    world.gang("first", 1, priority="mid")
+    world.run(time=0.0)
+    world.run(time=1.0)
+    world.gang("second", 1, priority="high", cpu=2)
+    world.run(time=2.0)
+    assert len(world.evicted) == 2
+    assert [each.gang.name for each in world.cluster.reservations] == ["second"]
+    world.run(time=3.0)
+    world.finish_termination(next(name for name in _OLD if name not in world.evicted))
+    world.run(time=4.0)
+    assert world.node_of("first-t-0") == "a"
+
+
 # -- against trying everything in each cycle ------------------------------------------------
 
 

@@ -106,3 +106,13 @@ def test_end_of_a_gang_changes_what_is_known_of_others_of_its_pattern() -> None:
     assert run_times.probable_end(gang_of(world, "done-99"), now=1000.0) == 1000 + 300
     assert run_times.probable_end(gang_of(world, "new-99"), now=1000.0) == 1000 + 240
     assert run_times.probable_end(gang_of(world, "new-99"), now=1300.0) == 1000 + 600
+
+
+def test_next_longer_run_is_one_of_equal_size_if_there_is_any() -> None:
+    runs = RecentRuns()
+    assert runs.next_longer(EVE, 2, 0) is None
+    for size, seconds in ((1, 50), (2, 30), (2, 90), (1, 200)):
+        runs.observe(Run(EVE, size, seconds, None))
+    found = [runs.next_longer(EVE, 2, elapsed) for elapsed in (0, 30, 90, 200)]
+    assert found == [30, 90, 200, None]
+    assert runs.next_longer(BOB, 2, 0) is None

@@ -163,6 +163,19 @@ def test_prediction_of_gangs_that_ended_at_once_is_exceeded_and_doubled() -> Non
     assert end == 100 + 16
 
 
+def test_prediction_that_is_exceeded_is_followed_by_the_next_longer_run() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n"))
+    for number, seconds in enumerate((60, 200, 60, 90, 60)):
+        learn(world, f"g-{number}", seconds)
+    world.time = 1000.0
+    world.upsert(podgroup("g-9", 1), running("g-9-0", "g-9", 1000))
+    world.schedule()
+    for elapsed, expected in ((59, 60), (60, 90), (90, 200), (200, 240)):
+        end = world.cluster.run_times.expected_end(gang_of(world, "g-9"), 1000.0 + elapsed)
+        assert end == 1000 + expected
+
+
 def test_what_others_take_does_not_change_the_prediction_of_a_gang_that_runs() -> None:
     world = SchedulerWorld()
     world.upsert(node("n"))

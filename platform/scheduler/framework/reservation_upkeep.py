@@ -63,7 +63,7 @@ def _drop_reservation(session: Session, gang: Gang) -> None:
 def forget_reservation(session: Session, reservation: Reservation) -> None:
     """Clear the nominations of a reservation that has ended, and try its gang again."""
     clear_nominations_of(session, reservation)
-    _wake(session.cache, reservation.gang)
+    session.retry(reservation.gang)
 
 
 def clear_nominations_of(session: Session, reservation: Reservation) -> None:

@@ -112,7 +112,8 @@ class Session(PluginDecisions):
         self._following: dict[Hashable, Iterator[Gang]] = {}
         """The gangs still to be tried of groups of which one was rejected alone, by demand."""
         self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
-        self._failed: set[str] = set()  # keys of gangs that a plugin failed for
+        self._to_retry: set[str] = set()
+        """Keys of gangs that are tried again in the next cycle, whatever happens."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._option_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
@@ -675,7 +676,7 @@ class Session(PluginDecisions):
         marks the end of that.
         """
         if diagnosis.reason == PLUGIN_ERROR:
-            self._failed.add(gang.key)
+            self._to_retry.add(gang.key)
         self.wait(gang, hints, retry_at=retry_at)
         self._rejections[gang.key].is_rejected = True
         self.rejected += 1
@@ -684,6 +685,16 @@ class Session(PluginDecisions):
             self.cache.changes.mark(gang)
 
     # -- waiting -------------------------------------------------------------------------------
+
+    def retry(self, gang: Gang) -> None:
+        """Let *gang*, which has lost what was held for it, be tried again in the next cycle.
+
+        It may not have been tried in this one, and actions that would try it have run.
+        """
+        if gang.key in self.cache.pending_gangs:
+            self._to_retry.add(gang.key)
+            self.cache.scheduling_queue.activate(gang)
+            self.cache.changes.mark(gang)
 
     def confine_rejection(self, gang: Gang) -> None:
         """Let the rejection of *gang* not hold for the other gangs with equal demand."""
@@ -718,24 +729,26 @@ class Session(PluginDecisions):
         self._caches.wake(own_usage=self.scheduled > 0)
         waiting.note_holds(has_holds=self.cache.node_matrix.has_pipelined, events=ANY_NODE_CHANGE)
         for each in self._rejections.values():
-            if each.gang.key in self._failed:
-                self._retry_failed(each.gang)
-            elif each.gang.key in self.cache.pending_gangs and each.version == each.gang.version:
+            if each.gang.key not in self.cache.pending_gangs:
+                continue
+            if each.gang.key in self._to_retry:
+                self._retry(each.gang)
+            elif each.version == each.gang.version:
                 self._add_rejected(each)
         if not self.is_stopped:
             for gang in list(waiting.active.values()):
                 # Limits for gates depend on more than is published: those gangs stay active.
-                if gang.key not in self._failed and not gang.gated_by_queue:
+                if gang.key not in self._to_retry and not gang.gated_by_queue:
                     self._add_unschedulable(gang, OWN_CHANGES, None)
         capacity.keep(waiting.needed_classes())
         self.starving.keep_untried()
         unfinished = self.is_stopped or waiting.starving.has_untried
         self.cache.changes.mark_cycle_end(unfinished=unfinished)
 
-    def _retry_failed(self, gang: Gang) -> None:
-        """Let *gang*, for which a plugin failed, be tried in the next cycle. If this cycle was
-        stopped, the gang is tried after all others: it would be the first again each time, and
-        others would never be tried."""
+    def _retry(self, gang: Gang) -> None:
+        """Let *gang*, which was rejected, be tried in the next cycle. If this cycle was stopped,
+        the gang is tried after all others: it would be the first again each time, and others would
+        never be tried."""
         if self.is_stopped:
             self._add_unschedulable(gang, QueueingHints(frozenset({CYCLE})), None)
         else:

@@ -6,7 +6,9 @@ used, which a single job that failed at once does not change.
 """
 
 import re
-from collections import OrderedDict
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +21,12 @@ MAX_PATTERNS = 4_000
 
 _REMEMBERED = 5
 """Run times that are remembered of a pattern."""
+
+COMPARED_RUNS = 200
+"""Of how many of the last gangs the predictions are compared with what is known without them."""
+
+_SMALL_ERROR = 0.25
+"""Predictions whose mean error is smaller are used in any case."""
 
 _VARYING = re.compile(r"[0-9]+|(?<=-)(?=[a-z0-9]*[0-9])[a-z0-9]{5,}")
 """What differs in names from job to job: numbers, and generated suffixes with digits."""
@@ -51,27 +59,71 @@ class PredictedRun(NamedTuple):
         return abs(self.predicted - self.took) / max(self.took, 1.0)
 
 
+class Usefulness:
+    """Whether predictions are better than the median run time of all gangs.
+
+    Where all gangs are of one pattern and have nothing else in common, a prediction is a random
+    number, and a start that is planned by it delays others in vain.
+    """
+
+    def __init__(self) -> None:
+        """Start without gangs."""
+        self._runs: deque[float] = deque()
+        self._ordered: list[float] = []
+        self._errors: deque[tuple[float, float]] = deque(maxlen=COMPARED_RUNS)
+        """Of predictions and of the median, both from 0 to 1."""
+        self.is_given = True
+
+    def observe(self, seconds: float, predicted: float | None) -> None:
+        """Learn that a gang has run for *seconds* for which *predicted* was expected."""
+        if predicted is not None and self._ordered:
+            usual = _median(self._ordered)
+            self._errors.append((_error(predicted, seconds), _error(usual, seconds)))
+        self._runs.append(seconds)
+        insort(self._ordered, seconds)
+        if len(self._runs) > COMPARED_RUNS:
+            self._ordered.remove(self._runs.popleft())
+        if len(self._errors) == COMPARED_RUNS:
+            error, usual_error = map(sum, zip(*self._errors, strict=True))
+            self.is_given = error < max(usual_error, _SMALL_ERROR * COMPARED_RUNS)
+
+
+def _error(predicted: float, took: float) -> float:
+    """Return the difference as a fraction of the larger one, so that a gang that ended at once does
+    not outweigh all others; less than a second counts as one."""
+    return abs(predicted - took) / max(predicted, took, 1.0)
+
+
+def _median(ordered: Sequence[float]) -> float:
+    """Return the median of *ordered*."""
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2
+
+
 class Predictions:
     """The run times of the last gangs, by queue, user and name pattern."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._records: OrderedDict[Pattern, Record] = OrderedDict()
+        self.usefulness = Usefulness()
         self.version = 0
         """Grows with each change."""
 
     def predict(self, gang: Gang) -> float | None:
-        """Return the predicted run time in seconds; ``None`` without former gangs."""
+        """Return the predicted run time in seconds; ``None`` if there is none of use."""
         return self.of_pattern(pattern_of(gang))
 
     def of_pattern(self, pattern: Pattern) -> float | None:
-        """Return the predicted run time of gangs of *pattern* in seconds, at least one."""
+        """Return the predicted run time of gangs of *pattern* in seconds, at least one; ``None`` if
+        there is none of use."""
+        return self.usual(pattern) if self.usefulness.is_given else None
+
+    def usual(self, pattern: Pattern) -> float | None:
+        """Return the median run time of the last gangs of *pattern*, at least one second."""
         record = self._records.get(pattern)
-        if record is None:
-            return None
-        ordered, middle = sorted(record.last), len(record.last) // 2
         # Not statistics.median: this is called for each waiting gang in each cycle.
-        return max((ordered[middle] + ordered[~middle]) / 2, 1.0)
+        return None if record is None else max(_median(sorted(record.last)), 1.0)
 
     def error_of(self, gang: Gang) -> float | None:
         """Return by which part of the run time predictions like that of *gang* were wrong; ``None``
@@ -88,6 +140,7 @@ class Predictions:
             error = PredictedRun(predicted, seconds).error
             record.error = error if record.error is None else (record.error + error) / 2
         self._records[pattern] = record
+        self.usefulness.observe(seconds, predicted)
         while len(self._records) > MAX_PATTERNS:
             self._records.popitem(last=False)
         self.version += 1

@@ -1,4 +1,5 @@
-"""How long gangs that have a time limit probably run, from those that have ended.
+"""How long gangs probably run that have a time limit, or that have exceeded their prediction: that
+follows from those that have ended.
 
 Most limits exceed run times by far, but users run much the same job again. So the last run times of
 one user's gangs of a name pattern predict more, as far as the limit permits them, and most those of
@@ -6,15 +7,19 @@ gangs of equal size. For a gang without such predecessors, the limit counts time
 that others have needed.
 """
 
+import math
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from .predictions import MAX_PATTERNS, Pattern
 
-KEPT_RUNS = 10
+KEPT_RUNS = 20
 """How many of the last runs of a pattern are remembered, in all and of each size."""
+
+_EXPECTED_RUNS = 10
+"""How many of them count for a gang that has a limit."""
 
 KEPT_FRACTIONS = 200
 """How many of the last fractions of limits that gangs have needed are remembered."""
@@ -81,13 +86,29 @@ class RecentRuns:
         if len(ordered) < LEAST_FRACTIONS:
             return limit
         least = max(ordered[len(ordered) // _RARELY_LESS] * limit, elapsed)
-        for key in ((pattern, size), (pattern, None)):
-            known = self._seconds.get(key, ())
-            possible = [each for each in known if least < each <= limit]
-            if possible:
-                return _probable(possible)
+        possible = self._between(pattern, size, least, limit, _EXPECTED_RUNS)
+        if possible:
+            return _probable(possible)
         first = bisect_right(ordered, elapsed / limit)
         return ordered[(first + len(ordered) - 1) // 2] * limit if first < len(ordered) else limit
+
+    def next_longer(self, pattern: Pattern, size: int, elapsed: float) -> float | None:
+        """Return the shortest of the last run times that are longer than *elapsed* seconds;
+        ``None`` if none was."""
+        return min(self._between(pattern, size, elapsed, math.inf, KEPT_RUNS), default=None)
+
+    def _between(
+        self, pattern: Pattern, size: int, least: float, limit: float, count: int
+    ) -> list[float]:
+        """Return which of the last *count* run times are above *least* and up to *limit*: of gangs
+        of equal size, or else of all gangs of the pattern."""
+        for key in ((pattern, size), (pattern, None)):
+            known = self._seconds.get(key, ())
+            last = islice(known, max(len(known) - count, 0), None)
+            found = [each for each in last if least < each <= limit]
+            if found:
+                return found
+        return []
 
 
 def _probable(seconds: list[float]) -> float:

@@ -78,7 +78,7 @@ class RunTimes:
             if gang.key not in self._running and started + finished >= gang.min_member:
                 first = next(iter(gang.tasks.values()))  # the others start with it
                 pattern = pattern_of(gang)
-                predicted = self.predictions.of_pattern(pattern)
+                predicted = self.predictions.usual(pattern)
                 since = float(first.traits.started) or now
                 seconds, basis = self.of(gang)
                 limit = seconds if basis is Basis.LIMIT else None
@@ -159,8 +159,9 @@ class RunTimes:
         """Return when *gang*, which has pods on nodes, releases them, in Unix time; ``None`` if
         that is not known.
 
-        A gang that is limited has ended its grace period after its limit. An estimate or a
-        prediction that was exceeded is doubled until it is not.
+        A gang that is limited has ended its grace period after its limit. Once a prediction is
+        exceeded, the next longer of the last run times counts. Without one, and for an estimate,
+        what was exceeded is doubled until it is not.
         """
         seconds, basis = self.of(gang)
         if seconds is None:
@@ -171,8 +172,11 @@ class RunTimes:
         if basis is Basis.LIMIT:
             return max(started + seconds + _grace_period(gang), now)
         running = self._running.get(gang.key)
-        if basis is Basis.PREDICTION and running is not None and running.predicted is not None:
-            seconds = running.predicted
+        if basis is Basis.PREDICTION and running is not None:
+            seconds, elapsed = running.predicted or seconds, now - started
+            if seconds <= elapsed:
+                longer = self.recent_runs.next_longer(running.pattern, running.size, elapsed)
+                seconds = longer or seconds
         while started + seconds <= now:
             seconds = max(2 * seconds, 1.0)
         return started + seconds

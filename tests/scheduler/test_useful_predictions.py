@@ -1,0 +1,62 @@
+"""Predictions of run times count only where they are better than the median of all gangs."""
+
+import random
+
+from scheduler.test_run_times import annotated, learn, run_time
+from support.scheduler import SchedulerWorld, node
+
+from batholith.model.run_times import Basis
+from batholith.scheduler.state.run_times.predictions import COMPARED_RUNS, Pattern, Predictions
+from batholith.scheduler.state.run_times.run_times import UNKNOWN, RunTime
+
+EVE, BOB = ("default", "eve", "train-#"), ("default", "bob", "test-#")
+
+
+def observe(predictions: Predictions, pattern: Pattern, seconds: float) -> None:
+    """A gang ends, which was predicted when it started."""
+    predictions.observe(pattern, seconds, predictions.usual(pattern))
+
+
+def independent(predictions: Predictions, count: int) -> None:
+    """Gangs of one pattern end whose run times have nothing in common."""
+    rng = random.Random(1)  # not for cryptography
+    for _ in range(count):
+        observe(predictions, EVE, rng.lognormvariate(5, 2))
+
+
+def test_without_a_relation_of_run_times_nothing_is_predicted() -> None:
+    predictions = Predictions()
+    independent(predictions, COMPARED_RUNS)
+    assert predictions.of_pattern(EVE) == predictions.usual(EVE)
+    independent(predictions, COMPARED_RUNS)
+    assert predictions.usual(EVE) is not None
+    assert predictions.of_pattern(EVE) is None
+
+
+def test_predictions_count_again_once_users_differ() -> None:
+    predictions = Predictions()
+    independent(predictions, 2 * COMPARED_RUNS)
+    rng = random.Random(2)  # not for cryptography
+    for _ in range(COMPARED_RUNS):
+        observe(predictions, EVE, rng.lognormvariate(9, 1))
+        observe(predictions, BOB, rng.lognormvariate(3, 1))
+    assert predictions.of_pattern(EVE) == predictions.usual(EVE)
+
+
+def test_predictions_count_where_all_gangs_run_for_nearly_as_long() -> None:
+    predictions = Predictions()
+    rng = random.Random(3)  # not for cryptography
+    for _ in range(2 * COMPARED_RUNS):
+        observe(predictions, EVE, rng.uniform(80, 120))
+    assert predictions.of_pattern(EVE) is not None
+
+
+def test_gang_has_no_estimate_while_predictions_are_of_no_use() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("n"))
+    learn(world, "g-1", 40)
+    world.upsert(annotated("g-2"), annotated("g-3", time_limit="1m"))
+    assert run_time(world, "g-2") == RunTime(40.0, Basis.PREDICTION)
+    independent(world.cluster.run_times.predictions, 2 * COMPARED_RUNS)
+    assert run_time(world, "g-2") == UNKNOWN
+    assert run_time(world, "g-3") == RunTime(60.0, Basis.LIMIT)
