@@ -360,6 +360,14 @@ def proxy(
     pod_network: PodNetworkOption = "host",
     data_dir: Annotated[Path | None, typer.Option(help="Data directory of the agent.")] = None,
     cluster_dns: ClusterDnsOption = "",
+    names_only: Annotated[
+        bool,
+        typer.Option(
+            "--names-only",
+            help="Serve names, and not the addresses of Services: another node of this machine "
+            "does.",
+        ),
+    ] = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -373,7 +381,9 @@ def proxy(
 
     def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
         own = recorder.with_component("kube-proxy")
-        found = ServiceProxy(client, recorder=own, ranges=network.ranges, rules=rules)
+        found = ServiceProxy(
+            client, recorder=own, ranges=network.ranges, rules=rules, listens=not names_only
+        )
         if not cluster_dns:
             return [found]
         from ..local.proxy.dns.server import name_server
