@@ -360,14 +360,7 @@ def proxy(
     pod_network: PodNetworkOption = "host",
     data_dir: Annotated[Path | None, typer.Option(help="Data directory of the agent.")] = None,
     cluster_dns: ClusterDnsOption = "",
-    names_only: Annotated[
-        bool,
-        typer.Option(
-            "--names-only",
-            help="Serve names, and not the addresses of Services: another node of this machine "
-            "does.",
-        ),
-    ] = False,
+    names_only: node_flags.NamesOnlyOption = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",

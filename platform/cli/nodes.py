@@ -181,8 +181,8 @@ class JoinedNode:
         from ..local.supervisor import joining
         from ..local.supervisor.membership import JoinError
 
-        self._beside_first = joining.is_on_this_machine(server)
-        if self._beside_first and self._options.address in ("", joining.host_of(server)):
+        self._shares_first_machine = joining.is_on_this_machine(server)
+        if self._shares_first_machine and self._options.address in ("", joining.host_of(server)):
             raise JoinError(
                 f"the first machine is this one, and {joining.host_of(server)} is the address of "
                 "its node: name another address of this machine with --address"
@@ -224,9 +224,14 @@ class JoinedNode:
         dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
         names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
-        # The addresses of Services are the same on each machine: beside the first node, its proxy
-        # listens there.
-        proxy = ["proxy", *client, *names, *(["--names-only"] if self._beside_first else [])]
+        # The addresses of Services are the same on each machine: on the first one, the proxy of its
+        # own node listens there.
+        proxy = [
+            "proxy",
+            *client,
+            *names,
+            *(["--names-only"] if self._shares_first_machine else []),
+        ]
         return [
             ComponentSpec(name="proxy", arguments=proxy, environment=environment),
             ComponentSpec(

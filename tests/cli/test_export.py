@@ -96,7 +96,7 @@ UNLIKE_TEXTS = (
     "null", "~", "=", "", " x", "# x", "a: b", "a\nb\n", "a \n b", "\r\n\t",
     "\u0085\u2028\U0001f600",
 )  # fmt: skip
-"""What parsers of YAML may take for something else than this text."""
+"""Texts that parsers of YAML may read as another value."""
 
 
 async def test_kubectl_applies_what_is_printed(servers: ServerFactory, tmp_path: Path) -> None:
