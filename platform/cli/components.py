@@ -358,6 +358,7 @@ def proxy(
     pod_network: PodNetworkOption = "host",
     data_dir: Annotated[Path | None, typer.Option(help="Data directory of the agent.")] = None,
     cluster_dns: ClusterDnsOption = "",
+    names_only: node_flags.NamesOnlyOption = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -371,7 +372,9 @@ def proxy(
 
     def create(client: "Client", recorder: EventRecorder) -> "Iterable[Runnable]":
         own = recorder.with_component("kube-proxy")
-        found = ServiceProxy(client, recorder=own, ranges=network.ranges, rules=rules)
+        found = ServiceProxy(
+            client, recorder=own, ranges=network.ranges, rules=rules, listens=not names_only
+        )
         if not cluster_dns:
             return [found]
         from ..local.proxy.dns.server import name_server

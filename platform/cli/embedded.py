@@ -20,7 +20,6 @@ import msgspec
 from ..api.pages.sessions import prepare_sign_in
 from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.groups import map_group
-from ..local.agent.runtime.mounting import lacks_sandbox_support
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
 from ..local.network.node_namespace import HOLDER, NodeNamespace
@@ -36,16 +35,13 @@ from ..model.service_network import PodNetwork
 from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
+from .isolation_check import isolation_warnings
 from .listeners import listen, listen_as_service, listen_locally, listen_preferring
 
 API_PORT = 7443
 REST_PORT = 7480
 START_SPACE = 2**19
 """Bytes that a start needs for the files of the supervisor and the components."""
-NO_SANDBOX_WARNING = (
-    "WARNING: this machine does not support the sandbox: pods will run as root, with all "
-    "privileges of root"
-)
 AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
@@ -107,12 +103,6 @@ class Options:
     """Where pods run, as in ``--pod-network``."""
     network: tuple[str, int] | None = None
     """Address and port at which other machines may join; ``None``: none may."""
-
-
-def isolation_warnings(options: Options) -> list[str]:
-    """Return a warning if pods would run as root without a sandbox."""
-    unsandboxed = os.geteuid() == 0 and not options.simulate and lacks_sandbox_support()
-    return [NO_SANDBOX_WARNING] if unsandboxed else []
 
 
 class EmbeddedCluster:
@@ -178,7 +168,8 @@ class EmbeddedCluster:
                 own_network=self._node_namespace is not None,
             )
             opened.pop_all()
-        self.notices += isolation_warnings(options)
+        if not options.simulate:
+            self.notices += isolation_warnings()
         return self
 
     def __exit__(

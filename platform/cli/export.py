@@ -1,12 +1,13 @@
 """``batholith export``: the user's objects of an embedded cluster, as manifests."""
 
 import asyncio
+import re
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -16,10 +17,10 @@ from .cluster import DataDirOption, resolve_data_dir
 from .exported_objects import (
     LEFT_OUT_KINDS,
     SECRET,
+    in_order,
     is_finished,
     is_of_user,
     notes,
-    order,
     to_manifest,
 )
 from .manager import exit_on_error
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..kube.client.client import Client
 
 Json = dict[str, Any]
+_LIKE_NUMBERS_AND_BOOLEANS = re.compile(r"[-+.0-9]|[yYnN]\Z")
 
 
 class _ApiResource(ApiStruct, frozen=True):
@@ -78,8 +80,6 @@ def export(
     ] = False,
 ) -> None:
     """Print the objects of a cluster that is up, as manifests to apply on Kubernetes."""
-    import yaml
-
     from ..kube.client.client import Client
     from ..kube.client.config import load_credentials
     from ..kube.errors import ApiError, ConfigError, ConnectionLostError
@@ -93,13 +93,32 @@ def export(
     with exit_on_error(ApiError, ConfigError, ConnectionLostError, OSError):
         _check_is_up(data.kubeconfig)
         found = asyncio.run(run())
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    yaml.dump_all(found.manifests, sys.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    write(found.manifests, sys.stdout)
     for manifest in found.manifests:
         for note in notes(manifest):
             typer.echo(f"note: {_described(manifest)} {note}", err=True)
     for reason, number in sorted(found.left_out.items()):
         typer.echo(f"note: left out {number} {reason}", err=True)
+
+
+def write(manifests: Iterable[Json], file: TextIO) -> None:
+    """Write YAML that kubectl reads as it was.
+
+    Its parser takes more plain texts for numbers and booleans than PyYAML does, such as ``1e3`` and
+    ``y``, also as keys.
+    """
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Quotes these."""
+
+    def represent(dumper: Any, text: str) -> yaml.ScalarNode:
+        style = "'" if _LIKE_NUMBERS_AND_BOOLEANS.match(text) else None
+        found: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+        return found
+
+    Dumper.add_representer(str, represent)
+    yaml.dump_all(manifests, file, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _check_is_up(kubeconfig: Path) -> None:
@@ -131,7 +150,7 @@ async def collect(client: "Client", *, namespaces: Collection[str], secrets: boo
                 found.left_out["jobs and pods that have ended"] += 1
             else:
                 found.manifests.append(to_manifest(obj))
-    found.manifests.sort(key=order)
+    found.manifests = in_order(found.manifests)
     return found
 
 

@@ -1,5 +1,6 @@
 """Which objects of an embedded cluster are a user's, and their manifests. Pure."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..model.names import DIR_PROVISIONER, DIR_STORAGE_CLASS, MEMBERS, PLAN, WHY
@@ -59,11 +60,33 @@ _ORDER = (
 _LAST = ("Job", "Pod")
 
 
-def order(obj: Json) -> tuple[int, str, str, str]:
-    """Return the sort key of an object: what others need is first, what runs is last."""
+def in_order(manifests: Iterable[Json]) -> list[Json]:
+    """Return objects in an order in which they can be applied.
+
+    What others need is first, and what runs is last. Queues are after their parents.
+    """
+    objects = list(manifests)
+    parents = {
+        each["metadata"]["name"]: each["spec"].get("parent", "")
+        for each in objects
+        if each["kind"] == "Queue"
+    }
+    return sorted(objects, key=lambda each: _order(each, parents))
+
+
+def _order(obj: Json, parents: Mapping[str, str]) -> tuple[int, str, int, str, str]:
     kind, metadata = obj["kind"], obj["metadata"]
     rank = _ORDER.index(kind) if kind in _ORDER else len(_ORDER) + (kind in _LAST)
-    return rank, kind, metadata.get("namespace", ""), metadata["name"]
+    depth = _depth(metadata["name"], parents) if kind == "Queue" else 0
+    return rank, kind, depth, metadata.get("namespace", ""), metadata["name"]
+
+
+def _depth(queue: str, parents: Mapping[str, str]) -> int:
+    found = set[str]()
+    while queue in parents and queue not in found:  # Without webhooks they may form a cycle.
+        found.add(queue)
+        queue = parents[queue]
+    return len(found)
 
 
 def is_finished(obj: Json) -> bool:
@@ -73,9 +96,13 @@ def is_finished(obj: Json) -> bool:
     status = obj.get("status") or {}
     state = status.get("state")
     phase = state.get("phase") if isinstance(state, dict) else status.get("phase")
-    return phase in _FINISHED_PHASES or any(
-        (each.get("type"), each.get("status")) in {(name, "True") for name in _FINISHED_CONDITIONS}
-        for each in status.get("conditions") or ()
+    if phase in _FINISHED_PHASES:
+        return True
+    conditions = status.get("conditions")
+    # Those of a JobFlow are a mapping of its jobs.
+    return isinstance(conditions, list) and any(
+        each.get("type") in _FINISHED_CONDITIONS and each.get("status") == "True"
+        for each in conditions
     )
 
 
@@ -126,6 +153,9 @@ def to_manifest(obj: Json) -> Json:
         result["spec"] = _claim_spec(obj["spec"])
     elif kind == "Job" and obj["apiVersion"] == "batch/v1":
         result["spec"] = _job_spec(obj["spec"])
+    elif kind == "Job" and "volumes" in obj["spec"]:
+        volumes = [_without_created_claim(each) for each in obj["spec"]["volumes"]]
+        result["spec"] = {**obj["spec"], "volumes": volumes}
     if not metadata.get("labels", True):
         del metadata["labels"]
     return result
@@ -192,6 +222,16 @@ def _claim_spec(spec: Json) -> Json:
     if result.get("storageClassName") == DIR_STORAGE_CLASS:
         del result["storageClassName"]
     return result
+
+
+def _without_created_claim(volume: Json) -> Json:
+    """Return a volume of a Volcano job without the name of the claim that its controller created.
+
+    A volume with the spec of a claim, too, would be rejected.
+    """
+    if "volumeClaim" not in volume:
+        return volume
+    return {key: value for key, value in volume.items() if key != "volumeClaimName"}
 
 
 def _job_spec(spec: Json) -> Json:

@@ -31,6 +31,13 @@ RotateOption = Annotated[
         "that has joined a cluster.",
     ),
 ]
+NamesOnlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--names-only",
+        help="Serve names, and not the addresses of Services: another node of this machine does.",
+    ),
+]
 NetworkListenFd = Annotated[
     int | None,
     typer.Option(

@@ -130,10 +130,12 @@ class JoinedNode:
             JoinError: the machine cannot join.
         """
         from ..local.supervisor import joining
+        from .isolation_check import isolation_warnings
 
         self._membership = self._joined()
         self._kubeconfig = joining.write_kubeconfig(self._data, self._membership)
         self._address = self._options.address or joining.local_address(self._membership.server)
+        self.notices += isolation_warnings()
         return self
 
     def __exit__(
@@ -155,12 +157,10 @@ class JoinedNode:
         known, token = read(data), options.token
         if known is not None and options.name not in (None, known.node):
             raise JoinError(f"{data.root} belongs to node {known.node}: choose another --data-dir")
-        if (
-            known is not None
-            and token is not None
-            and not known.server.endswith(f"//{token.host}:{token.port}")
-        ):
+        if known is not None and token is not None and known.server != token.server:
             raise JoinError(f"{data.root} belongs to {known.server}: choose another --data-dir")
+        if cluster := token or known:
+            self._check_address(cluster.server)
         if known is not None and joining.is_current(data):
             return known
         if token is None:
@@ -171,6 +171,22 @@ class JoinedNode:
             )
         node = known.node if known else options.name or node_name()
         return joining.join(data, token, node)
+
+    def _check_address(self, server: str) -> None:
+        """Check that the node can have the address: two nodes of one machine need different ones.
+
+        Raises:
+            JoinError: the first node has it.
+        """
+        from ..local.supervisor import joining
+        from ..local.supervisor.membership import JoinError
+
+        self._shares_first_machine = joining.is_on_this_machine(server)
+        if self._shares_first_machine and self._options.address in ("", joining.host_of(server)):
+            raise JoinError(
+                f"the first machine is this one, and {joining.host_of(server)} is the address of "
+                "its node: name another address of this machine with --address"
+            )
 
     def start_supervisor(self, entry: "Entry") -> "Supervisor":
         """Create the supervisor and fork the components, which run their arguments with *entry*."""
@@ -208,10 +224,16 @@ class JoinedNode:
         dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
         names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
+        # The addresses of Services are the same on each machine: on the first one, the proxy of its
+        # own node listens there.
+        proxy = [
+            "proxy",
+            *client,
+            *names,
+            *(["--names-only"] if self._shares_first_machine else []),
+        ]
         return [
-            ComponentSpec(
-                name="proxy", arguments=["proxy", *client, *names], environment=environment
-            ),
+            ComponentSpec(name="proxy", arguments=proxy, environment=environment),
             ComponentSpec(
                 name="agent",
                 arguments=[*agent, *names],

@@ -133,6 +133,11 @@ class JoinToken:
         """Return the argument of the command."""
         return f"{self.token}.{self.ca_hash}@{self.host}:{self.port}"
 
+    @property
+    def server(self) -> str:
+        """Return the URL of the API server."""
+        return f"https://{self.host}:{self.port}"
+
     @classmethod
     def parse(cls, text: str, *, default_port: int) -> "JoinToken":
         """Parse the argument of the command.

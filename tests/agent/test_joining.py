@@ -17,6 +17,7 @@ from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.polling import wait_until_true
 from typer.testing import CliRunner
 
+from batholith.cli import isolation_check
 from batholith.cli.main import app
 from batholith.cli.nodes import JoinedNode, NodeOptions
 from batholith.kube.client.client import Client
@@ -83,16 +84,18 @@ async def join(data: DataDir, token: JoinToken, node: str = "second") -> Members
     return await asyncio.to_thread(joining.join, data, token, node)
 
 
-async def enter(data: DataDir, token: JoinToken | None, name: str | None = None) -> str:
+async def enter(
+    data: DataDir, token: JoinToken | None, name: str | None = None, *, address: str = "192.0.2.7"
+) -> str:
     """The node of ``batholith join`` with a token, or of its restart without one."""
     options = NodeOptions(
-        token=token, name=name, address="192.0.2.7", cpus=None, host_dirs=(), pods="auto",
+        token=token, name=name, address=address, cpus=None, host_dirs=(), pods="auto",
         registries=(),
     )  # fmt: skip
 
     def start() -> str:
         with JoinedNode(data, options) as node:
-            return node.usage()
+            return "\n".join((*node.notices, node.usage()))
 
     return await asyncio.to_thread(start)
 
@@ -118,6 +121,26 @@ async def test_a_machine_joins_once_and_starts_again_without_a_token(
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for path in data.root.rglob("*"):
         assert not path.is_file() or token.token not in path.read_text(), "it is not stored"
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+async def test_a_node_of_the_first_machine_needs_another_address(
+    first: FirstMachine, data: DataDir, address: str
+) -> None:
+    token = await first.token()
+    with pytest.raises(JoinError, match=r"and 127[.]0[.]0[.]1 is the address of its node"):
+        await enter(data, token, address=address)
+    assert list(data.pki.iterdir()) == []
+    await enter(data, token, address="127.0.0.2")
+    with pytest.raises(JoinError, match="the first machine is this one"):
+        await enter(data, None, address=address)
+
+
+async def test_a_machine_that_joins_says_what_is_missing(
+    first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation_check, "isolation_warnings", lambda: ["WARNING: no sandbox"])
+    assert "WARNING: no sandbox" in await enter(data, await first.token())
 
 
 async def test_a_join_that_was_killed_continues_with_its_key(

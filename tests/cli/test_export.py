@@ -1,18 +1,21 @@
 """``batholith export``: what a user created, applied elsewhere, is the same again."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory, add_namespace
 from support.embedded_apiserver import MERGE, Server, embedded_server
+from support.kubectl import Kubectl, needs_kubectl
 from support.node_requests import claim, pod
 from typer.testing import CliRunner
 
-from batholith.cli.export import Export, collect
+from batholith.cli.export import Export, collect, write
 from batholith.cli.exported_objects import is_finished, notes
 from batholith.cli.main import app
 from batholith.model import crds
+from batholith.model.names import QUEUES
 
 Json = dict[str, Any]
 TEAM = "team"
@@ -88,6 +91,53 @@ async def test_exported_objects_can_be_applied_and_are_exported_the_same_again(
     assert second.manifests == [each for each in first.manifests if each["kind"] != "Namespace"]
 
 
+UNLIKE_TEXTS = (
+    "1e3", "+1", "-", ".inf", "010", "0x1f", "1_000", "12:30", "2024-01-01", "y", "N", "off",
+    "null", "~", "=", "", " x", "# x", "a: b", "a\nb\n", "a \n b", "\r\n\t",
+    "\u0085\u2028\U0001f600",
+)  # fmt: skip
+"""Texts that parsers of YAML may read as another value."""
+
+
+async def test_kubectl_applies_what_is_printed(servers: ServerFactory, tmp_path: Path) -> None:
+    needs_kubectl()
+    data = {f"k{number}": text for number, text in enumerate(UNLIKE_TEXTS)}
+    data |= dict.fromkeys(("y", "1e3", "on", "null", "010"), "a key")
+    claim_spec = claim("data")["spec"]
+    volume = {"mountPath": "/d", "volumeClaim": claim_spec, "volumeClaimName": "v-pvc-0"}
+    template = {"spec": pod("p", "")["spec"]}
+    job = {"tasks": [{"name": "t", "replicas": 2, "template": template}], "volumes": [volume]}
+    queues = [
+        {
+            "apiVersion": QUEUES.api_version,
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"parent": parent},
+        }
+        for name, parent in (("root-of-all", "root"), ("b", "root-of-all"), ("a", "b"))
+    ]
+    async with embedded_server(tmp_path / "first", crds=crds.load()) as server:
+        await add_namespace(server, TEAM)
+        await _apply(server, _object("v1", "ConfigMap", "m", data=data))
+        await _apply(server, _object("batch.volcano.sh/v1alpha1", "Job", "v", spec=job))
+        for queue in queues:
+            await server.create(QUEUES.path(), queue)
+        exported = (await _export(server)).manifests
+    found = [each["metadata"]["name"] for each in exported if each["kind"] == "Queue"]
+    assert found == ["root-of-all", "b", "a"]
+    printed = StringIO()
+    write(exported, printed)
+    async with servers.start(tmp_path / "second", crds=crds.load()) as server:
+        kubectl = Kubectl(server, tmp_path)
+        await kubectl("apply", "-f", "-", stdin=printed.getvalue())
+        stored = await server.get(f"/api/v1/namespaces/{TEAM}/configmaps/m")
+        assert stored["data"] == data
+        jobs = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{TEAM}/jobs"
+        stored = await server.get(f"{jobs}/v")
+        # Webhooks reject both; the controller creates the claim, and names it.
+        assert stored["spec"]["volumes"] == [{"mountPath": "/d", "volumeClaim": claim_spec}]
+
+
 async def test_only_what_a_user_created_and_may_still_run_is_exported(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, crds=crds.load()) as server:
         assert (await _export(server)).manifests == []
@@ -127,6 +177,11 @@ def _map(name: str, **metadata: Any) -> Json:
         ("Job", {"conditions": [{"type": "Suspended", "status": "True"}]}, False),
         ("PyTorchJob", {"conditions": [{"type": "Succeeded", "status": "True"}]}, True),
         ("JobFlow", {"state": {"phase": "Succeed"}}, True),
+        (
+            "JobFlow",
+            {"state": {"phase": "Running"}, "conditions": {"j": {"phase": "Failed"}}},
+            False,
+        ),
         ("Deployment", {"conditions": [{"type": "Failed", "status": "True"}]}, False),
     ],
 )

@@ -1,29 +1,36 @@
-"""The warning of `up` on a machine without sandbox support."""
+"""The warning of `up` and `join` on a machine without sandbox support."""
 
 import os
+import shutil
 
 import pytest
 
-from batholith.cli import embedded
-from batholith.cli.embedded import NO_SANDBOX_WARNING, Options, isolation_warnings
+from batholith.cli import isolation_check
+from batholith.cli.isolation_check import NO_SANDBOX, NO_SANDBOX_FOR_ROOT, isolation_warnings
 from batholith.local.agent.runtime import mounting
 
 
 @pytest.mark.parametrize(
-    ("user", "simulate", "nothing", "expected"),
+    ("user", "nothing", "bubblewrap", "expected"),
     [
-        (0, 0, True, [NO_SANDBOX_WARNING]),
-        (0, 0, False, []),
-        (1000, 0, True, []),
-        (0, 3, True, []),
+        (0, True, "/usr/bin/bwrap", [NO_SANDBOX_FOR_ROOT]),
+        (0, False, None, []),
+        (1000, True, None, [NO_SANDBOX]),
+        (1000, True, "/usr/bin/bwrap", []),
+        (1000, False, None, []),
     ],
 )
-def test_root_is_warned_if_pods_would_run_as_root(
-    monkeypatch: pytest.MonkeyPatch, user: int, simulate: int, nothing: bool, expected: list[str]
+def test_users_are_warned_if_pods_would_have_no_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    nothing: bool,
+    bubblewrap: str | None,
+    expected: list[str],
 ) -> None:
-    monkeypatch.setattr(embedded, "lacks_sandbox_support", lambda: nothing)
+    monkeypatch.setattr(isolation_check, "lacks_sandbox_support", lambda: nothing)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert isolation_warnings(Options(simulate=simulate)) == expected
+    monkeypatch.setattr(shutil, "which", {"bwrap": bubblewrap}.get)
+    assert isolation_warnings() == expected
 
 
 @pytest.mark.process

@@ -21,6 +21,8 @@ class SecondMachine:
     name: str
     first_address: str
     """Of the test's end of the cable."""
+    second_of_first: str
+    """Another one of that end, for a second node of the first machine."""
     address: str
 
     async def batholith(self, *arguments: str) -> embedded_cluster.ProcessResult:
@@ -42,19 +44,21 @@ def second_machine() -> Iterator[SecondMachine]:
         pytest.skip("network namespaces need root and iproute2")
     number = os.getpid()
     subnet = f"10.{200 + number // 65536 % 50}.{number // 256 % 256}"
-    host = number % 64 * 4
+    host = number % 32 * 8
     machine = SecondMachine(
         name=f"batholith-{number}",
         first_address=f"{subnet}.{host + 1}",
-        address=f"{subnet}.{host + 2}",
+        second_of_first=f"{subnet}.{host + 2}",
+        address=f"{subnet}.{host + 3}",
     )
     here, there = f"bh{number}", f"bt{number}"
     _ip("netns", "add", machine.name)
     try:
         _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", machine.name)
-        _ip("addr", "add", f"{machine.first_address}/30", "dev", here)
+        for address in (machine.first_address, machine.second_of_first):
+            _ip("addr", "add", f"{address}/29", "dev", here)
         _ip("link", "set", here, "up")
-        _ip("-n", machine.name, "addr", "add", f"{machine.address}/30", "dev", there)
+        _ip("-n", machine.name, "addr", "add", f"{machine.address}/29", "dev", there)
         for device in ("lo", there):
             _ip("-n", machine.name, "link", "set", device, "up")
         yield machine

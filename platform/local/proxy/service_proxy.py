@@ -90,10 +90,12 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         recorder: Recorder | None = None,
         ranges: AddressRanges = HOST_RANGES,
         rules: ServiceRules | None = None,
+        listens: bool = True,
     ) -> None:
         """*recorder* records on a Service which of its ports cannot be listened on.
 
-        *rules* are given if pods have network namespaces.
+        *rules* are given if pods have network namespaces. Unless it *listens*, the proxy only
+        watches Services, for a name server.
         """
         super().__init__("service-proxy", ControllerSettings(workers=1), clock=clock)
         self.services = Informer(
@@ -109,6 +111,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             indexes={"service": _service_keys, "address": endpoint_addresses},
         )
         self._ranges = ranges
+        self._listens = listens
         self._rules = rules
         self._relays: dict[str, dict[Address, Relay]] = {}
         self._changed = True
@@ -212,6 +215,8 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             raise
 
     def _endpoints(self, service: Service) -> Mapping[Address, tuple[Address, ...]]:
+        if not self._listens:
+            return {}
         slices = list(self.slices.by_index("service", service.metadata.key))
         return by_address(service, slices, self._ranges)
 

@@ -47,10 +47,22 @@ def local_address(server: str) -> str:
     Raises:
         OSError: there is no route to it.
     """
-    host = server.rpartition("//")[2].rpartition(":")[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing
+        probe.connect((host_of(server), 9))  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def is_on_this_machine(server: str) -> bool:
+    """Return whether the API server has an address of this machine."""
+    try:
+        return local_address(server) == host_of(server)
+    except OSError:  # There is no route to it.
+        return False
+
+
+def host_of(server: str) -> str:
+    """Return the address in a URL with a port."""
+    return server.rpartition("//")[2].rpartition(":")[0]
 
 
 def is_current(data: DataDir) -> bool:
@@ -65,7 +77,7 @@ def join(data: DataDir, token: JoinToken, node: str) -> Membership:
         JoinError: the server cannot be reached, has another CA, or does not accept the node.
         OSError: a file cannot be written.
     """
-    server = f"https://{token.host}:{token.port}"
+    server = token.server
     anonymous = Credentials(server=server, insecure=True)
     try:
         ca = asyncio.run(_pinned_ca(anonymous, token.ca_hash))
