@@ -164,14 +164,14 @@ async def test_kopf_runs_from_the_first_hypernode_or_configuration_on(
     servers: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     imported, informers = asyncio.Event(), list[Informer[Any]]()
-    import_kopf, new_informer = operator.import_kopf, operator.Informer
+    import_kopf = operator.import_kopf
 
     async def note_import() -> None:
         imported.set()
         await import_kopf()
 
     def note_informer(*args: Any, **scope: Any) -> Informer[Any]:
-        informers.append(new_informer(*args, **scope))
+        informers.append(Informer(*args, **scope))
         return informers[-1]
 
     async def has_listed() -> bool:
