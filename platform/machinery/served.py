@@ -187,7 +187,7 @@ class ServedController(ServedVersion):
         self._start(client, clock, interval)
 
 
-async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:
+async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, object]) -> None:
     """Run *work* until *end* returns, then cancel it and wait for it."""
     working, ending = asyncio.create_task(work), asyncio.create_task(end)
     try:
