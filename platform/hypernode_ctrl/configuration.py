@@ -33,7 +33,7 @@ class Ufm:
     """A Unified Fabric Manager."""
 
     endpoint: str
-    """URL without a path."""
+    """URL, to which the path of the manager's REST API is appended."""
 
     secret_name: str
     """The Secret with ``username`` and ``password``."""
