@@ -1,24 +1,49 @@
 """Volcano's configuration of the discovery of HyperNodes: a YAML document in a ConfigMap.
 
-Only the source ``label`` is implemented; others are reported.
+The sources ``label`` and ``ufm`` are implemented; others are reported.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import urlsplit
 
 import yaml
 
+from ..model import durations
+
 CONFIGMAP = "volcano-controller-configmap"
 KEY = "volcano-controller.conf"
-LABEL_SOURCE = "label"
+LABEL_SOURCE, UFM_SOURCE = "label", "ufm"
 
 MAX_TYPE_NAME = 20
 """Maximum length of the name of a topology type, which is part of the names of HyperNodes."""
 
 
+_MIN_INTERVAL = timedelta(seconds=10)
+
+
 class ConfigurationError(ValueError):
     """The configuration is invalid; the text names field and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ufm:
+    """A Unified Fabric Manager."""
+
+    endpoint: str
+    """URL, to which the path of the manager's REST API is appended."""
+
+    secret_name: str
+    """The Secret with ``username`` and ``password``."""
+
+    namespace: str
+    """Of the Secret."""
+
+    verify_tls: bool = True
+    interval: timedelta = timedelta(hours=1)
+    """Between two discoveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +56,16 @@ class Discovery:
     problems: tuple[str, ...] = ()
     """What is left out, and why."""
 
+    ufm: Ufm | None = None
+    is_ufm_enabled: bool = False
+    """Also if the source is left out because of a problem."""
 
-def parse(text: str) -> Discovery:
+
+def parse(text: str, namespace: str) -> Discovery:
     """Parse the configuration; without an enabled source nothing is to be discovered.
+
+    *namespace* has the ConfigMap: no Secrets of others are read. Who may write the ConfigMap would
+    otherwise have the controller send any of them to an address of their choice.
 
     Raises:
         ConfigurationError: it is no such document.
@@ -45,10 +77,19 @@ def parse(text: str) -> Discovery:
     sources = _field(document or {}, KEY, "networkTopologyDiscovery", list, [])
     types: dict[str, Sequence[str]] = {}
     problems: list[str] = []
+    ufm: Ufm | None = None
+    is_ufm_enabled = False
     for index, source in enumerate(sources):
         path = f"networkTopologyDiscovery[{index}]"
         name = _field(source, path, "source", str, "")
         if not _field(source, path, "enabled", bool, False):
+            continue
+        if name == UFM_SOURCE:
+            is_ufm_enabled = True
+            try:
+                ufm = _ufm(source, path, namespace)
+            except ConfigurationError as error:
+                problems.append(str(error))
             continue
         if name != LABEL_SOURCE:
             problems.append(f"{path}: source {name!r} is not implemented")
@@ -62,7 +103,49 @@ def parse(text: str) -> Discovery:
                 problems.append(f"{where}: {problem}")
             else:
                 types[str(type_name)] = labels
-    return Discovery(types, tuple(problems))
+    return Discovery(types, tuple(problems), ufm, is_ufm_enabled)
+
+
+def _ufm(source: object, path: str, namespace: str) -> Ufm:
+    credentials = _field(source, path, "credentials", dict, {})
+    reference = _field(credentials, f"{path}.credentials", "secretRef", dict, {})
+    where = f"{path}.credentials.secretRef"
+    secret = _field(reference, where, "name", str, "")
+    if not secret:
+        raise ConfigurationError(f"{where}.name: is required")
+    if _field(reference, where, "namespace", str, namespace) != namespace:
+        raise ConfigurationError(f"{where}.namespace: must be {namespace!r}, that of the ConfigMap")
+    config = _field(source, path, "config", dict, {})
+    return Ufm(
+        _endpoint(_field(config, f"{path}.config", "endpoint", str, ""), f"{path}.config.endpoint"),
+        secret,
+        namespace,
+        verify_tls=not _field(config, f"{path}.config", "insecureSkipVerify", bool, False),
+        interval=_interval(_field(source, path, "interval", str, "1h"), f"{path}.interval"),
+    )
+
+
+def _endpoint(given: str, path: str) -> str:
+    """Return a URL, of ``https`` if *given* names no scheme."""
+    url = given.rstrip("/") if "://" in given else f"https://{given.rstrip('/')}"
+    try:
+        parsed = urlsplit(url)
+        is_valid = parsed.scheme in ("http", "https") and bool(parsed.hostname) and parsed.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or "@" in parsed.netloc or parsed.query or parsed.fragment:
+        raise ConfigurationError(f"{path}: must be a URL of http or https, not {given!r}")
+    return url
+
+
+def _interval(given: str, path: str) -> timedelta:
+    try:
+        found = durations.parse(given)
+    except durations.DurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    if found < _MIN_INTERVAL:
+        raise ConfigurationError(f"{path}: must be at least 10s")
+    return found
 
 
 def _labels(entries: object, path: str) -> Sequence[str]:

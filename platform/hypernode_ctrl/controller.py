@@ -1,4 +1,5 @@
-"""HyperNode controller: the number of nodes of each HyperNode, and discovery by labels of nodes.
+"""HyperNode controller: the number of nodes of each HyperNode, and their discovery by labels of
+nodes or by a Unified Fabric Manager.
 
 kopf notes changes; what they mean is decided from a new list of all objects, which are few and
 change rarely.
@@ -27,6 +28,8 @@ from .configuration import CONFIGMAP, KEY, ConfigurationError, Discovery, parse
 from .decide import Create, Delete, Effect, SetNodeCount, Update, View, decide
 from .discovery import Discovered
 from .operator import Operator, RestoreSignals, remove_signal_handlers
+from .port_reader import PortReader
+from .ufm import Port
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class HyperNodeController(Controller[View, Effect]):
             restore_signals=self._settings.restore_signals,
         )
         self._reported: tuple[str, ...] = ()
+        self._ports = PortReader(client, self.clock)
 
     def _changed(self) -> None:
         self.queue.add_after(_ALL, self._settings.delay)
@@ -118,7 +122,14 @@ class HyperNodeController(Controller[View, Effect]):
         hypernodes = await self._client.list(HYPERNODES, view=HyperNode)
         nodes = await self._client.list(NODES, view=MetadataOnly)
         labels = {each.metadata.name: each.metadata.labels for each in nodes.items}
-        return View(hypernodes.items, labels, await self._discovery())
+        configmap, discovery = await self._discovery()
+        ports: tuple[Port, ...] | None = None
+        if configmap is not None and discovery is not None:
+            ports = await self._ports.current(discovery.ufm)
+            self._report(configmap, (*discovery.problems, *self._ports.problems))
+            if discovery.ufm is not None:
+                sync.after(min(self._settings.resync, self._ports.seconds_left))
+        return View(hypernodes.items, labels, discovery, ports)
 
     def decide(self, view: View) -> Iterator[Effect]:
         """Create, update and delete what is discovered, then count nodes."""
@@ -157,24 +168,23 @@ class HyperNodeController(Controller[View, Effect]):
     ) -> None:
         await self._client.patch(HYPERNODES, meta.name, body, subresource=subresource)
 
-    async def _discovery(self) -> Discovery | None:
-        """Return what is configured; ``None`` without a configuration, or if it is invalid."""
+    async def _discovery(self) -> tuple[_ConfigMap | None, Discovery | None]:
+        """Return what is configured, and where; ``None`` without a configuration, or if it is
+        invalid."""
         try:
             configmap = await self._client.get(
                 CONFIGMAPS, CONFIGMAP, namespace=self._settings.namespace, view=_ConfigMap
             )
         except NotFoundError:
-            return None
+            return None, None
         text = configmap.data.get(KEY)
         if text is None:
-            return None
+            return configmap, None
         try:
-            found = parse(text)
+            return configmap, parse(text, self._settings.namespace)
         except ConfigurationError as error:
             self._report(configmap, (str(error),))
-            return None
-        self._report(configmap, found.problems)
-        return found
+            return configmap, None
 
     def _report(self, configmap: _ConfigMap, problems: tuple[str, ...]) -> None:
         """Report *problems* once."""

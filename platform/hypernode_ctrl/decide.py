@@ -1,12 +1,13 @@
 """What the HyperNode controller does, given all HyperNodes and nodes. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.hypernode import HyperNode, HyperNodes
 from ..model.meta import ObjectMeta
-from .configuration import Discovery
+from .configuration import LABEL_SOURCE, UFM_SOURCE, Discovery
 from .discovery import Discovered, Labels, discover, is_discovered
+from .ufm import Port, discover_by_ufm
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class View:
     nodes: Mapping[str, Labels]
     discovery: Discovery | None
     """``None`` if it is not configured: discovered HyperNodes are left as they are."""
+
+    ports: Sequence[Port] | None = None
+    """Those of the source ``ufm``; ``None`` if they are not known, with the same effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,16 @@ def decide(view: View) -> Iterator[Effect]:
 def _discovery_effects(view: View) -> Iterator[Effect]:
     if view.discovery is None:
         return
-    own = {each.metadata.name: each for each in view.hypernodes if is_discovered(each)}
-    wanted = discover(view.discovery.types, view.nodes, own.values())
+    own = [each for each in view.hypernodes if is_discovered(each)]
+    yield from _changes(view, LABEL_SOURCE, discover(view.discovery.types, view.nodes, own))
+    if view.ports is not None or not view.discovery.is_ufm_enabled:
+        wanted = discover_by_ufm(view.ports or (), view.nodes.keys(), view.hypernodes)
+        yield from _changes(view, UFM_SOURCE, wanted)
+
+
+def _changes(view: View, source: str, wanted: Iterable[Discovered]) -> Iterator[Effect]:
+    """Yield the writes by which the HyperNodes of *source* become those that are *wanted*."""
+    own = {each.metadata.name: each for each in view.hypernodes if is_discovered(each, source)}
     taken = {each.metadata.name for each in view.hypernodes} - own.keys()
     for each in wanted:
         current = own.pop(each.name, None)

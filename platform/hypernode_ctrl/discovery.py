@@ -65,14 +65,15 @@ def _of_type(
         above: dict[str, Labels] = {}
         for value, own in sorted(members.items()):
             name = names.of(type_name, tier, key, value)
-            spec = HyperNodeSpec(tier=tier, tier_name=key, members=tuple(_members(kind, own)))
+            spec = HyperNodeSpec(tier=tier, tier_name=key, members=tuple(members_of(kind, own)))
             found.append(Discovered(name, {key: value, SOURCE: LABEL_SOURCE}, spec))
             above[name] = lower[own[0]]
         lower, kind = above, HYPERNODE
     return found
 
 
-def _members(kind: str, names: Sequence[str]) -> Iterable[Member]:
+def members_of(kind: str, names: Iterable[str]) -> Iterable[Member]:
+    """Yield members of one kind, in the order of their names."""
     for name in sorted(names):
         yield Member(type=kind, selector=MemberSelector(exact_match=ExactMatch(name=name)))
 
@@ -95,6 +96,6 @@ class _Names:
         )
 
 
-def is_discovered(hypernode: HyperNode) -> bool:
-    """Return whether *hypernode* was discovered by labels."""
-    return hypernode.metadata.labels.get(SOURCE) == LABEL_SOURCE
+def is_discovered(hypernode: HyperNode, source: str = LABEL_SOURCE) -> bool:
+    """Return whether *hypernode* was discovered by *source*."""
+    return hypernode.metadata.labels.get(SOURCE) == source

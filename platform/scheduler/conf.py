@@ -70,17 +70,17 @@ FLAGS = frozenset(
         "enablePreemptive",
         "enableQueueOrder",
         "enableReclaimable",
+        "enableReservedNodes",
+        "enableTargetJob",
         "enableTaskOrder",
         "enabledAllocatable",
         "enabledClusterOrder",
         "enabledHyperNodeGradient",
         "enabledHyperNodeOrder",
         "enabledOverused",
-        "enabledReservedNodes",
         "enabledSubJobOrder",
         "enabledSubJobPipelined",
         "enabledSubJobReady",
-        "enabledTargetJob",
         "enabledVictim",
     }
 )
@@ -90,13 +90,13 @@ _SUB_GROUPS = "sub-groups are part of what is decided for their gang"
 _NO_PLUGIN = "no plugin has this extension point"
 FLAGS_WITHOUT_EFFECT = {
     "enableBestNode": _NO_PLUGIN,
+    "enableReservedNodes": _NO_PLUGIN,
+    "enableTargetJob": _NO_PLUGIN,
     "enabledClusterOrder": _NO_PLUGIN,
     "enabledHyperNodeGradient": "hard topologies apply without plugins",
-    "enabledReservedNodes": _NO_PLUGIN,
     "enabledSubJobOrder": _SUB_GROUPS,
     "enabledSubJobPipelined": _SUB_GROUPS,
     "enabledSubJobReady": _SUB_GROUPS,
-    "enabledTargetJob": _NO_PLUGIN,
 }
 """Flags of Volcano that guard nothing here, with the reason: the log has a warning about one that
 is false."""

@@ -69,12 +69,15 @@ def stored(each: Discovered, **labels: str) -> HyperNode:
 
 
 def test_the_configuration_of_volcanos_guide_names_labels_from_the_outermost_to_the_nodes() -> None:
-    found = parse(VOLCANO_EXAMPLE)
+    found = parse(VOLCANO_EXAMPLE, "volcano-system")
     assert found.types == {
         "topologyA2": ["volcano.sh/tor"],
         "topologyA3": ["volcano.sh/hypernode", "volcano.sh/hypercluster"],
     }
-    assert found.problems == ("networkTopologyDiscovery[0]: source 'ufm' is not implemented",)
+    assert found.ufm is not None
+    assert found.problems == ()
+    roce = parse(VOLCANO_EXAMPLE.replace("false", "true"), "volcano-system")
+    assert roce.problems == ("networkTopologyDiscovery[1]: source 'roce' is not implemented",)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_the_configuration_of_volcanos_guide_names_labels_from_the_outermost_to_
 )
 def test_an_invalid_configuration_is_an_error_that_names_the_field(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
-        parse(text)
+        parse(text, "ns")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_a_type_that_cannot_be_discovered_is_reported_and_the_others_are(
     types: dict[str, Any] = {name: [{"nodeLabel": each} for each in labels]}
     types["good"] = [{"nodeLabel": "rack"}, {"nodeLabel": "host"}]
     source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": types}}
-    found = parse(yaml.safe_dump({"networkTopologyDiscovery": [source]}))
+    found = parse(yaml.safe_dump({"networkTopologyDiscovery": [source]}), "ns")
     assert found.types == {"good": ["rack"]}
     (text,) = found.problems
     assert problem in text
@@ -164,7 +167,7 @@ def test_labels_that_users_add_stay() -> None:
 def test_hypernodes_of_users_and_of_other_sources_are_never_changed_or_deleted() -> None:
     (first, *_) = discover(TYPES, NODES, ())
     theirs = HyperNode(
-        metadata=ObjectMeta(name=first.name, labels={SOURCE: "ufm"}), status=HyperNodeStatus()
+        metadata=ObjectMeta(name=first.name, labels={SOURCE: "roce"}), status=HyperNodeStatus()
     )
     found = effects([theirs], NODES)
     assert not [each for each in found if isinstance(each, Update | Delete)]

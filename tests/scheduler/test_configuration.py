@@ -363,6 +363,14 @@ def test_a_flag_that_guards_nothing_causes_a_warning_when_it_is_false(
     assert vars(record)["flag"] == "tiers[0].plugins[0].enabledSubJobReady"
 
 
+def test_flags_are_spelled_as_in_volcano() -> None:
+    flags = ("enableTargetJob", "enableReservedNodes", "enabledVictim", "enabledSubJobReady")
+    for flag in flags:
+        assert conf.load(plugin(f"name: gang, {flag}: true"))
+    with pytest.raises(conf.ConfError, match="unknown key; did you mean 'enableTargetJob'"):
+        conf.load(plugin("name: gang, enabledTargetJob: true"))
+
+
 def test_the_flags_that_guard_nothing_are_those_that_nothing_reads() -> None:
     source = Path(framework.__file__).read_text()
     assert {each for each in conf.FLAGS if f'"{each}"' not in source} == set(

@@ -162,7 +162,7 @@ def memory(amount: str) -> Json:
 def with_memory_limit(limit: str) -> SchedulerWorld:
     """A node with eight devices of which claims may share the memory, and a queue with a limit."""
     world = SchedulerWorld()
-    shared = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "16Gi"}}}
+    shared: Json = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "16Gi"}}}
     add(world, device_class(), device_slice("a", *(gpu(f"gpu{i}", **shared) for i in range(8))))
     capability: Any = {"memory.deviceclass/gpu": limit}
     world.upsert(node("a", cpu=16), queue("team", capability=capability))
@@ -183,7 +183,7 @@ def test_an_allocated_claim_counts_with_what_it_consumes() -> None:
     gang(world, "g", 1, request(**memory("3Gi")))
     assert len(world.decision().placements) == 1
     old = known(world, "g-0")
-    result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu0"}
+    result: Json = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu0"}
     result |= {"shareID": "s", "consumedCapacity": {"memory": "5Gi"}}
     body = msgspec.to_builtins(old) | {"status": {"allocation": {"devices": {"results": [result]}}}}
     world.cluster.apply(ResourceClaimEvent(old, msgspec.convert(body, ResourceClaim)))
