@@ -91,7 +91,7 @@ class Server:
         """A raw request by the admin; *body* is JSON unless it is bytes.
 
         A server whose watch cache is not filled yet, for instance after a definition has changed,
-        tells who lists when to send the request again; clients of Kubernetes do.
+        reports when a list is to be requested again; clients of Kubernetes wait that long.
         """
         result = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)

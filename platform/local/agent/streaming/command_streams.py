@@ -157,8 +157,8 @@ async def serve_command(
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-        # A client that still sends would not read the rest if the connection was closed now: what
-        # nobody receives resets it. Clients of SPDY also drop what they have received and not read.
+        # A connection that is closed while its client still sends is reset, and the client would
+        # not read the rest. Clients of SPDY also drop what they have received and not read.
         await asyncio.wait({disconnected})
 
 
