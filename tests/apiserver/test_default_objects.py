@@ -108,10 +108,10 @@ async def test_the_service_of_the_name_server_has_its_address_and_follows_it(
             await wait_until_true(partial(_has_address, server, address))
     async with embedded_server(tmp_path) as server:
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return (await server.request("GET", NAME_SERVER)).status == 404
 
-        await wait_until_true(gone)
+        await wait_until_true(is_deleted)
 
 
 async def _has_address(server: EmbeddedServer, address: str) -> bool:

@@ -31,7 +31,7 @@ class ForkServer:
         """*data_dir* is shown in the list of processes."""
         self._data_dir = data_dir
         self._lock = threading.Lock()
-        self._turn = asyncio.Lock()
+        self._requests = asyncio.Lock()
         """Held during a request: waiting ones occupy no threads, which others need, too."""
 
         self._control: socket.socket | None = None
@@ -49,7 +49,7 @@ class ForkServer:
             OSError: no process can be created.
         """
         # Not cancelled with this task: the next start would receive the response to this one.
-        work = asyncio.ensure_future(self._start_in_turn(run_dir))
+        work = asyncio.ensure_future(self._start_alone(run_dir))
         try:
             started, reported = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -68,8 +68,8 @@ class ForkServer:
             os.close(reported)
         return started
 
-    async def _start_in_turn(self, run_dir: RunDir) -> tuple[ShimProcess, int]:
-        async with self._turn:
+    async def _start_alone(self, run_dir: RunDir) -> tuple[ShimProcess, int]:
+        async with self._requests:
             return await asyncio.to_thread(self._start, run_dir)
 
     def close(self) -> None:
