@@ -380,7 +380,11 @@ def combined(runs: Sequence[dict[str, Metrics]]) -> dict[str, Metrics]:
     its metrics."""
     if len(runs) == 1:
         return runs[0]
-    combinations = {"": fmean, ", minimum": min, ", maximum": max}
+    combinations: dict[str, Callable[[list[float]], float]] = {
+        "": fmean,
+        ", minimum": min,
+        ", maximum": max,
+    }
     return {
         policy: {
             f"{name}{suffix}": combine([run[policy][name] for run in runs])

@@ -193,6 +193,16 @@ def test_an_exceeded_limit_moves_the_start_and_wakes_a_gang_that_it_held_back() 
     assert (planned.start, planned.bound, planned.delays) == (300, 100, [Cause.OVERRUN])
 
 
+def test_a_start_is_unknown_once_the_end_that_it_waits_for_is_not_estimated_any_more() -> None:
+    world = World()
+    world.submit("a", 2)
+    world.submit("large", 4)
+    world.run()
+    del world.limits.seconds["a"]
+    world.run(100)
+    assert world.start_of("large") == math.inf
+
+
 def test_a_lost_node_moves_the_start_and_is_recorded() -> None:
     world = World()
     world.submit("a", 2)

@@ -112,8 +112,7 @@ class Session(PluginDecisions):
         self._following: dict[Hashable, Iterator[Gang]] = {}
         """The gangs still to be tried of groups of which one was rejected alone, by demand."""
         self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
-        self._to_retry: set[str] = set()
-        """Keys of gangs that are tried again in the next cycle, whatever happens."""
+        self._to_retry: set[str] = set()  # keys of gangs to be tried again without an event
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._option_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._spare_placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}

@@ -665,7 +665,7 @@ class StartPlanning:
             is_enforced = self._cache.run_times.of(gang).basis is Basis.LIMIT
             probable = self._probable_end(gang) if is_enforced else end
             return ExpectedEnd(end, state, min(probable, end), is_enforced)
-        if known is None or known.is_overdue or known.time == math.inf:
+        if end is None or known is None or known.is_overdue or known.time == math.inf:
             return ExpectedEnd(math.inf, state, math.inf)  # nothing enforces the limit
         end = now + RELEASE_SECONDS
         return ExpectedEnd(end, state, end, is_overdue=True)

@@ -26,7 +26,7 @@ COMPARED_RUNS = 200
 """Of how many of the last gangs the predictions are compared with what is known without them."""
 
 _SMALL_ERROR = 0.25
-"""Predictions whose mean error is smaller are used in any case."""
+"""Predictions whose mean error is smaller are always used."""
 
 _VARYING = re.compile(r"[0-9]+|(?<=-)(?=[a-z0-9]*[0-9])[a-z0-9]{5,}")
 """What differs in names from job to job: numbers, and generated suffixes with digits."""
