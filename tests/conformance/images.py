@@ -42,14 +42,16 @@ def _base() -> Layer:
     return layer.file("etc/passwd", _PASSWD).file("etc/group", _GROUP)
 
 
-def _add_program(layer: Layer, name: str) -> None:
-    """Add a program of the machine with its libraries."""
-    program = shutil.which(name)
-    if program is None:
-        raise FileNotFoundError(f"the program {name} is missing, which cases run in agnhost")
-    printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    files = {os.path.join("/usr/bin", name): program}
-    files |= {path: path for path in re.findall(r"(/\S+) \(0x", printed)}
+def _add_programs(layer: Layer, *names: str) -> None:
+    """Add programs of the machine with their libraries."""
+    files: dict[str, str] = {}
+    for name in names:
+        program = shutil.which(name)
+        if program is None:
+            raise FileNotFoundError(f"the program {name} is missing, which cases run in agnhost")
+        printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True)
+        files[os.path.join("/usr/bin", name)] = program
+        files |= {path: path for path in re.findall(r"(/\S+) \(0x", printed.stdout)}
     made = {""}
     for target, source in files.items():
         parts = target.strip("/").split("/")
@@ -72,7 +74,7 @@ def _sources() -> Path:
 
 def _agnhost(programs: Path) -> ImageFiles:
     own = Layer()
-    _add_program(own, "curl")
+    _add_programs(own, "curl", "dig", "nc")
     own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
     for name in ("localhost.crt", "localhost.key"):  # which cases serve, and one server uses
         own.file(name, (_sources() / "test/images/agnhost/porter" / name).read_bytes())
