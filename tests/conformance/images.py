@@ -74,12 +74,19 @@ def _sources() -> Path:
 
 def _agnhost(programs: Path) -> ImageFiles:
     own = Layer()
-    _add_programs(own, "curl", "dig", "nc")
+    _add_programs(own, "curl", "dig", "getent", "nc")
     own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
     for name in ("localhost.crt", "localhost.key"):  # which cases serve, and one server uses
         own.file(name, (_sources() / "test/images/agnhost/porter" / name).read_bytes())
     own.link("agnhost-2", "agnhost")
     return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
+
+
+def _resolver() -> ImageFiles:
+    """Return the image whose names are resolved by the C library of GNU."""
+    own = Layer()
+    _add_programs(own, "dig", "getent")
+    return image([_base(), own], {"Cmd": ["sh"]}, compress=False)
 
 
 def _web_server() -> ImageFiles:
@@ -105,9 +112,10 @@ def _picture_server(name: str) -> ImageFiles:
 
 
 def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
-    """Yield the names and images; *programs* is the directory of ``agnhost`` and ``pause``."""
+    """Yield the names and images; *programs* is the directory of the programs that are built."""
     yield f"{_TESTING}/agnhost:2.63.0", _agnhost(programs)
     yield f"{_TESTING}/agnhost:2.55", _agnhost(programs)
+    yield f"{_TESTING}/glibc-dns-testing:2.0.0", _resolver()
     yield f"{_TESTING}/busybox:1.37.0-1", image([_base()], {"Cmd": ["sh"]}, compress=False)
     pause = Layer().file("pause", (programs / "pause").read_bytes(), mode=0o755)
     yield f"{_REGISTRY}/pause:3.10.2", image([pause], {"Entrypoint": ["/pause"]}, compress=False)
@@ -115,6 +123,8 @@ def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     yield f"{_TESTING}/nginx:1.27-0", _web_server()
     for name in ("nautilus", "kitten"):
         yield f"{_TESTING}/{name}:1.8", _picture_server(name)
+    own = Layer().file("bin/nnp", (programs / "nonewprivs").read_bytes(), mode=0o6755)
+    yield f"{_TESTING}/nonewprivs:1.4", image([_base(), own], {"Cmd": ["nnp"]}, compress=False)
     user = {"Entrypoint": ["/bin/id"], "User": "1234"}
     yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
 
