@@ -42,14 +42,16 @@ def _base() -> Layer:
     return layer.file("etc/passwd", _PASSWD).file("etc/group", _GROUP)
 
 
-def _add_program(layer: Layer, name: str) -> None:
-    """Add a program of the machine with its libraries."""
-    program = shutil.which(name)
-    if program is None:
-        raise FileNotFoundError(f"the program {name} is missing, which cases run in agnhost")
-    printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    files = {os.path.join("/usr/bin", name): program}
-    files |= {path: path for path in re.findall(r"(/\S+) \(0x", printed)}
+def _add_programs(layer: Layer, *names: str) -> None:
+    """Add programs of the machine with their libraries."""
+    files: dict[str, str] = {}
+    for name in names:
+        program = shutil.which(name)
+        if program is None:
+            raise FileNotFoundError(f"the program {name} is missing, which cases run in agnhost")
+        printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True)
+        files[os.path.join("/usr/bin", name)] = program
+        files |= {path: path for path in re.findall(r"(/\S+) \(0x", printed.stdout)}
     made = {""}
     for target, source in files.items():
         parts = target.strip("/").split("/")
@@ -72,12 +74,19 @@ def _sources() -> Path:
 
 def _agnhost(programs: Path) -> ImageFiles:
     own = Layer()
-    _add_program(own, "curl")
+    _add_programs(own, "curl", "dig", "getent", "nc")
     own.dir("uploads").file("agnhost", (programs / "agnhost").read_bytes(), mode=0o755)
     for name in ("localhost.crt", "localhost.key"):  # which cases serve, and one server uses
         own.file(name, (_sources() / "test/images/agnhost/porter" / name).read_bytes())
     own.link("agnhost-2", "agnhost")
     return image([_base(), own], {"Entrypoint": ["/agnhost"], "Cmd": ["pause"]}, compress=False)
+
+
+def _resolver() -> ImageFiles:
+    """Return the image whose names are resolved by the C library of GNU."""
+    own = Layer()
+    _add_programs(own, "dig", "getent")
+    return image([_base(), own], {"Cmd": ["sh"]}, compress=False)
 
 
 def _web_server() -> ImageFiles:
@@ -103,9 +112,10 @@ def _picture_server(name: str) -> ImageFiles:
 
 
 def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
-    """Yield the names and images; *programs* is the directory of ``agnhost`` and ``pause``."""
+    """Yield the names and images; *programs* is the directory of the programs that are built."""
     yield f"{_TESTING}/agnhost:2.63.0", _agnhost(programs)
     yield f"{_TESTING}/agnhost:2.55", _agnhost(programs)
+    yield f"{_TESTING}/glibc-dns-testing:2.0.0", _resolver()
     yield f"{_TESTING}/busybox:1.37.0-1", image([_base()], {"Cmd": ["sh"]}, compress=False)
     pause = Layer().file("pause", (programs / "pause").read_bytes(), mode=0o755)
     yield f"{_REGISTRY}/pause:3.10.2", image([pause], {"Entrypoint": ["/pause"]}, compress=False)
@@ -113,6 +123,8 @@ def images(programs: Path) -> Iterator[tuple[str, ImageFiles]]:
     yield f"{_TESTING}/nginx:1.27-0", _web_server()
     for name in ("nautilus", "kitten"):
         yield f"{_TESTING}/{name}:1.8", _picture_server(name)
+    own = Layer().file("bin/nnp", (programs / "nonewprivs").read_bytes(), mode=0o6755)
+    yield f"{_TESTING}/nonewprivs:1.4", image([_base(), own], {"Cmd": ["nnp"]}, compress=False)
     user = {"Entrypoint": ["/bin/id"], "User": "1234"}
     yield f"{_TESTING}/nonroot:1.5", image([_base()], user, compress=False)
 

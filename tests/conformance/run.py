@@ -22,6 +22,7 @@ from conformance.images import images, write_layout
 
 HERE = Path(__file__).parent
 _BATHOLITH = (sys.executable, "-m", "batholith.cli")
+_SCHEDULER = HERE / "scheduler.yaml"
 _SIG = re.compile(r"\[(sig-[a-z-]+)\]")
 _FAILURE = re.compile(r"^  \[FAILED\] (?!in \[)(.*?)\n  In \[", re.DOTALL | re.MULTILINE)
 _MAX_REASON = 300
@@ -137,11 +138,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         directory = Path(name)
         suite = Suite(programs / "e2e.test", directory, options.timeout)
+        cluster = (f"--pod-network={options.pod_network}", f"--scheduler-conf={_SCHEDULER}")
         results = []
         with (
-            running_cluster(
-                directory, programs, f"--pod-network={options.pod_network}"
-            ) as kubeconfig,
+            running_cluster(directory, programs, *cluster) as kubeconfig,
             options.results.open("w") as written,
         ):
             for case in suite.cases(options.focus):

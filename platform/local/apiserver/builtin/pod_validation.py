@@ -1,5 +1,6 @@
 """Validation of pods and pod templates, with kube-apiserver's messages."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,6 +53,15 @@ _NAMES = (
     ("priorityClassName", validation.dns1123_subdomain_error),
     ("runtimeClassName", validation.dns1123_subdomain_error),
 )
+_SYSCTL_SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SYSCTL = rf"({_SYSCTL_SEGMENT}[\./])*{_SYSCTL_SEGMENT}"
+_MAX_SYSCTL = 253
+_SWAPPED_SEPARATORS = str.maketrans("./", "/.")
+_IPC_SYSCTLS = (
+    "kernel.sem", "kernel.shm", "kernel.shmall", "kernel.shmmax", "kernel.shmmni",
+    "kernel.shm_rmid_forced", "kernel.msg", "kernel.msgmax", "kernel.msgmnb", "kernel.msgmni",
+)  # fmt: skip
+"""Sysctls of the IPC namespace."""
 _GRACE = 30
 _MAX_NAMESERVERS = 3
 _MAX_SEARCH_PATHS = 32
@@ -179,6 +189,31 @@ def _validate_security(spec: Json, path: str, errors: list[FieldError]) -> None:
     ):
         if key in rights:
             _one_of(rights[key], f"{field_path}.{key}", allowed, errors)
+    _validate_sysctls(spec, f"{field_path}.sysctls", errors)
+
+
+def _validate_sysctls(spec: Json, path: str, errors: list[FieldError]) -> None:
+    """Validate the names of sysctls; those of a namespace need one of the pod's own."""
+    seen: set[str] = set()
+    for index, sysctl in enumerate(spec["securityContext"].get("sysctls", ())):
+        name, field_path = sysctl.get("name", ""), f"{path}[{index}].name"
+        if not name:
+            errors.append(required(field_path))
+        elif len(name) > _MAX_SYSCTL or not re.fullmatch(_SYSCTL, name, re.ASCII):
+            text = f"must have at most {_MAX_SYSCTL} characters and match regex ^{_SYSCTL}$"
+            errors.append(invalid(field_path, name, text))
+        elif name in seen:
+            errors.append(duplicate(field_path, name))
+        seen.add(name)
+        separator = re.search("[./]", name)
+        if separator and separator[0] == "/":
+            name = name.translate(_SWAPPED_SEPARATORS)
+        if spec.get("hostNetwork") and name.startswith("net."):
+            text = "may not be specified when 'hostNetwork' is true"
+            errors.append(invalid(field_path, sysctl["name"], text))
+        if spec.get("hostIPC") and (name in _IPC_SYSCTLS or name.startswith("fs.mqueue.")):
+            text = "may not be specified when 'hostIPC' is true"
+            errors.append(invalid(field_path, sysctl["name"], text))
 
 
 def _validate_dns(spec: Json, path: str, errors: list[FieldError]) -> None:
