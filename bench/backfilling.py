@@ -337,7 +337,7 @@ def run_real(trace: list[TraceJob], limits: Mapping[str, float] | None, text: st
 
 
 def jittered(trace: Sequence[TraceJob], seed: int) -> list[TraceJob]:
-    """Return *trace* with each job up to one cycle later. One run says little: other arrivals by
+    """Return *trace* with each job up to one cycle later. One run proves little: other arrivals by
     seconds change its results by a third."""
     rng = random.Random(seed)  # not for cryptography
     later = [replace(job, arrival=job.arrival + rng.uniform(0, PERIOD)) for job in trace]
