@@ -181,9 +181,8 @@ def apiserver(
         rules = _admission_rules(
             max_pods_per_job, notified, other_training_operator=other_training_operator
         )
-        own, training = crds.load(), crds.load_training()
-        if not other_training_operator:
-            own, training = (*own, *training), ()
+        definitions = crds.load_training()
+        own = crds.load() if other_training_operator else (*crds.load(), *definitions)
         settings = Settings(
             data_dir=data_dir,
             host=_reachable_host(listener),
@@ -196,7 +195,7 @@ def apiserver(
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,
-            optional_crds=training,
+            optional_crds=definitions if other_training_operator else (),
             limits=limits,
             node=node,
             pod_network=PodNetwork(pod_network),

@@ -47,10 +47,10 @@ if rank == 0:
     for connection in waiting.values():
         connection.sendall(b"%d\\n" % total)
 else:
-    answer = ""
-    while not answer:
-        answer = ask(os.environ.get("SERVICE", master), port) or time.sleep(0.1)
-    total = int(answer)
+    received = ""
+    while not received:
+        received = ask(os.environ.get("SERVICE", master), port) or time.sleep(0.1)
+    total = int(received)
 print(f"rank {rank} of {size}: {total}", flush=True)
 """
 """Adds up the ranks as an all-reduce does, with the variables that `torch.distributed` reads."""
