@@ -178,11 +178,9 @@ def apiserver(
     listener = _bind_or_inherit(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
-        rules = _admission_rules(
-            max_pods_per_job, notified, other_training_operator=other_training_operator
-        )
-        definitions = crds.load_training()
-        own = crds.load() if other_training_operator else (*crds.load(), *definitions)
+        rules = _admission_rules(max_pods_per_job, notified, other_training_operator)
+        training = crds.load_training()
+        own = crds.load() if other_training_operator else (*crds.load(), *training)
         settings = Settings(
             data_dir=data_dir,
             host=_reachable_host(listener),
@@ -195,7 +193,7 @@ def apiserver(
                 installed_crds.webhook({each["metadata"]["name"] for each in own}),
             ),
             crds=own,
-            optional_crds=definitions if other_training_operator else (),
+            optional_crds=training if other_training_operator else (),
             limits=limits,
             node=node,
             pod_network=PodNetwork(pod_network),
@@ -214,7 +212,7 @@ def _reachable_host(listener: socket.socket) -> str:
 
 
 def _admission_rules(
-    max_pods_per_job: int, notified: "NotificationRules", *, other_training_operator: bool
+    max_pods_per_job: int, notified: "NotificationRules", other_training_operator: bool
 ) -> "AdmissionSettings":
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..job_ctrl.plugins import entry_points
