@@ -6,6 +6,7 @@ import hashlib
 import random
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -159,6 +160,9 @@ async def test_official_client_forwards(cluster: AgentCluster) -> None:
             received += data
         error = forwarded.error(1)
         forwarded.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith("Kubernetes port forward proxy"):
+                thread.join()  # it has the socket
         return received, error
 
     received, error = await asyncio.to_thread(forward)

@@ -1,5 +1,6 @@
 """What pods get of their service account at creation."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -154,6 +155,11 @@ async def test_pod_of_the_default_account_gets_a_token_unless_it_or_the_account_
 
 def test_pod_that_precedes_the_default_account_of_its_namespace_is_admitted() -> None:
     body = pod(serviceAccountName="")
+    body["metadata"] = {"generateName": "p-", "name": "p-1"}
+    again = copy.deepcopy(body) | {"metadata": {"generateName": "p-", "name": "p-2"}}
     admit_pod(body, namespace="a", name="p", lookup=lambda *_: None)
     assert body["spec"]["serviceAccountName"] == "default"
     assert token_volumes(body) == ([VOLUME], [[MOUNT], [MOUNT]])
+    # A pod that a webhook reviews is admitted twice, and must be the same.
+    admit_pod(again, namespace="a", name="p", lookup=lambda *_: None)
+    assert again["spec"] == body["spec"]

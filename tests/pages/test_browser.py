@@ -259,7 +259,7 @@ def test_jobs_are_filtered_suspended_and_followed_by_keys_alone(cluster: Cluster
     page.tab_to(suspend, back=True)
     page.press(Keys.ENTER)
     page.reject()
-    assert page.has_focus(suspend)
+    page.wait(lambda: page.has_focus(suspend), "the focus of the button")
     page.press(Keys.ENTER)
     assert page.confirm() == "Suspend 1 job?"
     page.wait_text(_row(name), "Aborted")  # the list was replaced, with the button

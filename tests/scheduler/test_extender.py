@@ -259,7 +259,7 @@ def test_only_pods_that_the_extender_names_are_evicted(service: ExtenderServer) 
         "status": 1,
         "victims": [each for each in body["evictees"] if each["NodeName"] == "b"],
     }
-    here = VotedWorld(service, VERBS)
+    here = VotedWorld(service, f"{VERBS}, extender.httpTimeout: 60s")
     here.run()
     here.run()
     assert here.evicted == ["y-t-0"]

@@ -121,7 +121,7 @@ def _body(document: Json, method: str, template: str) -> object:
     if "requestBody" not in operation:
         return None
     known = BODIES.get((method, template))
-    content = operation["requestBody"]["content"]["application/json"]
+    content = operation["requestBody"]["content"].get("application/json", {"schema": {}})
     found = known or next(_examples(document, content), None)
     if found is None and operation["requestBody"].get("required"):
         raise AssertionError(f"{method} {template} has no example of its body")

@@ -172,7 +172,7 @@ class Responses:
         known = self._look_up(verb, key, body, now, is_urgent=True)
         started = time.monotonic()
         with self._responded:
-            known.is_awaited = known.response is None and known.is_pending
+            known.is_awaited |= known.response is None and known.is_pending
             self._responded.wait_for(lambda: not known.is_awaited, self._seconds_left)
             known.is_awaited = False
         self._seconds_left = max(self._seconds_left - (time.monotonic() - started), 0.0)
@@ -195,6 +195,7 @@ class Responses:
             if now < known.expires or known.is_pending or self._pending >= _MAX_PENDING:
                 return known
             known.is_pending = True
+            known.is_awaited = is_urgent and known.response is None
             self._pending += 1
             content = body()
         self._submit(lambda: self._ask(verb, known, content, now), is_urgent=is_urgent)

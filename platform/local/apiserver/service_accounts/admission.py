@@ -1,6 +1,6 @@
 """What pods get of their service account when they are created."""
 
-import secrets
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,7 +51,8 @@ def admit_pod(pod: Json, *, namespace: str, name: str, lookup: Lookup) -> None:
     if wanted is None and account is not None:
         wanted = account.get("automountServiceAccountToken")
     if wanted is not False:
-        _mount_token(spec)
+        metadata = pod["metadata"]
+        _mount_token(spec, metadata.get("generateName") or metadata.get("name", ""))
     if account is None:
         return
     if not spec.get("imagePullSecrets") and (pulling := account.get("imagePullSecrets")):
@@ -109,7 +110,7 @@ def _mirror_pod_error(spec: Json) -> str:
     return ""
 
 
-def _mount_token(spec: Json) -> None:
+def _mount_token(spec: Json, name: str) -> None:
     containers = [
         each
         for field in ("initContainers", "containers")
@@ -121,7 +122,9 @@ def _mount_token(spec: Json) -> None:
     volumes = spec.get("volumes") or []
     found = next((each for each in volumes if _is_access(each)), None)
     if found is None:
-        suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(5))
+        # The pod is admitted again after a webhook has responded, and is to be the same then. If
+        # its name is generated, it has another one each time.
+        suffix = "".join(random.Random(name).choices(_SUFFIX_ALPHABET, k=5))
         found = _access_volume(f"{_VOLUME_PREFIX}{suffix}")
         spec["volumes"] = [*volumes, found]
     mount = {"name": found["name"], "readOnly": True, "mountPath": MOUNT_PATH}
