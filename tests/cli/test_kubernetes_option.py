@@ -9,6 +9,7 @@ import re
 import shlex
 import tarfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -65,6 +66,10 @@ def kubernetes(shell: Shell) -> KubernetesShell:
 
 async def test_output_is_that_of_the_rest_api(shell: Shell, kubernetes: KubernetesShell) -> None:
     await shell.running("train")
+
+    async def are_equal(command: tuple[str, ...]) -> bool:
+        return await kubernetes.out(*command) == await shell.out(*command)
+
     for command in (
         ("jobs", "-o", "name"),
         ("jobs", "--phase", "Running", "-l", "team=vision", "-o", "name"),
@@ -73,7 +78,8 @@ async def test_output_is_that_of_the_rest_api(shell: Shell, kubernetes: Kubernet
         ("queue", "default", "-o", "json"),
         ("queues", "-o", "name"),
     ):
-        assert await kubernetes.out(*command) == await shell.out(*command), command
+        # Controllers may write the job or the queue between the two.
+        await wait_until_true(partial(are_equal, command))
     assert shell.namespace in await kubernetes.out("jobs", "-A")
 
 
