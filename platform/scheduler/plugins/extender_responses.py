@@ -84,8 +84,8 @@ class Extender:
             path = f"{self._prefix.path.rstrip('/')}/{verb}"
             headers = {"Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), headers)
-            response = connection.getresponse()
-            content = self._read(response, deadline)
+            with connection.getresponse() as response:  # it has the socket, too
+                content = self._read(response, deadline)
         # ValueError: the host or the path has characters that cannot be sent.
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExtenderError(f"{type(error).__name__}: {error}") from error
