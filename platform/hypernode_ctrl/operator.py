@@ -11,6 +11,7 @@ memory than all other controllers of a cluster.
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -191,3 +192,14 @@ async def _stop(tasks: Collection[asyncio.Task[Any]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=STOP_TIMEOUT)
+    # Its discovery does not cancel the requests that it waits for.
+    left = [each for each in asyncio.all_tasks() if _is_of_kopf(each)]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=STOP_TIMEOUT)
+
+
+def _is_of_kopf(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and f"{os.sep}kopf{os.sep}" in code.co_filename

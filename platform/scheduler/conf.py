@@ -86,7 +86,7 @@ FLAGS = frozenset(
 )
 """Flags of a plugin, in Volcano's irregular spelling; each is true by default."""
 
-_SUB_GROUPS = "sub-groups are part of what is decided for their gang"
+_SUB_GROUPS = "sub-groups are allocated with their gang"
 _NO_PLUGIN = "no plugin has this extension point"
 FLAGS_WITHOUT_EFFECT = {
     "enableBestNode": _NO_PLUGIN,
