@@ -193,7 +193,9 @@ async def test_ended_pods_are_replaced(cluster: WorkloadCluster) -> None:
 
 
 async def test_pods_have_claims_that_outlive_them(cluster: WorkloadCluster) -> None:
-    await make_set(cluster, replicas=1, volumeClaimTemplates=[CLAIM])
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pods = template(nodeName=NODE, container={"image": "one", "volumeMounts": mounts})
+    await make_set(cluster, replicas=1, template=pods, volumeClaimTemplates=[CLAIM])
     (pod,) = await wait_images(cluster, "one")
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"] == {"claimName": "data-web-0"}

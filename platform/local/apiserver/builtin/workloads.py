@@ -55,7 +55,7 @@ def default_stateful_set(obj: Json) -> None:
     for claim in spec.get("volumeClaimTemplates", ()):
         claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
         claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
-        claim.setdefault("status", {"phase": "Pending"})
+        claim.setdefault("status", {}).setdefault("phase", "Pending")
 
 
 def default_daemon_set(obj: Json) -> None:
