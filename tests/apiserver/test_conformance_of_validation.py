@@ -11,7 +11,14 @@ from support.embedded_apiserver import MERGE, RawResponse, Server, embedded_serv
 from support.polling import wait_until_true
 
 from batholith.model import crds
-from batholith.model.names import API_SERVICES, CRDS, PERSISTENTVOLUMECLAIMS, PODS, STATEFULSETS
+from batholith.model.names import (
+    API_SERVICES,
+    CRDS,
+    PERSISTENTVOLUMECLAIMS,
+    PODS,
+    SECRETS,
+    STATEFULSETS,
+)
 
 Json = dict[str, Any]
 
@@ -123,6 +130,38 @@ async def invalid_claims(send: RecordedConversation) -> None:
 
 
 @register_conversation
+async def secrets_in_lines(send: RecordedConversation) -> None:
+    for text in ("YWJj\nZGVm\n", "YWJjZGVm\r\n", "\n", "YWI", "YWJj YWJj"):
+        body = {"metadata": {"name": "s"}, "data": {"a": text}}
+        await send("POST", f"{SECRETS.path('default')}?dryRun=All", body)
+
+
+@register_conversation
+async def schemas_of_int_or_string(send: RecordedConversation) -> None:
+    either, free = "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"
+    embedded = "x-kubernetes-embedded-resource"
+    for node in (
+        {"type": "string", "pattern": "^a$", either: True},
+        {"type": "integer", either: True},
+        {either: True, free: True},
+        {either: True, embedded: True, free: True},
+        {embedded: True, free: True},
+        {embedded: True, free: True, "type": "string"},
+    ):
+        schema = {"type": "object", "properties": {"a": node}}
+        version = {"name": "v1", "served": True, "storage": True}
+        names = {"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"}
+        spec = {
+            "group": "a.b",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+        }
+        body = {"metadata": {"name": "as.a.b"}, "spec": spec}
+        await send("POST", f"{CRDS.path()}?dryRun=All", body)
+
+
+@register_conversation
 async def pod_level_resources(send: RecordedConversation) -> None:
     rows: tuple[tuple[Json, tuple[Json, ...]], ...] = (
         ({"limits": {"cpu": "2"}}, ({"requests": {"cpu": "100m"}}, {"requests": {"cpu": "1"}})),
@@ -131,6 +170,8 @@ async def pod_level_resources(send: RecordedConversation) -> None:
         ({"requests": {"cpu": "1"}}, ({"requests": {"cpu": "600m"}}, {"requests": {"cpu": "1"}})),
         ({"limits": {"cpu": "1"}}, ({"limits": {"cpu": "2"}},)),
         ({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}, ({},)),
+        ({"requests": {"cpu": "1"}}, ({},)),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, ({"requests": {"cpu": "100m"}},)),
         ({"requests": {"ephemeral-storage": "1Gi"}}, ({},)),
         ({"limits": {"ex.io/gpu": "1"}}, ({},)),
         ({"limits": {"foo": "1"}}, ({},)),
