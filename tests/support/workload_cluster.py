@@ -37,6 +37,8 @@ REAL_CONTROLLERS = (
     "statefulset",
     "daemonset",
     "resourceclaim-controller",
+    "ephemeral-volume-controller",
+    "persistentvolumeclaim-protection-controller",
 )
 """Those of kube-controller-manager."""
 

@@ -34,6 +34,11 @@ from .deployment_types import Deployment
 from .deployments import DeploymentController
 from .endpoint_mirroring import EndpointMirroringController
 from .endpoints import EndpointsController
+from .ephemeral_volumes import (
+    VOLUME_CLAIMS_INDEX,
+    EphemeralVolumeController,
+    volume_claims_of,
+)
 from .node_rules import Node
 from .replica_rules import ReplicaSet
 from .replica_sets import ReplicaSetController
@@ -92,9 +97,11 @@ class _Builder:
                 "orphans": _orphan_namespace,
                 CLAIMS_INDEX: claims_of,
                 TEMPLATES_INDEX: templates_of,
+                VOLUME_CLAIMS_INDEX: volume_claims_of,
             },
         )
         self._claims = Informer(client, RESOURCECLAIMS, ResourceClaim)
+        self._volume_claims = Informer(client, PERSISTENTVOLUMECLAIMS, Claim)
         self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
         self._replica_sets = self._sets(REPLICASETS)
         self._services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
@@ -115,6 +122,7 @@ class _Builder:
             "statefulset-controller": self._stateful_sets(),
             "daemon-set-controller": self._daemon_sets(),
             "horizontal-pod-autoscaler": self._autoscalers(),
+            "ephemeral-volume-controller": self._ephemeral_volumes(),
             "resource-claims-of-pods": self._pod_claims(),
             _CLAIM_CONTROLLER: ResourceClaimController(
                 self._account(_CLAIM_CONTROLLER),
@@ -185,7 +193,7 @@ class _Builder:
                 self._client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
             ),
             revisions=self._revisions,
-            claims=Informer(self._client, PERSISTENTVOLUMECLAIMS, Claim),
+            claims=self._volume_claims,
             pods=self._pods,
             recorder=self._events("statefulset-controller"),
             **self._common,
@@ -201,6 +209,15 @@ class _Builder:
             revisions=self._revisions,
             pods=self._pods,
             recorder=self._events("daemonset-controller"),
+            **self._common,
+        )
+
+    def _ephemeral_volumes(self) -> EphemeralVolumeController:
+        return EphemeralVolumeController(
+            self._account("ephemeral-volume-controller"),
+            pods=self._pods,
+            claims=self._volume_claims,
+            recorder=self._events("ephemeral_volume"),
             **self._common,
         )
 

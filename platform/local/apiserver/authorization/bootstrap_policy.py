@@ -78,6 +78,7 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
     "endpointslicemirroring-controller": (
         PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),
     ),
+    "ephemeral-volume-controller": (),
     "horizontal-pod-autoscaler": (
         PolicyRule(_PATCH, ("autoscaling",), ("horizontalpodautoscalers/status",)),
     ),
