@@ -35,8 +35,9 @@ _MAX_PLANS = 10
 """Plans of a container's root in a row that may be outdated when they are executed."""
 
 _PORT_IN_USE_MESSAGE = (
-    "The log reports that a port is already in use. Pods run in the host's network: choose "
-    "another port, or listen on the pod's own address (status.podIP), which is"
+    "The log reports that a port is already in use. Pods run in the host's network: start the "
+    "cluster with --pod-network=namespaces, choose another port, or listen on the pod's own "
+    "address (status.podIP), which is"
 )
 _NOT_SHARED_MESSAGE = (
     "Container {} does not see the processes of {}: containers share no process namespace unless "
