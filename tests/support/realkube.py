@@ -33,6 +33,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
+from support.polling import wait_until_true
 
 from batholith.local.agent.runtime.process_id import die_with_parent
 from batholith.local.apiserver.aggregation.client import (
@@ -547,6 +548,25 @@ class RealServer(Server):
     def kubeconfig_of(self, user: str) -> Path:
         """A kubeconfig of one user."""
         return self.kube.kubeconfig_of(user)
+
+    async def wait_established(self, name: str) -> None:
+        """Wait until a definition is, and set the time of that to a past one.
+
+        kube-apiserver waits two seconds before it creates an object of a kind that has been
+        established for less than that, because other replicas might not have seen the kind.
+        """
+        await Server.wait_established(self, name)
+
+        async def is_backdated() -> bool:
+            path = CRDS.path("", name)
+            found = await self.get(path)
+            for condition in found["status"]["conditions"]:
+                condition["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+            response = await self.request("PUT", f"{path}/status", found)
+            assert response.status in (200, 409), response.body
+            return response.status == 200
+
+        await wait_until_true(is_backdated)
 
 
 @asynccontextmanager
