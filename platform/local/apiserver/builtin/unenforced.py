@@ -198,8 +198,8 @@ def _service(obj: Json) -> Found:
     if kind == "ExternalName" or spec.get("clusterIP") == HEADLESS:
         return
     for index, port in enumerate(_list(spec.get("ports"))):
-        if _dict(port).get("protocol", "TCP") != "TCP":
-            why = "the Service proxy relays TCP only; use a headless Service (clusterIP None)"
+        if _dict(port).get("protocol") == "SCTP":
+            why = "the Service proxy has no SCTP; use a headless Service (clusterIP None)"
             yield f"spec.ports[{index}].protocol", why
 
 
