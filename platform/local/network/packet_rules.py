@@ -53,9 +53,7 @@ class NetworkNames:
         run_program("nft", "-f", "-", text=_deletion(table))
 
 
-MARK_DATAGRAM_FLOWS = (
-    "meta l4proto udp ct status dnat ct direction original ct mark set @nh,128,32"
-)
+MARK_DATAGRAM_FLOWS = "meta l4proto udp ct status dnat ct direction original ct mark set @nh,128,32"
 """Statement of nft that marks translated connections of UDP with the address of their endpoint."""
 
 _NETFILTER, _DELETE_CONNECTIONS = 12, (1 << 8) | 2
