@@ -30,7 +30,13 @@ from .cluster import (
 )
 from .flag_groups import PodsOption, RegistryOption
 from .manager import exit_on_error
-from .node_flags import LogFilesOption, LogSizeOption, log_flags_of
+from .node_flags import (
+    LogFilesOption,
+    LogSizeOption,
+    SysctlsOption,
+    log_flags_of,
+    sysctl_flags_of,
+)
 
 if TYPE_CHECKING:
     from ..kube.client.client import Client
@@ -61,7 +67,7 @@ class NodeOptions:
     host_dirs: "tuple[HostDir, ...]"
     pods: Literal["processes", "images", "auto"]
     registries: tuple[str, ...]
-    log_flags: tuple[str, ...] = ()
+    agent_flags: tuple[str, ...] = ()
 
 
 def join(
@@ -95,6 +101,7 @@ def join(
     registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
     container_log_max_size: LogSizeOption = "10Mi",
     container_log_max_files: LogFilesOption = 5,
+    allowed_unsafe_sysctls: SysctlsOption = "",
 ) -> None:
     """Run pods of the cluster of another machine on this one."""
     data = resolve_data_dir(data_dir)
@@ -109,7 +116,10 @@ def join(
             host_dirs=host_dirs_of(mount or [], data, simulate=0),
             pods=pods,
             registries=registries_of(registry, pods=pods, simulate=0),
-            log_flags=log_flags_of(container_log_max_size, container_log_max_files),
+            agent_flags=(
+                *log_flags_of(container_log_max_size, container_log_max_files),
+                *sysctl_flags_of(allowed_unsafe_sysctls),
+            ),
         )
     run_supervised(context, data, lambda: JoinedNode(data, options), detach=detach, name="join")
 
@@ -220,7 +230,7 @@ class JoinedNode:
         agent += ["--rotate-certificates", "--end-pods", "--pods", options.pods]
         agent += [] if options.cpus is None else ["--cpus", str(options.cpus)]
         agent += [f"--registry={each}" for each in options.registries]
-        agent += [*options.log_flags, *(f"--mount={each}" for each in options.host_dirs)]
+        agent += [*options.agent_flags, *(f"--mount={each}" for each in options.host_dirs)]
         dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
         names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
