@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -131,6 +132,7 @@ class JoinedNode:
         self._data = data
         self._options = options
         self.notices: list[str] = []
+        self._claim: socket.socket | None = None
 
     def __enter__(self) -> Self:
         """Join, unless the machine has joined before.
@@ -154,7 +156,9 @@ class JoinedNode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing: the components have their own connections."""
+        """Release the addresses of Services; the components have their own connections."""
+        if self._claim is not None:
+            self._claim.close()
 
     def _joined(self) -> "Membership":
         from ..local.agent.settings import node_name
@@ -183,10 +187,10 @@ class JoinedNode:
         return joining.join(data, token, node)
 
     def _check_address(self, server: str) -> None:
-        """Check that the node can have the address: two nodes of one machine need different ones.
+        """Check that the node can have its address, and Services theirs, beside other nodes.
 
         Raises:
-            JoinError: the first node has it.
+            JoinError: another node has them.
         """
         from ..local.supervisor import joining
         from ..local.supervisor.membership import JoinError
@@ -197,6 +201,8 @@ class JoinedNode:
                 f"the first machine is this one, and {joining.host_of(server)} is the address of "
                 "its node: name another address of this machine with --address"
             )
+        if not self._shares_first_machine:
+            self._claim = joining.claim_service_addresses(server)
 
     def start_supervisor(self, entry: "Entry") -> "Supervisor":
         """Create the supervisor and fork the components, which run their arguments with *entry*."""
