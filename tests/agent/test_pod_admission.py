@@ -74,7 +74,8 @@ def test_host_ports_conflict_as_in_the_scheduler(
         (Worker(Rejection("NodePorts", "")), False),
         (None, False),  # a pod that no agent has accepted
     ):
-        rejection = PodAdmission(settings, [first, found], lambda _, w=worker: w).review(found)
+        workers = {} if worker is None else {first.metadata.uid: worker}
+        rejection = PodAdmission(settings, [first, found], workers.get).review(found)
         assert (rejection is not None) == (conflicts and holds)
 
 
