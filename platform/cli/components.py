@@ -264,6 +264,7 @@ def agent(
     cluster_dns: ClusterDnsOption = "",
     container_log_max_size: node_flags.LogSizeOption = "10Mi",
     container_log_max_files: node_flags.LogFilesOption = 5,
+    allowed_unsafe_sysctls: node_flags.SysctlsOption = "",
     extensions_kubeconfig: ExtensionsKubeconfig = None,
     node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
     node_address: node_flags.NodeAddressOption = "",
@@ -290,18 +291,17 @@ def agent(
     with exit_on_error(ValueError):
         settings = node_flags.with_logs(settings, container_log_max_size, container_log_max_files)
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
-    settings = replace(settings, network=PodNetwork(pod_network), cluster_dns=cluster_dns)
+    settings = node_flags.with_network(settings, pod_network, cluster_dns, allowed_unsafe_sysctls)
     settings = node_flags.with_identity(settings, node_name, node_address)
     settings = node_flags.joined(settings, pki_dir) if rotate_certificates else settings
     _prepare_files(settings)
-    cluster = ClusterFlags(kubeconfig=kubeconfig)
-    extended = ClusterFlags(kubeconfig=extensions_kubeconfig or kubeconfig)
+    files, metrics = (kubeconfig, extensions_kubeconfig or kubeconfig), telemetry.client_metrics
 
     async def main(ready: asyncio.Event) -> None:
         async with (
             serve_endpoints(endpoints),
-            new_client(cluster, "agent", metrics=telemetry.client_metrics) as client,
-            new_client(extended, "agent", metrics=telemetry.client_metrics) as extensions,
+            new_client(ClusterFlags(kubeconfig=files[0]), "agent", metrics=metrics) as client,
+            new_client(ClusterFlags(kubeconfig=files[1]), "agent", metrics=metrics) as extensions,
         ):
             recorder = EventRecorder(client, component="kubelet")
             node_agent = Agent(client, settings=settings, recorder=recorder, extensions=extensions)

@@ -136,6 +136,20 @@ async def test_a_node_of_the_first_machine_needs_another_address(
         await enter(data, None, address=address)
 
 
+async def test_a_machine_other_than_the_first_runs_one_node_of_a_cluster(
+    first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "is_on_this_machine", lambda _: False)
+    token = await first.token()
+    with joining.claim_service_addresses(token.server):
+        with pytest.raises(JoinError, match=r"another node of .* runs on this machine"):
+            await enter(data, token)
+        assert list(data.pki.iterdir()) == []
+        joining.claim_service_addresses("https://192.0.2.1:7443").close()  # of another cluster
+    for given in (token, None):  # it ends its claim
+        await enter(data, given)
+
+
 async def test_a_machine_that_joins_says_what_is_missing(
     first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,10 +60,10 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, ()),
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, ()),
     (names.SERVICES, {"spec": {"type": "NodePort"}}, ()),
-    (names.SERVICES, {"spec": {"ports": [{"port": 1}, {"port": 2, "protocol": "UDP"}]}}, (
+    (names.SERVICES, {"spec": {"ports": [{"port": 1}, {"port": 2, "protocol": "SCTP"}]}}, (
         "spec.ports[1].protocol",
     )),
-    (names.SERVICES, {"spec": {"ports": [{"protocol": "UDP"}], "clusterIP": "None"}}, ()),
+    (names.SERVICES, {"spec": {"ports": [{"protocol": "SCTP"}], "clusterIP": "None"}}, ()),
     (names.SERVICES, {"spec": {"externalIPs": ["192.0.2.1"]}}, ("spec.externalIPs",)),
     (names.SERVICES, {"spec": {"type": "LoadBalancer"}}, ("spec.type",)),
     (names.SERVICES, {"spec": {"type": "ExternalName"}}, ("spec.externalName",)),

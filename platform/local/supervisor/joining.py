@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import re
 import socket
 from dataclasses import replace
@@ -58,6 +59,30 @@ def is_on_this_machine(server: str) -> bool:
         return local_address(server) == host_of(server)
     except OSError:  # There is no route to it.
         return False
+
+
+def claim_service_addresses(server: str) -> socket.socket:
+    """Return what reserves the addresses of Services of a cluster on this machine, until closed.
+
+    They are loopback addresses, at which the proxies of two nodes cannot both listen. An abstract
+    address of a Unix socket exists once in a network namespace, as they do, for all users and data
+    directories, and the kernel frees it with the process.
+
+    Raises:
+        JoinError: another node of the cluster has them.
+    """
+    digest = hashlib.blake2b(server.encode(), digest_size=8).hexdigest()
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0batholith-services-{digest}")
+    except OSError:
+        claim.close()
+        raise JoinError(
+            f"another node of {server} runs on this machine, and its proxy listens on the "
+            "addresses of Services: run several nodes on the first machine, or each in a network "
+            "namespace of its own"
+        ) from None
+    return claim
 
 
 def host_of(server: str) -> str:

@@ -24,6 +24,7 @@ from ..state import status
 from ..state.core_types import Pod, Volume
 from ..state.environment import ContainerConfigError
 from ..state.status import BackOff, Exited, PodState, Started
+from ..state.sysctls import Namespace, sysctls_of
 from .container_worker import ContainerWorker, PodContext
 from .handlers import HandlerError, enter_request
 from .image_spec import ImageSpecBuilder
@@ -218,7 +219,9 @@ class PodContainers:
         except OSError as error:
             raise ContainerConfigError(f"cannot create its control group: {error}") from error
         network = node.namespace_of(pod)
-        node.images.prepare(run, replace(launch, cgroup=group, network=network))
+        sysctls = sysctls_of(pod, Namespace.IPC) if node.sets_ipc_sysctls else ()
+        given = replace(launch, cgroup=group, network=network, sysctls=sysctls)
+        node.images.prepare(run, given)
 
     async def _with_target(self, name: str, launch: LaunchSpec) -> LaunchSpec:
         """Return *launch* with the pid namespace of the target of an ephemeral container, if any.

@@ -151,6 +151,9 @@ class LaunchSpec:
     network: str = ""
     """Path of the network namespace of its pod; empty for that of the agent."""
 
+    sysctls: Sequence[tuple[str, str]] = ()
+    """Paths below /proc/sys, and values, for its IPC namespace, at the level `UNSHARE`."""
+
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
     level `UNSHARE`, with its own ids."""
@@ -223,6 +226,7 @@ class RunDir:
             "max_processes": spec.max_processes,
             "cgroup": spec.cgroup,
             "network": spec.network,
+            "sysctls": list(spec.sysctls),
             "resources": msgspec.to_builtins(spec.resources),
             "tmpfs_size": spec.tmpfs_size,
             "ids": {

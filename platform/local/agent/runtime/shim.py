@@ -31,7 +31,7 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 TYPE_CHECKING = False  # as in `typing`, which each start of a container would take time to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 if __package__:
@@ -450,6 +450,7 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     """
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
+    _write_sysctls(launch.get("sysctls", ()))
     root, ids = launch["root"], launch["ids"]
     layer_ids = launch["layer_ids"]
     image_root.mount_volumes(launch.get("volume_images", ()), owner=ids["base"], ids=layer_ids)
@@ -471,6 +472,20 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
             raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
     run_init(launch, failed)
+
+
+def _write_sysctls(sysctls: "Iterable[tuple[str, str]]") -> None:
+    """Set what the pod asks for in the new IPC namespace.
+
+    Raises:
+        CannotStartError: the kernel does not accept it.
+    """
+    for path, value in sysctls:
+        try:
+            with open(f"/proc/sys/{path}", "w") as file:
+                file.write(value)
+        except OSError as error:
+            raise CannotStartError(f"sysctl {path}: {error.strerror}") from None
 
 
 def _enter_user_namespace(launch: dict, task: "Callable[[], object]") -> Helper:  # type: ignore[type-arg]

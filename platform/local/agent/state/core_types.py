@@ -87,8 +87,15 @@ class Capabilities(ApiStruct, frozen=True):
     drop: tuple[str, ...] = ()
 
 
+class Sysctl(ApiStruct, frozen=True):
+    """A setting of the kernel, for the namespaces of a pod."""
+
+    name: str = ""
+    value: str = ""
+
+
 class SecurityContext(ApiStruct, frozen=True):
-    """Security context of a container; for a pod only the first three fields."""
+    """Security context of a container; for a pod only the first three fields, and sysctls."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -97,6 +104,7 @@ class SecurityContext(ApiStruct, frozen=True):
     capabilities: Capabilities = Capabilities()
     read_only_root_filesystem: bool = False
     proc_mount: str = ""
+    sysctls: tuple[Sysctl, ...] = ()
 
 
 class ExecAction(ApiStruct, frozen=True):
