@@ -188,6 +188,9 @@ async def flow_schemas(send: RecordedConversation) -> None:
         await send("POST", path, {"metadata": {"name": "b"}, "spec": {**spec, "rules": rules}})
     conditions = [{"type": "A", "status": "True"}, {"type": "A", "status": "True"}, {"type": ""}]
     await send("PATCH", f"{path}/a/status", {"status": {"conditions": conditions}}, MERGE)
+    for name in ("exempt", "catch-all", "probes"):
+        change = {"spec": {"matchingPrecedence": 3}}
+        await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
 @register_conversation
@@ -223,6 +226,11 @@ async def priority_levels(send: RecordedConversation) -> None:
         level = {"limitResponse": {"type": "Queue", "queuing": numbers}}
         spec = {"type": "Limited", "limited": level}
         await send("POST", path, {"metadata": {"name": "m"}, "spec": spec})
+
+    for name in ("exempt", "catch-all", "system"):
+        for key in ("exempt", "limited"):
+            change = {"spec": {key: {"lendablePercent": 3}}}
+            await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
 @register_conversation

@@ -33,7 +33,6 @@ EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
     },
     "Service": {".spec.clusterIP": "addresses of another network"},
     "DaemonSet": {".metadata.annotations": "the generation of an API that was removed"},
-    "FlowSchema": {".status.conditions": "no condition reports that its priority level is missing"},
     "Job": {"controller-uid": "not the same Job"},
     "VolumeAttributesClass": {".metadata.finalizers": "nothing uses such a class"},
 }
@@ -45,6 +44,7 @@ _ALPHA_VERSIONS = ("v1alpha2",)
 CONTROLLED_KINDS = (
     "APIService",
     "CustomResourceDefinition",
+    "FlowSchema",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",

@@ -45,6 +45,7 @@ from .controllers.certificates import CertificateController
 from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
 from .controllers.event_ttl import EventTtlController
+from .controllers.flow_control import FlowControlController
 from .controllers.garbage_collector import GarbageCollector
 from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
@@ -247,6 +248,7 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
+            FlowControlController(context),
             PodGroupProtectionController(context),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
