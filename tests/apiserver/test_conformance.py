@@ -30,7 +30,6 @@ EXPECTED_DIFFERENCES = {
         "'imagePullSecrets': [{'name': ''}]": "invalid names without effect are accepted",
     },
     "other_kinds": {
-        ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
         f".spec.storageClassName is too much: {DIR_STORAGE_CLASS}": "it has a default class",
     },
 }

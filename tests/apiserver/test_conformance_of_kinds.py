@@ -14,13 +14,18 @@ from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
 from support.embedded_apiserver import MERGE
 
+from batholith.model.names import TEMPLATE_GENERATION
+
 Json = dict[str, Any]
 
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "certificate_requests": {"warning ": "there are no signers"},
     "flow_schemas": {"warning ": "there are no queues"},
     "priority_levels": {"warning ": "likewise"},
-    "workloads": {".metadata.annotations": "the generation of an API that was removed"},
+    "daemon_sets": {
+        "status 422 instead of 400": "an error of validation instead of decoding",
+        "is about": "likewise",
+    },
     "runtime_classes": {"warning ": "the handler has no effect"},
     "found_by_random_requests": {"warning ": "nodes have no drivers"},
     "endpoints": {"warning ": "there is no deprecation warning"},
@@ -289,6 +294,28 @@ async def workloads(send: RecordedConversation) -> None:
             await send("POST", f"{path}?dryRun=All", body)
     await send("POST", "/apis/apps/v1/namespaces/default/statefulsets?dryRun=All",
                {"metadata": {"name": "a.b"}, "spec": base})  # fmt: skip
+
+
+@register_conversation
+async def daemon_sets(send: RecordedConversation) -> None:
+    path = "/apis/apps/v1/namespaces/default/daemonsets"
+    template: Json = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    spec: Json = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    for name, value in (("a", "9"), ("b", "-3"), ("c", "odd")):
+        metadata = {"name": name, "annotations": {TEMPLATE_GENERATION: value}}
+        await send("POST", path, {"metadata": metadata, "spec": spec})
+    for value in ("77", "", None):
+        change: Json = {"metadata": {"annotations": {TEMPLATE_GENERATION: value, "own": "x"}}}
+        await send("PATCH", f"{path}/a", change, MERGE)
+        change = {"spec": {"template": {"metadata": {"annotations": {"value": str(value)}}}}}
+        await send("PATCH", f"{path}/a", change, MERGE)
+    await send("PATCH", f"{path}/a", {"metadata": {"annotations": None}}, MERGE)
+    await send("PATCH", f"{path}/a", {"spec": {"minReadySeconds": 3}}, MERGE)
+    await send("PATCH", f"{path}/a/status", {"status": {"numberReady": 1}}, MERGE)
+    await send("GET", f"{path}/a")
 
 
 @register_conversation

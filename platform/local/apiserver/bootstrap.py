@@ -169,7 +169,11 @@ def _dir_storage_class() -> Json:
     """The default storage class."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
     metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
-    return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
+    return {
+        "metadata": metadata,
+        "provisioner": names.DIR_PROVISIONER,
+        "allowVolumeExpansion": True,  # a directory has no size
+    }
 
 
 def _create(

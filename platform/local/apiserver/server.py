@@ -51,8 +51,8 @@ from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
-from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
+from .controllers.protection import PROTECTION_CONTROLLERS
 from .controllers.remote_garbage import RemoteGarbageCollector
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
@@ -249,7 +249,7 @@ class _ServerCore:
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
             FlowControlController(context),
-            PodGroupProtectionController(context),
+            *(each(context) for each in PROTECTION_CONTROLLERS),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),

@@ -215,6 +215,8 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("apps", "DaemonSet"): StrategyHooks(
         default=workloads.default_daemon_set,
+        prepare_for_create=workloads.prepare_daemon_set_for_create,
+        prepare_for_update=workloads.prepare_daemon_set_for_update,
         validate=workload_validation.validate_daemon_set,
         validate_status=workload_validation.status_validator(
             (
