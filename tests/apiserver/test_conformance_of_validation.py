@@ -100,6 +100,16 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @register_conversation
+async def grpc_probes(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+    for service in ({}, {"service": None}, {"service": ""}, {"service": "s"}):
+        probe = {"grpc": {"port": 5000, **service}}
+        container = {"name": "c", "image": "i", "livenessProbe": probe, "readinessProbe": probe}
+        spec = {"containers": [container], "automountServiceAccountToken": False}
+        await send("POST", path, {"metadata": {"name": "p"}, "spec": spec})
+
+
+@register_conversation
 async def role_references(send: RecordedConversation) -> None:
     for group, kind, name in (
         ("rbac.authorization.k8s.io", "Role", "view"),
