@@ -60,6 +60,8 @@ async def api_services(send: RecordedConversation) -> None:
         body = {"metadata": {"name": name}, "spec": {**priorities, **named, **spec}}
         await send("POST", path, body)
     await send("POST", path, {"metadata": {"name": "v1.a.b"}})
+    spec = {**priorities, "group": "a.b", "version": "v1"}
+    await send("POST", path, {"metadata": {"name": "x", "generateName": "g-"}, "spec": spec})
 
 
 @register_conversation

@@ -47,7 +47,7 @@ async def delete(server: Server, path: str) -> None:
 
 
 async def assert_terminating(server: Server, path: str) -> None:
-    """A later deletion of another object, which nothing uses, has been handled meanwhile."""
+    """Assert it after a later deletion of an unused object has been handled."""
     metadata = (await server.get(path))["metadata"]
     assert "deletionTimestamp" in metadata and metadata["finalizers"]
 

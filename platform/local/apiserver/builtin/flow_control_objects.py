@@ -1,7 +1,7 @@
 """FlowSchemas and PriorityLevelConfigurations of every cluster.
 
-They are those of Kubernetes, which `make api-types` reads from a real API server. This server
-handles all requests at once; the objects tell clients what another one would do.
+They are those of Kubernetes, which `make api-types` reads from a real API server. Clients list
+them; this server handles all requests at once.
 """
 
 import functools
@@ -75,7 +75,7 @@ def restored(resource: Resource, current: Json, wanted: Json) -> Json:
 
 
 def _is_updated(annotations: Mapping[str, str], generation: int) -> bool:
-    """Whether the annotation says so; without it, whether the spec was never changed."""
+    """Whether the spec is restored: by the annotation, or without one if it was never changed."""
     value = annotations.get(AUTO_UPDATE, "")
     if value in _TRUE or value in _FALSE:
         return value in _TRUE

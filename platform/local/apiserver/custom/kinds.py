@@ -21,7 +21,7 @@ from .schema import StructuralSchema
 __all__ = ["DEFAULT_COLUMN", "custom_kinds", "validate_crd"]
 
 DEFAULT_COLUMN = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
-"""The column beside the name of a kind that declares none."""
+"""The second column of a kind that declares none."""
 _BLOCKING = frozenset(
     {
         "FieldValueRequired",
