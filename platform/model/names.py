@@ -340,3 +340,6 @@ TRAINING_OPERATOR = "kubeflow.org/training-operator"
 """``managedBy`` of the training jobs that the training controller owns; also the default."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 """``managedBy`` of the training jobs that Kueue runs in another cluster."""
+
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+"""Annotation of a DaemonSet: how often its template was changed. The API server sets it."""

@@ -68,6 +68,8 @@ async def api_services(send: RecordedConversation) -> None:
         body = {"metadata": {"name": name}, "spec": {**priorities, **named, **spec}}
         await send("POST", path, body)
     await send("POST", path, {"metadata": {"name": "v1.a.b"}})
+    spec = {**priorities, "group": "a.b", "version": "v1"}
+    await send("POST", path, {"metadata": {"name": "x", "generateName": "g-"}, "spec": spec})
 
 
 _STORAGE = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -198,6 +200,16 @@ async def pod_level_resources(send: RecordedConversation) -> None:
 
 _BINDINGS = ("clusterrolebindings", "namespaces/default/rolebindings")
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@register_conversation
+async def grpc_probes(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+    for service in ({}, {"service": None}, {"service": ""}, {"service": "s"}):
+        probe = {"grpc": {"port": 5000, **service}}
+        container = {"name": "c", "image": "i", "livenessProbe": probe, "readinessProbe": probe}
+        spec = {"containers": [container], "automountServiceAccountToken": False}
+        await send("POST", path, {"metadata": {"name": "p"}, "spec": spec})
 
 
 @register_conversation

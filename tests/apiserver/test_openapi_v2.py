@@ -11,7 +11,7 @@ from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, Server, definition
 from support.polling import wait_until_true
 
-from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.builtin.kinds import BUILT_IN, COMPUTED
 from batholith.local.apiserver.discovery import openapi_v2
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ async def test_what_has_not_changed_is_not_sent_again(server: Server) -> None:
 
 
 def test_every_reference_can_be_resolved() -> None:
-    document = openapi_v2.document(BUILT_IN)
+    document = openapi_v2.document((*BUILT_IN, *COMPUTED))
     text = msgspec.json.encode(document).decode()
     names = set(re.findall(r'"\$ref":"([^"]+)"', text))
     assert names == {each for each in names if each.startswith("#/definitions/")}

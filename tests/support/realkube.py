@@ -76,7 +76,9 @@ CONTROLLERS = (
     "root-ca-cert-publisher",
     "disruption",
     "resourcequota",
+    "persistentvolumeclaim-protection-controller",
     "podgroup-protection-controller",
+    "volumeattributesclass-protection-controller",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")

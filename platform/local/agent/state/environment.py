@@ -65,6 +65,7 @@ class ClaimVolume:
     """Uid of the claim that the directory was created for."""
 
     host_path: str = ""
+    host_path_type: str = ""
     read_only: bool = False
     error: str = ""
     """Why it cannot be mounted."""

@@ -27,6 +27,7 @@ from ....model.names import (
     SERVICEACCOUNTS,
     Resource,
 )
+from ....model.pod import PodPhase
 from ..state.core_types import (
     BOUND,
     ConfigMap,
@@ -222,7 +223,7 @@ class SourceManager:
                 known = registered.claim_volumes
                 before = known.get(name)
                 if before is None or before.error:  # a bound claim stays resolved
-                    known[name] = await self._resolve_claim(pod.metadata.namespace, name)
+                    known[name] = await self._resolve_claim(pod, name)
                 claims[name] = known[name]
             else:
                 found = await self._get((resource, key), force=force)
@@ -241,15 +242,20 @@ class SourceManager:
         tokens = references.tokens.values() if references else ()
         return min((token.refresh_at for token in tokens), default=None)
 
-    async def _resolve_claim(self, namespace: str, name: str) -> ClaimVolume | None:
-        """Return the volume of a claim; ``None`` if the claim does not exist."""
-        claims = PERSISTENTVOLUMECLAIMS
+    async def _resolve_claim(self, pod: Pod, name: str) -> ClaimVolume | None:
+        """Return the volume of a claim; ``None`` if the claim does not exist.
+
+        A pod that has not started cannot use a claim that is being deleted.
+        """
+        claims, namespace = PERSISTENTVOLUMECLAIMS, pod.metadata.namespace
         try:
             found = await self._client.get(
                 claims, name, namespace=namespace, view=PersistentVolumeClaim
             )
         except NotFoundError:
             return None
+        if found.metadata.deletion_timestamp and pod.status.phase in ("", PodPhase.PENDING):
+            return ClaimVolume(error=f'persistentvolumeclaim "{name}" is being deleted')
         volume_name = found.spec.volume_name
         if found.status.phase != BOUND or not volume_name:
             phase = found.status.phase or "not bound"

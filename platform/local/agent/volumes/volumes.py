@@ -170,7 +170,8 @@ class _VolumeBuilder:
             raise VolumeError(volume, bound.error)
         read_only = read_only or bound.read_only
         if bound.host_path:
-            return self._host_path(volume, bound.host_path, read_only=read_only)
+            kind = bound.host_path_type
+            return self._host_path(volume, bound.host_path, kind=kind, read_only=read_only)
         if bound.handle != bound.uid:
             return MountedVolume(self._retained_dir(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace

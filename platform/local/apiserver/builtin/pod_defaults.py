@@ -88,8 +88,8 @@ def _default_probe(probe: Json) -> None:
     probe.setdefault("failureThreshold", 3)
     if "httpGet" in probe:
         _default_http(probe["httpGet"])
-    if "grpc" in probe:
-        probe["grpc"].setdefault("service", "")
+    if "grpc" in probe and probe["grpc"].get("service") is None:  # the decoder adds a null
+        probe["grpc"]["service"] = ""
 
 
 def _default_http(action: Json) -> None:

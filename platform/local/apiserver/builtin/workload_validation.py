@@ -20,6 +20,7 @@ from ..errors.fields import (
 from .pod_validation import validate_template
 from .scheduling_validation import validate_selector
 from .volume_validation import claim_spec_errors
+from .workloads import template_generation_errors
 
 Json = dict[str, Any]
 
@@ -164,6 +165,7 @@ def validate_daemon_set(obj: Json, old: Json | None) -> list[FieldError]:
     elif strategy.get("type") != "OnDelete":
         allowed = ("RollingUpdate", "OnDelete")
         errors.append(not_supported("spec.updateStrategy", strategy, allowed))
+    errors += template_generation_errors(obj)
     return errors + _validate_same_selector(spec, old)
 
 
