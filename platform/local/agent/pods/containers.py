@@ -22,7 +22,7 @@ from ..runtime.runs import (
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
 from ..state.core_types import Pod, Volume
-from ..state.environment import ContainerConfigError
+from ..state.environment import ContainerConfigError, SecurityContextError
 from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
 from .handlers import HandlerError, enter_request
@@ -273,6 +273,12 @@ class PodContainers:
             if image is None:
                 return builder.build(container, run, log_file)
             return builder.build_of_image(container, run, log_file, image=image), ""
+        except SecurityContextError as error:
+            if container not in pod.spec.ephemeral_containers:
+                raise
+            # It can be neither changed nor deleted, and kubectl debug waits for its start or end.
+            failed = LaunchSpec(argv=(), env={}, cwd="/", log=log_file, error=str(error))
+            return failed, str(error)
         except OSError as error:
             raise ContainerConfigError(str(error)) from error
 
