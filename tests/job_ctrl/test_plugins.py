@@ -250,6 +250,16 @@ def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() 
         assert names.get(target, target) == port["port"]
 
 
+@pytest.mark.parametrize("number", [23456, 9])
+def test_a_port_is_not_declared_again_by_its_number_or_its_name(number: int) -> None:
+    ports = [{"name": "pytorchjob-port", "containerPort": number}]
+    template = {"spec": {"containers": [{"name": "c", "image": "i", "ports": ports}]}}
+    of = job(task("master", 1, template=template), plugins={"pytorch": []})
+    pod = mutated_pod(of, "master")
+    assert pod["spec"]["containers"][0]["ports"] == ports
+    assert variables(pod)["MASTER_PORT"] == "23456"
+
+
 def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:
     of = job(task("my-Task", 1), plugins={"svc": []})
     config = next(one for one in Registry().for_job(of).desired_objects(of) if one.name == "j-svc")
