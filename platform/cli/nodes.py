@@ -139,13 +139,14 @@ class JoinedNode:
 
         Raises:
             OSError: a file cannot be used.
-            JoinError: the machine cannot join.
+            JoinError: the machine cannot join, or its node was revoked.
         """
         from ..local.supervisor import joining
         from .isolation_check import isolation_warnings
 
         self._membership = self._joined()
         self._kubeconfig = joining.write_kubeconfig(self._data, self._membership)
+        joining.check_accepted(self._data, self._kubeconfig, self._membership)
         self._address = self._options.address or joining.local_address(self._membership.server)
         self.notices += isolation_warnings()
         return self

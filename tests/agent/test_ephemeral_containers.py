@@ -125,7 +125,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Pat
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("profile", ["legacy", "general", "baseline"])
+@pytest.mark.parametrize("profile", ["legacy", "general", "baseline", "restricted"])
 async def test_kubectl_debug_runs_a_shell_in_the_pod(
     cluster: AgentCluster, kubectl: Kubectl, profile: str
 ) -> None:
@@ -145,6 +145,26 @@ async def test_kubectl_debug_runs_a_shell_in_the_pod(
     assert state_of(pod)["terminated"]["exitCode"] == 3
     assert pod["status"]["containerStatuses"] == before["status"]["containerStatuses"]
     assert "42" in await log_of(cluster)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("profile", "field"), [("sysadmin", "privileged"), ("netadmin", "the capability NET_ADMIN")]
+)
+async def test_kubectl_debug_ends_with_the_error_of_rights_that_no_container_gets(
+    cluster: AgentCluster, kubectl: Kubectl, profile: str, field: str
+) -> None:
+    await run(cluster)
+    arguments = ("-it", "--image=busybox", "-c", "debugger", f"--profile={profile}")
+    async with terminal(80, 24) as (master, end):
+        process = await kubectl.start("debug", "p", "-n", cluster.namespace, *arguments, stdio=end)
+        error = f"container debugger: unsupported security context: {field}"
+        await read_until(master, f"cannot start: {error}".encode())
+        await process.wait()
+    pod = await cluster.wait_pod("p", is_("terminated"))
+    ended = state_of(pod)["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (128, "StartError", error)
+    assert pod["status"]["phase"] == "Running"
 
 
 @pytest.mark.process

@@ -41,6 +41,10 @@ class ContainerConfigError(Exception):
         return str(self)
 
 
+class SecurityContextError(ContainerConfigError):
+    """The node cannot give the container its security context, which cannot be changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSources:
     """The objects that a pod refers to; ``None`` for one that does not exist."""
