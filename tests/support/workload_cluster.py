@@ -37,6 +37,7 @@ REAL_CONTROLLERS = (
     "statefulset",
     "daemonset",
     "resourceclaim-controller",
+    "device-taint-eviction-controller",
 )
 """Those of kube-controller-manager."""
 

@@ -1,4 +1,4 @@
-"""Defaults of ResourceClaims, ResourceClaimTemplates and ResourceSlices."""
+"""Defaults of ResourceClaims, ResourceClaimTemplates, ResourceSlices and DeviceTaintRules."""
 
 from typing import Any
 
@@ -28,8 +28,25 @@ def _default_devices(spec: Json) -> None:
 
 
 def default_slice(obj: Json) -> None:
-    """Default a ResourceSlice: its taints begin now."""
+    """Default a ResourceSlice."""
     for device in obj.get("spec", {}).get("devices") or ():
         for taint in device.get("taints") or ():
-            if not taint.get("timeAdded"):
-                taint["timeAdded"] = now()
+            _default_taint(taint)
+
+
+def default_taint_rule(obj: Json) -> None:
+    """Default a DeviceTaintRule."""
+    _default_taint(obj.setdefault("spec", {}).setdefault("taint", {}))
+
+
+def _default_taint(taint: Json) -> None:
+    """A taint begins now."""
+    if not taint.get("timeAdded"):
+        taint["timeAdded"] = now()
+
+
+def prepare_taint_rule_for_update(obj: Json, old: Json) -> None:
+    """Let the taint begin now if its effect has changed."""
+    taint, before = obj["spec"]["taint"], old["spec"]["taint"]
+    if taint.get("effect") != before.get("effect") and taint["timeAdded"] == before["timeAdded"]:
+        taint["timeAdded"] = now()

@@ -18,6 +18,7 @@ from ....machinery.cel import device_selectors
 from ....machinery.cel.device_selectors import DeviceValue
 from ....machinery.cel.environment import CompileError, EvaluationError
 from ....model import quantity
+from ....model.device_taints import NO_EXECUTE, NO_SCHEDULE, tolerates
 from ....model.quantity import Quantity
 from ..core_types import NodeSelector
 from .capacity import DeviceRef, DeviceUse, UsedDevices, consumption, fits
@@ -35,8 +36,6 @@ may be arbitrarily large."""
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds after which the search on one node ends, as in kube-scheduler."""
-
-_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 TIMED_OUT = "timed out trying to allocate devices"
@@ -415,20 +414,10 @@ def _use(result: _Result) -> DeviceUse:
 def _is_tainted(choice: Choice, device: Device) -> bool:
     """Return whether the device has a taint that *choice* does not tolerate."""
     return any(
-        taint.get("effect") in _EFFECTS
-        and not any(_tolerates(dict(each), taint) for each in choice.tolerations)
+        taint.get("effect") in (NO_SCHEDULE, NO_EXECUTE)
+        and not any(tolerates(dict(each), taint) for each in choice.tolerations)
         for taint in device.content.get("taints") or ()
     )
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return True
-    return bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _attribute(device: Device, name: str) -> tuple[str, Any] | None:
