@@ -90,6 +90,8 @@ class ClaimAllocation:
     content: Json
     """``status.allocation`` of the claim, with empty identifiers of shares."""
     node_selector: NodeSelector | None
+    preference: int = 0
+    """How good the alternatives are that its requests get; see :meth:`.Request.preference`."""
 
 
 Classes = Callable[[str], DeviceClass | None]
@@ -356,7 +358,8 @@ class _Search:
         if selector is not None:
             content["nodeSelector"] = msgspec.to_builtins(selector)
         used = (_use(each) for each in results if not each.choice.admin_access)
-        return ClaimAllocation(tuple(used), content, selector)
+        preference = sum(each.preference(chosen) for each in claim.requests)
+        return ClaimAllocation(tuple(used), content, selector, preference)
 
     def _config(self, claim: ClaimRequests, choices: Sequence[Choice]) -> Iterator[Json]:
         """Yield the parameters of drivers: those of the classes, then those of the claim."""
