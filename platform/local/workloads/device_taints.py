@@ -120,7 +120,8 @@ class DeviceTaintRuleController(Controller[TaintRuleView, WriteRuleCondition]):
             self.queue.add(new.metadata.key)
 
     def update_later(self, eviction: DeviceEviction) -> None:
-        """Update the status of the rules that cause *eviction*, once more is known."""
+        """Update the status of the rules that cause *eviction* after a delay, within which it may
+        change again."""
         for name in eviction.rules.values():
             self.queue.add_after(name, STATUS_PERIOD)
 

@@ -357,6 +357,11 @@ class DeviceClaimTracker:
             if devices := self.devices_of(key):
                 yield min(uids), devices
 
+    def users(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Yield the claims that pods use, and the uids of these."""
+        for key, uids in self._uids_by_claim.items():
+            yield key, frozenset(uids)
+
     def devices_of(self, key: str) -> Amounts:
         """Return which devices a claim has, as amounts of ``deviceclass/NAME``, and what it has of
         their capacities, apart from those for admin access."""
