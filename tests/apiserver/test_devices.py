@@ -149,6 +149,11 @@ REJECTED: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     ),
     (
         SLICES,
+        device_slice({"name": "d", "attributes": {"v": {"strings": ["a"]}}}),
+        (f"{DEVICE}.attributes[v]",),
+    ),
+    (
+        SLICES,
         device_slice({"name": "d", "attributes": {"v": {"version": "1"}}}),
         (f"{DEVICE}.attributes[v].version",),
     ),
@@ -405,3 +410,11 @@ async def test_the_status_of_a_rule_has_at_most_eight_valid_conditions(server: S
     assert written.body["status"]["conditions"] == [CONDITION]
     assert written.body["spec"]["taint"]["key"] == "broken"
     assert "labels" not in written.body["metadata"]
+
+
+async def test_fields_of_alpha_features_of_devices_are_not_stored(server: Server) -> None:
+    mappings = {"cpu": {"allocationMultiplier": "1"}}
+    attributes = {"a": {"string": "s", "strings": ["t"], "ints": [1]}}
+    device = {"name": "d", "attributes": attributes, "nodeAllocatableResourceMappings": mappings}
+    stored = await server.create(path(SLICES), device_slice(device))
+    assert stored["spec"]["devices"] == [{"name": "d", "attributes": {"a": {"string": "s"}}}]

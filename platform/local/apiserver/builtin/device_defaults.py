@@ -7,6 +7,10 @@ from ..current_time import now
 Json = dict[str, Any]
 
 
+_LISTS = ("bools", "ints", "strings", "versions")
+"""Lists of values of attributes."""
+
+
 def default_resource_claim(obj: Json) -> None:
     """Default a ResourceClaim."""
     _default_devices(obj.get("spec", {}))
@@ -28,8 +32,12 @@ def _default_devices(spec: Json) -> None:
 
 
 def default_slice(obj: Json) -> None:
-    """Default a ResourceSlice."""
+    """Default a ResourceSlice, and remove the fields of alpha features, as Kubernetes does."""
     for device in obj.get("spec", {}).get("devices") or ():
+        device.pop("nodeAllocatableResourceMappings", None)
+        for attribute in (device.get("attributes") or {}).values():
+            for each in _LISTS:
+                attribute.pop(each, None)
         for taint in device.get("taints") or ():
             _default_taint(taint)
 
