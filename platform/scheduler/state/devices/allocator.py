@@ -27,7 +27,7 @@ from .types import DeviceClass
 
 Json = dict[str, Any]
 
-_MAX_RESULTS = 32
+MAX_RESULTS = 32
 """Devices of one claim."""
 
 _MAX_STEPS = 10_000
@@ -185,7 +185,7 @@ class _Search:
             return False
         if done == count:
             return self._next_request(claim, request + 1)
-        if len(self._results[claim]) + count - done > _MAX_RESULTS:
+        if len(self._results[claim]) + count - done > MAX_RESULTS:
             return False
         last = start + 1 if not choice.count else len(devices) - (count - done) + 1
         for position in range(start, last):
