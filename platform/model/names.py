@@ -93,7 +93,7 @@ RESOURCESLICES = Resource(
 DEVICETAINTRULES = Resource(
     "resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False
 )
-"""Not served by default."""
+"""Served by the embedded API server; by Kubernetes only if it is configured."""
 
 EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")

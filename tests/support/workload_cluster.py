@@ -39,6 +39,7 @@ REAL_CONTROLLERS = (
     "resourceclaim-controller",
     "ephemeral-volume-controller",
     "persistentvolumeclaim-protection-controller",
+    "device-taint-eviction-controller",
 )
 """Those of kube-controller-manager."""
 

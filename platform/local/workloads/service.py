@@ -14,6 +14,7 @@ from ...model.names import (
     CONTROLLERREVISIONS,
     DAEMONSETS,
     DEPLOYMENTS,
+    DEVICETAINTRULES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
     PODS,
@@ -21,6 +22,7 @@ from ...model.names import (
     REPLICATIONCONTROLLERS,
     RESOURCECLAIMS,
     RESOURCECLAIMTEMPLATES,
+    RESOURCESLICES,
     SERVICES,
     STATEFULSETS,
     Resource,
@@ -32,6 +34,15 @@ from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
 from .deployments import DeploymentController
+from .device_taint_rules import DeviceTaintRule, ResourceSlice
+from .device_taints import (
+    POOL_INDEX,
+    DeviceTaintEvictionController,
+    DeviceTaintRuleController,
+    DeviceTaints,
+    pool_of,
+    pools_of,
+)
 from .endpoint_mirroring import EndpointMirroringController
 from .endpoints import EndpointsController
 from .ephemeral_volumes import (
@@ -60,6 +71,7 @@ ACCOUNT_NAMESPACE = "kube-system"
 
 
 _CLAIM_CONTROLLER = "resource-claim-controller"
+_DEVICE_TAINT_CONTROLLER = "device-taint-eviction-controller"
 
 
 class _Common(TypedDict):
@@ -100,8 +112,10 @@ class _Builder:
                 VOLUME_CLAIMS_INDEX: volume_claims_of,
             },
         )
-        self._claims = Informer(client, RESOURCECLAIMS, ResourceClaim)
         self._volume_claims = Informer(client, PERSISTENTVOLUMECLAIMS, Claim)
+        self._claims = Informer(
+            client, RESOURCECLAIMS, ResourceClaim, indexes={POOL_INDEX: pools_of}
+        )
         self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
         self._replica_sets = self._sets(REPLICASETS)
         self._services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
@@ -130,6 +144,7 @@ class _Builder:
                 claims=self._claims,
                 **self._common,
             ),
+            **self._device_taints(),
         }
 
     def _account(self, name: str) -> Client:
@@ -230,6 +245,28 @@ class _Builder:
             recorder=self._events("resource_claim"),
             **self._common,
         )
+
+    def _device_taints(self) -> Mapping[str, Controller[Any, Any]]:
+        client = self._account(_DEVICE_TAINT_CONTROLLER)
+        taints = DeviceTaints(
+            pods=self._pods,
+            claims=self._claims,
+            slices=Informer(
+                self._client, RESOURCESLICES, ResourceSlice, indexes={POOL_INDEX: pool_of}
+            ),
+            rules=Informer(self._client, DEVICETAINTRULES, DeviceTaintRule),
+        )
+        rules = DeviceTaintRuleController(client, taints, **self._common)
+        return {
+            "device-taint-rules": rules,
+            _DEVICE_TAINT_CONTROLLER: DeviceTaintEvictionController(
+                client,
+                taints,
+                rules,
+                recorder=self._events(_DEVICE_TAINT_CONTROLLER),
+                **self._common,
+            ),
+        }
 
     def _autoscalers(self) -> AutoscalerController:
         return AutoscalerController(

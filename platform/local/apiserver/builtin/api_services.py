@@ -45,6 +45,7 @@ _PRIORITIES = {
     ("node.k8s.io", "v1"): (16_300, 15),
     ("discovery.k8s.io", "v1"): (16_200, 15),
     (groups.RESOURCE, "v1"): (16_200, 21),
+    (groups.RESOURCE, "v1beta2"): (16_200, 15),
     (groups.FLOW_CONTROL, "v1"): (16_100, 21),
 }
 """Those of the groups and versions of Kubernetes."""

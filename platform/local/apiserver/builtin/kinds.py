@@ -416,6 +416,12 @@ _OTHERS = (
         delete_returns_object=True,
         generation="spec",
     ),
+    _kind(
+        names.DEVICETAINTRULES,
+        subresources=("status",),
+        delete_returns_object=True,
+        generation="spec",
+    ),
 )
 
 NODE_METRICS = _kind(

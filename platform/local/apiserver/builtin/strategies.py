@@ -44,6 +44,7 @@ from . import (
     slice_validation,
     storage_validation,
     stored_defaults,
+    taint_rule_validation,
     volume_warnings,
     webhook_validation,
     workload_validation,
@@ -338,6 +339,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     (RBAC, "Role"): _ROLE,
     (RBAC, "RoleBinding"): _binding(namespaced=True),
     (RESOURCE, "DeviceClass"): StrategyHooks(validate=device_validation.validate_device_class),
+    (RESOURCE, "DeviceTaintRule"): StrategyHooks(
+        default=device_defaults.default_taint_rule,
+        prepare_for_update=device_defaults.prepare_taint_rule_for_update,
+        validate=taint_rule_validation.validate_taint_rule,
+        validate_status=taint_rule_validation.validate_taint_rule_status,
+    ),
     (RESOURCE, "ResourceClaim"): StrategyHooks(
         default=device_defaults.default_resource_claim,
         validate=device_validation.validate_claim,
