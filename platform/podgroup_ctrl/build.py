@@ -131,10 +131,22 @@ def _sub_groups(gang: Gang) -> tuple[SubGroupPolicy, ...]:
             sub_group_size=role.unit or role.count,
             min_sub_groups=role.count // (role.unit or role.count),
             label_selector=LabelSelector(match_labels=dict(role.labels)),
-            match_label_keys=role.unit_labels,
+            # Without keys, a policy selects no pods.
+            match_label_keys=role.unit_labels or tuple(sorted(role.labels)),
         )
         for role in roles
     )
+
+
+def is_of_predecessor(current: PodGroup, desired: PodGroup) -> bool:
+    """Return whether the owner of a PodGroup was deleted, and created again with the same name.
+
+    The garbage collector deletes it in a while.
+    """
+    old, new = current.metadata.controller, desired.metadata.controller
+    if old is None or new is None or old.uid == new.uid:
+        return False
+    return (old.api_version, old.kind, old.name) == (new.api_version, new.kind, new.name)
 
 
 def gang_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:

@@ -109,6 +109,9 @@ def decide(view: SuspensionView) -> list[Effect]:
         return [DeletePodGroup(podgroup)] if podgroup is not None and is_empty else []
     if not _awaits_queue(job):
         return []
+    if podgroup is not None and view.desired is not None:
+        if build.is_of_predecessor(podgroup, view.desired):
+            return [DeletePodGroup(podgroup)]  # what it has admitted is another job
     if view.desired is None:
         problem = view.problem
         return [Warn(Event("SuspensionIgnored", problem, warning=True))] if problem else []
@@ -195,7 +198,7 @@ class SuspensionController(Controller[SuspensionView, Effect]):
         described = self._described(job)
         if described is None:
             return SuspensionView(job=job, podgroup=None, desired=None)
-        name = f"podgroup-{described.metadata.uid}"
+        name = self._kind.podgroup_of(described.metadata)
         podgroup = self._podgroups.get(f"{job.metadata.namespace}/{name}")
         if self._kind.has_ended(job):
             return SuspensionView(job=job, podgroup=podgroup, desired=None, has_ended=True)

@@ -78,7 +78,7 @@ def member(role: str) -> Pod:
 PODS = {
     "jobset": (
         pod("a", {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/jobset-uid": "1-2"}),
-        "podgroup-1-2",
+        "podgroup-jobset-train",
     ),
     "leaderworkerset": (
         pod("a", {f"{LWS}/name": "serve", f"{LWS}/group-index": "2"}),
@@ -128,7 +128,7 @@ def test_the_podgroup_is_named_by_the_enabled_grouper_alone(name: str) -> None:
 
 @pytest.mark.parametrize("label", ["", "UPPER", "a/b", "..", "x" * 300])
 def test_labels_that_are_no_names_do_not_name_a_podgroup(label: str) -> None:
-    found = pod("a", {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/jobset-uid": label})
+    found = pod("a", {f"{JOBSET}/jobset-name": label, f"{JOBSET}/jobset-uid": "1-2"})
     assert Grouping([*GROUPERS]).name_of(found) == "podgroup-a-uid"
     found = pod("a", annotations={"batholith.io/gang": label})
     assert Grouping([*GROUPERS]).name_of(found) == "podgroup-a-uid"
