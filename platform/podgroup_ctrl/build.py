@@ -138,24 +138,35 @@ def _sub_groups(gang: Gang) -> tuple[SubGroupPolicy, ...]:
     )
 
 
-def is_of_predecessor(current: PodGroup, desired: PodGroup) -> bool:
-    """Return whether the owner of a PodGroup was deleted, and created again with the same name.
+def is_of_predecessor(podgroup: PodGroup, owner: OwnerReference | None) -> bool:
+    """Return whether *podgroup* belongs to a deleted object that had the name of its *owner* now.
 
     The garbage collector deletes it in a while.
     """
-    old, new = current.metadata.controller, desired.metadata.controller
-    if old is None or new is None or old.uid == new.uid:
+    old = podgroup.metadata.controller
+    if old is None or owner is None or old.uid == owner.uid:
         return False
-    return (old.api_version, old.kind, old.name) == (new.api_version, new.kind, new.name)
+    return (old.api_version, old.kind, old.name) == (owner.api_version, owner.kind, owner.name)
 
 
 def gang_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
     """Return the merge patch of what the owner of a gang has changed; empty if nothing.
 
     What depends on the pod from which *desired* was built stays: pods of other roles have others.
+    The owner is replaced if it is of another kind: a group of a LeaderWorkerSet belongs to its
+    leader, once that exists.
     """
     fields = ("minMember", "minResources", "subGroupPolicy")
-    return _patch_of(current, desired, fields)
+    patch = _patch_of(current, desired, fields)
+    if _owner_kind(current) != _owner_kind(desired):
+        owners = msgspec.to_builtins(desired.metadata.owner_references)
+        patch["metadata"] = {"ownerReferences": owners}
+    return patch
+
+
+def _owner_kind(podgroup: PodGroup) -> str:
+    owner = podgroup.metadata.controller
+    return "" if owner is None else owner.kind
 
 
 def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:

@@ -109,14 +109,13 @@ def decide(view: SuspensionView) -> list[Effect]:
         return [DeletePodGroup(podgroup)] if podgroup is not None and is_empty else []
     if not _awaits_queue(job):
         return []
-    if podgroup is not None and view.desired is not None:
-        if build.is_of_predecessor(podgroup, view.desired):
-            return [DeletePodGroup(podgroup)]  # what it has admitted is another job
     if view.desired is None:
         problem = view.problem
         return [Warn(Event("SuspensionIgnored", problem, warning=True))] if problem else []
     if podgroup is None:
         return [CreatePodGroup(view.desired)]
+    if build.is_of_predecessor(podgroup, view.desired.metadata.controller):
+        return [DeletePodGroup(podgroup)]  # its queue has admitted another job
     if podgroup.status.phase in ("", PodGroupPhase.PENDING):
         patch = build.gang_patch(podgroup, view.desired)
         return [UpdatePodGroup(podgroup, patch)] if patch else []

@@ -11,10 +11,13 @@ import yaml
 
 from batholith.cli.controller_flags import parse_groupers
 from batholith.cli.flag_groups import FlagError
+from batholith.local.apiserver.authorization import bootstrap_policy
+from batholith.local.apiserver.authorization.bootstrap_policy import COMPONENTS_FILE as ROLES
 from batholith.podgroup_ctrl.build import build, gang_patch
 from batholith.podgroup_ctrl.core_types import Pod
 from batholith.podgroup_ctrl.groupers.base import Gang
 from batholith.podgroup_ctrl.groupers.registry import GROUPERS, Grouping
+from batholith.podgroup_ctrl.suspendable_kinds import KINDS
 
 Json = dict[str, Any]
 
@@ -109,6 +112,21 @@ PODS = {
     ),
     "annotation": (pod("a", annotations={"batholith.io/gang": "pair"}), "podgroup-gang-pair"),
 }
+
+
+def test_the_controllers_of_an_embedded_cluster_may_do_what_groupers_and_suspension_need() -> None:
+    rules = json.loads((Path(bootstrap_policy.__file__).parent / "data" / ROLES).read_bytes())
+    allowed = {
+        (group, resource, verb)
+        for rule in rules["controllers"]["cluster"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    read = [(each.resource, "get") for each in GROUPERS.values() if each.resource]
+    resumed = [(each.resource, verb) for each in KINDS for verb in ("list", "watch", "patch")]
+    needed = {(resource.group, resource.plural, verb) for resource, verb in (*read, *resumed)}
+    assert needed <= allowed
 
 
 def test_each_grouper_has_an_example() -> None:
@@ -219,7 +237,9 @@ def test_a_raycluster_needs_its_head_and_the_minimum_of_each_group() -> None:
     assert group["spec"]["minMember"] == 3
     assert group["spec"]["queue"] == "research"
     assert group["spec"]["minResources"]["cpu"] == "400m"
-    assert [*map(sizes, group["spec"]["subGroupPolicy"])] == [("head", 1, 1), ("small", 2, 1)]
+    policies = group["spec"]["subGroupPolicy"]
+    assert [*map(sizes, policies)] == [("head", 1, 1), ("small", 2, 1)]
+    assert all(each["matchLabelKeys"] for each in policies)
     fixed = {**cluster, "spec": cluster["spec"] | {"enableInTreeAutoscaling": False}}
     assert gang_of("ray", fixed).size == 4
     (workers,) = cluster["spec"]["workerGroupSpecs"]
