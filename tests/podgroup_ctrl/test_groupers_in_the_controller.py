@@ -151,6 +151,20 @@ async def test_a_jobset_that_is_scaled_changes_the_minimum_with_its_next_pod(wor
     assert world.min_member() == 5
 
 
+async def test_a_jobset_that_is_scaled_down_changes_the_minimum_when_its_gang_lacks_pods(
+    world: World,
+) -> None:
+    world.jobset(replicated("worker", 5))
+    async with running(world.controller()):
+        world.member("a", "worker")
+        await wait_for(lambda: world.bound("a"))
+        assert world.min_member() == 5
+        world.jobset(replicated("worker", 1))
+        # As the scheduler does.
+        world.api.put(PODGROUPS, "podgroup-jobset-set", status={"phase": "Unknown"})
+        await wait_for(lambda: world.min_member() == 1)
+
+
 async def test_pods_whose_jobset_cannot_be_read_are_alone_and_say_so(world: World) -> None:
     async with running(world.controller()):
         world.api.fail(403, "GET", "/jobsets/")
