@@ -22,6 +22,10 @@ class DomainFacts:
     tier_name: str
     nodes: frozenset[str]
 
+    def is_within(self, other: "DomainFacts") -> bool:
+        """Whether it is *other*, or a part of it."""
+        return self.tier <= other.tier and self.nodes <= other.nodes
+
 
 def domains_of(
     hypernodes: Sequence[HyperNode], nodes: Mapping[str, NodeState]
@@ -73,10 +77,10 @@ def allowed(
     tier: int | None = topology.highest_tier_allowed
     if topology.mode == "soft" or (tier is None and not topology.highest_tier_name):
         return around, False
-    if tier is None:
-        named = [each.tier for each in domains if each.tier_name == topology.highest_tier_name]
-        tier = max(named, default=-1)
-    return [each for each in around if each.tier <= tier], True
+    if tier is not None:
+        return [each for each in around if each.tier <= tier], True
+    named = [each for each in domains if each.tier_name == topology.highest_tier_name]
+    return [each for each in around if any(each.is_within(one) for one in named)], True
 
 
 def in_order(
