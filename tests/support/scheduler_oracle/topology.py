@@ -95,13 +95,16 @@ def in_order(
     counted = [name for name in request if name in weights]
 
     def score(domain: DomainFacts) -> float:
-        filled = []
+        before, filled = [], []
         for name in counted:
-            has = sum(nodes[each].allocatable.get(name, 0) for each in domain.nodes)
+            has = max(sum(nodes[each].allocatable.get(name, 0) for each in domain.nodes), 1)
             used = sum(nodes[each].used.get(name, 0) for each in domain.nodes)
-            filled.append((used + request[name]) / max(has, 1))
-        if not filled or max(filled) > 1:
+            before.append(used / has)
+            filled.append((used + request[name]) / has)
+        if not filled:
             return 0.0
+        if max(filled) > 1:
+            return round(100 * sum(before) / len(before) - 100, 6)
         return round(100 * sum(filled) / len(filled), 6)
 
     for domain in sorted(found, key=lambda each: (each.tier, -score(each), each.name)):
