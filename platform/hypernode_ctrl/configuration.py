@@ -207,7 +207,10 @@ def _levels(entries: Sequence[object], path: str) -> Sequence[Level]:
     for index, entry in enumerate(entries):
         where = f"{path}[{index}]"
         label = _field(entry, where, "nodeLabel", str, "")
-        found.append(Level(label, _field(entry, where, "tierName", str, "") or label))
+        tier_name = _field(entry, where, "tierName", str, "")
+        if tier_name and entry is entries[-1]:
+            raise ConfigurationError(f"{where}.tierName: the last level is the nodes themselves")
+        found.append(Level(label, tier_name or label))
     return found[:-1][::-1]
 
 

@@ -170,6 +170,10 @@ def test_a_node_that_leaves_a_type_changes_no_other_type() -> None:
     [
         ("{levels: 7}", "a.levels: must be of type list"),
         ("{level: []}", "a.level: is not known"),
+        (
+            "[{nodeLabel: rack}, {nodeLabel: host, tierName: node}]",
+            r"a\[1\].tierName: the last level is",
+        ),
         ("{nodeSelector: {labels: {}}, levels: []}", "a.nodeSelector.labels: is not known"),
         (
             "{nodeSelector: {matchExpressions: [{key: a, operator: Near}]}, levels: []}",
