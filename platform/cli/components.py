@@ -286,7 +286,7 @@ def agent(
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
-    settings = _with_images(settings, pods, registry or ())
+    settings = with_images(settings, pods, registry or ())
     with exit_on_error(ValueError):
         settings = node_flags.with_logs(settings, container_log_max_size, container_log_max_files)
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
@@ -420,9 +420,8 @@ def _run_client(
         run(main)
 
 
-def _with_images(
-    settings: "AgentSettings", pods: str, registries: Iterable[str]
-) -> "AgentSettings":
+def with_images(settings: "AgentSettings", pods: str, registries: Iterable[str]) -> "AgentSettings":
+    """Return *settings* with the flags about container images; exit the command on errors."""
     from ..local.agent.images.manager import RunMode
     from ..local.agent.images.puller import parse_registries
 

@@ -93,12 +93,13 @@ async def _run(
     cluster: ClusterFlags, plan: "Plan", options: "ImageOptions | None"
 ) -> "list[CheckResult]":
     async with new_client(cluster, "preflight") as client:
-        return [each async for each in _check(client, plan, options)]
+        return [each async for each in run_checks(client, plan, options)]
 
 
-async def _check(
+async def run_checks(
     client: "Client", plan: "Plan", options: "ImageOptions | None"
 ) -> "AsyncIterator[CheckResult]":
+    """Yield the result of each check, as soon as it is known."""
     from . import preflight_checks as checks
 
     version = await checks.server_version(client)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 INTERVAL = 10.0
 """Seconds between two checks."""
 
-_RETRY_INTERVAL = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds until the next check after one that failed."""
 
 
@@ -70,7 +70,7 @@ class ServedResources:
             except (ApiError, ConnectionLostError, DecodeError) as error:
                 level = failures.level(str(error))
                 log.log(level, "cannot check served kinds", extra={"error": str(error)})
-                delay = min(self._interval, _RETRY_INTERVAL)
+                delay = min(self._interval, RETRY_INTERVAL)
             else:
                 failures.recovered()
                 self._update(served)

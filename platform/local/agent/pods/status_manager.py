@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 WRITE_DELAY = 0.1
 """Seconds that changes are batched for one write."""
 
-_INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
+INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
 _DELETE_BACKOFF = 1.0
 
 
@@ -109,7 +109,7 @@ class PodStatusManager:
                     self._dirty.set()
                     if isinstance(error, ForbiddenError):
                         self._mark_forbidden(pod, error)
-                    delay = retry_delay(failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
+                    delay = retry_delay(failures, initial=INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
                     await self._clock.sleep(delay)
                     continue
                 fields = {"pod": pod.metadata.key, "error": str(error)}
