@@ -169,7 +169,6 @@ class ShardLeases:
         on_lost: Callable[[str], object],
         metrics: LeaderElectionMetrics | None = None,
         shard_metrics: ShardMetrics | None = None,
-        random_source: Callable[[], float] = random.random,
     ) -> None:
         """*client* is exclusive and has no fence.
 
@@ -181,7 +180,6 @@ class ShardLeases:
         self._run_shard = run_shard
         self._clock = clock
         self._on_lost = on_lost
-        self._random = random_source
         self._election_metrics = metrics or LeaderElectionMetrics()
         self._metrics = shard_metrics or ShardMetrics()
         self._metrics.shards.set(config.shards)
@@ -223,7 +221,6 @@ class ShardLeases:
             config,
             clock=self._clock,
             metrics=self._election_metrics,
-            random_source=self._random,
             on_renewal=on_renewal,
         )
 
@@ -463,7 +460,7 @@ class ShardLeases:
 
     async def _wait(self) -> None:
         """Wait until a holder changes, or a Lease may have expired."""
-        delay = self._config.election.retry_period * (1 + self._random() * JITTER_FACTOR / 10)
+        delay = self._config.election.retry_period * (1 + random.random() * JITTER_FACTOR / 10)
         timer = self._clock.call_later(delay, self._wake.set)
         try:
             await self._wake.wait()
