@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
 from support.terminals import read_until, terminal
 from support.websockets import CLOSE, STDERR, STDIN, STDOUT, ChannelSocket, open_channels
 
@@ -21,14 +21,6 @@ from batholith.local.agent.runtime.attach import STALL_TIMEOUT, AttachServer, so
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
 
 
 async def run_shell(cluster: AgentCluster, script: str, **more: Any) -> None:
