@@ -358,8 +358,8 @@ class ShardLeases:
     def _members(self) -> set[str]:
         """Return the identities of the live replicas, this one included.
 
-        Those that died before this one started are none of them: their Leases are stale. If that
-        is wrong because clocks differ, it lasts until the next renewal.
+        A replica whose Lease had already expired when this one started does not count as live. If
+        that is wrong because clocks differ, it counts again from its next renewal on.
         """
         prefix = f"{self._config.election.name}-member-"
         found = {
