@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
 from support.polling import wait_for
 from support.terminals import read_until, terminal
 from support.websockets import CLOSE, STDERR, STDIN, STDOUT, ChannelSocket, open_channels
@@ -28,14 +28,6 @@ from batholith.machinery.clock import SystemClock
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
 
 
 async def run_shell(cluster: AgentCluster, script: str, **more: Any) -> None:

@@ -144,7 +144,7 @@ def test_without_usable_groups_there_are_none(tree: Tree, monkeypatch: pytest.Mo
     report = tree.detect()
     assert report.root is None
     assert "none of the controllers cpu, memory, pids" in report.reason
-    monkeypatch.setattr(cgroups, "_is_writable", lambda group: False)
+    monkeypatch.setattr(cgroups, "is_writable", lambda group: False)
     assert "delegated" in tree.detect().reason
     (tree.proc / "self/mountinfo").write_text("30 24 0:26 / / rw - ext4 disk rw\n")
     assert tree.detect().reason == "no cgroup2 file system is mounted"
@@ -158,7 +158,7 @@ def test_a_normal_user_has_groups_below_the_uppermost_one_of_theirs(
     for each in (owned.parent, owned, owned / "app.slice", owned / "app.slice/shell.scope"):
         tree.create(each)
     monkeypatch.setattr(os, "geteuid", lambda: 7)
-    monkeypatch.setattr(cgroups, "_is_writable", lambda group: group.is_relative_to(owned))
+    monkeypatch.setattr(cgroups, "is_writable", lambda group: group.is_relative_to(owned))
     report = tree.detect()
     assert report.root is not None
     assert report.root.parent == owned
@@ -204,13 +204,13 @@ def test_a_container_that_the_kernel_killed_for_its_memory_is_reported(
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A group of the machine, where this user may create one; it needs no controllers."""
-    mount = cgroups._mount_point(Path("/proc"))
-    base = None if mount is None else cgroups._base(mount, Path("/proc"))
+    mount = cgroups.mount_point(Path("/proc"))
+    base = None if mount is None else cgroups.base_group(mount, Path("/proc"))
     if base is None:
         pytest.skip("no control group is delegated to this user")
     created = base / f"batholith-test-{uuid.uuid4().hex[:8]}"
     cgroups.create_group(created)
-    if cgroups._move_process(created):
+    if cgroups.move_process(created):
         pytest.skip("no process can be moved to a control group")
     yield created
     assert cgroups.remove_group(created)

@@ -10,7 +10,7 @@ from support.agent import PodStatusSimulator, after, container, decode_pod, mani
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.images import busybox, image, write_layout
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
 from support.sandbox import detected_isolation
 from support.terminals import read_until, terminal
 from support.websockets import STDIN, open_channels
@@ -114,14 +114,6 @@ async def test_it_stops_with_the_main_containers_before_sidecars() -> None:
 
 
 # --- on both servers ------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
 
 
 @pytest.mark.process

@@ -22,7 +22,7 @@ from batholith.model.names import PODS
 
 @pytest.fixture(autouse=True)
 def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_manager, "_INITIAL_BACKOFF", 0.01)
+    monkeypatch.setattr(status_manager, "INITIAL_BACKOFF", 0.01)
 
 
 @asynccontextmanager

@@ -1,13 +1,9 @@
 """OpenAPI v2, which describes all kinds in one document."""
 
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, Server, definition
 from support.polling import wait_until_true
 
@@ -16,12 +12,6 @@ from batholith.local.apiserver.discovery import openapi_v2
 
 Json = dict[str, Any]
 _HEAD = ("apiVersion", "kind", "metadata")
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
 
 
 def with_schema(schema: Json) -> Json:

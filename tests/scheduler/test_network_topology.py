@@ -337,7 +337,7 @@ def test_the_start_of_a_gang_is_planned_in_one_domain() -> None:
     group = podgroup("g", 2, topology=hard(1))
     world.upsert(group, *(pod(f"g-x-{index}", "g", cpu=2) for index in range(2)))
     assert world.schedule() == {}
-    planned = world.core._caches.start_plan.reservations["ns/g"]
+    planned = world.core.caches.start_plan.reservations["ns/g"]
     assert planned.start == 300.0, "two nodes are free at 60, but in two racks"
 
 

@@ -28,7 +28,7 @@ WRITE_DELAY = 0.1
 _SETUP_DELAY = 1.0
 """Seconds after which a status is written that shows only how far the set-up of a pod is."""
 
-_INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
+INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
 _DELETE_BACKOFF = 1.0
 
 
@@ -125,7 +125,7 @@ class PodStatusManager:
                     self._dirty.set()
                     if isinstance(error, ForbiddenError):
                         self._mark_forbidden(pod, error)
-                    delay = retry_delay(failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
+                    delay = retry_delay(failures, initial=INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
                     await self._clock.sleep(delay)
                     continue
                 fields = {"pod": pod.metadata.key, "error": str(error)}

@@ -42,10 +42,10 @@ from ..state.environment import ClaimVolume, ResolvedSources
 from .pvc_dirs import claim_volume
 from .volumes import PodReferences, references_of
 
-_MAX_WATCHES = 200
+MAX_WATCHES = 200
 """Objects that are watched."""
 
-_POLL_INTERVAL = 60.0
+POLL_INTERVAL = 60.0
 """Seconds between two reads of an object that is not watched; kubelet's without watches."""
 
 _MAX_TOKEN_AGE = 24 * 3600.0
@@ -147,7 +147,7 @@ class SourceManager:
         """Watch an object, or read it at intervals."""
         resource, (namespace, _, name) = key[0], key[1].partition("/")
         timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
-        if len(self._watches) >= _MAX_WATCHES:
+        if len(self._watches) >= MAX_WATCHES:
             polling = supervise(
                 f"reads of {resource.plural}", lambda: self._poll(key), timing=timing
             )
@@ -168,7 +168,7 @@ class SourceManager:
         resource, (namespace, _, name) = key[0], key[1].partition("/")
         on_event = self._event_handler(resource)
         while True:
-            await self._clock.sleep(_POLL_INTERVAL)
+            await self._clock.sleep(POLL_INTERVAL)
             with suppress(NotFoundError):
                 found = await self._client.get(
                     resource, name, namespace=namespace, view=MetadataOnly
