@@ -401,12 +401,12 @@ async def test_the_status_of_a_rule_has_at_most_eight_valid_conditions(server: S
         rejected = await server.request("PATCH", status, change, content_type=MERGE)
         assert rejected.status == 422, rejected.body
         assert [each["field"] for each in rejected.body["details"]["causes"]] == fields
-    change = {
+    everything: Json = {
         "metadata": {"labels": {"a": "b"}},
         "spec": {"taint": {"key": "other"}},
         "status": {"conditions": [CONDITION]},
     }
-    written = await server.request("PATCH", status, change, content_type=MERGE)
+    written = await server.request("PATCH", status, everything, content_type=MERGE)
     assert written.body["status"]["conditions"] == [CONDITION]
     assert written.body["spec"]["taint"]["key"] == "broken"
     assert "labels" not in written.body["metadata"]

@@ -213,8 +213,8 @@ class DeviceTaintEvictionController(Controller[PodTaintsView, PodTaintsEffect]):
         self._rule_status = rule_status
         self._recorder = recorder
         self._pods = WriteThroughCache(client, PODS, Pod, taints.pods, clock=self.clock)
-        self._scheduled: dict[str, DeviceEviction] = {}
-        """Evictions that are not due yet, by the key of the pod."""
+        self._scheduled: dict[str, tuple[str, DeviceEviction]] = {}
+        """Evictions that are not due yet, by the key of the pod, and its uid."""
         self.keep(self._pods)
         self.sources = [
             KindSource(taints.rules, self._on_rule),
@@ -257,6 +257,9 @@ class DeviceTaintEvictionController(Controller[PodTaintsView, PodTaintsEffect]):
         pod = self._pods.get(sync.key)
         if pod is None or not pod.is_active:
             return None
+        uid, _ = self._scheduled.get(sync.key, ("", None))
+        if uid and uid != pod.metadata.uid:
+            self._unschedule(sync.key)  # that of a pod that had this name before
         scheduled = sync.key in self._scheduled
         eviction = self._taints.eviction_of(pod, self._taints.rules)
         return PodTaintsView(pod, eviction, scheduled, self.clock.now().timestamp())
@@ -269,13 +272,14 @@ class DeviceTaintEvictionController(Controller[PodTaintsView, PodTaintsEffect]):
         """Evict the pod, now or later, or report that it is not evicted."""
         match effect:
             case ScheduleEviction(eviction, seconds):
-                if self._scheduled.get(sync.key) != eviction:
-                    self._scheduled[sync.key] = eviction
+                scheduled = view.pod.metadata.uid, eviction
+                if self._scheduled.get(sync.key) != scheduled:
+                    self._scheduled[sync.key] = scheduled
                     self._rule_status.update_later(eviction)
                 sync.after(min(seconds, _LONGEST_WAIT))
             case CancelEviction():
                 self._record(view.pod, "Cancelling deletion")
-                self._rule_status.update_later(self._scheduled.pop(sync.key))
+                self._unschedule(sync.key)
             case EvictPod(eviction):
                 await self._evict(view.pod)
                 self._taints.evicted.update(eviction.rules.keys())
@@ -315,9 +319,12 @@ class DeviceTaintEvictionController(Controller[PodTaintsView, PodTaintsEffect]):
     def forget(self, key: str) -> None:
         """Drop what is kept for *key*: the pod has ended."""
         super().forget(key)
-        eviction = self._scheduled.pop(key, None)
-        if eviction is not None:
-            self._rule_status.update_later(eviction)
+        self._unschedule(key)
+
+    def _unschedule(self, key: str) -> None:
+        scheduled = self._scheduled.pop(key, None)
+        if scheduled is not None:
+            self._rule_status.update_later(scheduled[1])
 
 
 def _ignore(old: object, new: object) -> None:
