@@ -107,7 +107,7 @@ def decide(view: PodGroupView) -> list[Effect]:
         effects.append(CreatePodGroup(desired))
         effects += _warnings(pod, desired.spec.min_member, view)
     elif view.gang is not None and build.is_of_predecessor(podgroup, view.gang.owner):
-        return [DeletePodGroup(podgroup)]  # the pods get another one when it is gone
+        return [DeletePodGroup(podgroup)]  # once it is deleted, the pods get another one
     elif (view.unannotated or view.gang) and (patch := _patch(view, podgroup, pod)):
         effects.append(UpdatePodGroup(podgroup, patch))
     if view.unannotated:

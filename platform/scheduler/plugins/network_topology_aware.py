@@ -64,7 +64,8 @@ class NetworkTopologyAwarePlugin:
         is_exceeded = (utilization > 1).any(axis=0)
         factor = 100 * self._weight / weights.sum()
         without = weights @ (used[rows] / capacity) * factor - 100 * self._weight
-        return np.where(is_exceeded, without, weights @ utilization * factor)
+        scores: Scores = np.where(is_exceeded, without, weights @ utilization * factor)
+        return scores
 
 
 class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
