@@ -77,11 +77,11 @@ def test_every_package_is_in_an_import_contract() -> None:
 
 
 def test_the_type_checker_proves_that_every_effect_is_executed() -> None:
-    matches = {
+    last_cases = {
         f"{path.relative_to(PLATFORM)}:{node.lineno}": ast.unparse(node.cases[-1])
         for path in PLATFORM.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Match) and ast.unparse(node.subject) == "effect"
     }
-    assert matches
-    assert [place for place, last in matches.items() if "assert_never(effect)" not in last] == []
+    assert last_cases
+    assert [where for where, last in last_cases.items() if "assert_never(effect)" not in last] == []
