@@ -12,8 +12,8 @@ from support.polling import wait_for
 async def no_open_sockets() -> AsyncIterator[None]:
     """Wait until all sockets of the test are closed, without the garbage collector.
 
-    kopf does not wait until its connections are closed, which takes TLS some turns of the loop: a
-    process has them, but the loop of a test would end before.
+    kopf does not wait until its connections are closed, which takes TLS some iterations of the
+    loop: a process has them, but the loop of a test would end before.
     """
     before = _open_sockets()
     yield
