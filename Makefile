@@ -68,7 +68,7 @@ chart: venv
 # FOCUS is a regular expression of cases: FOCUS='\[sig-apps\].*\[Conformance\]'
 conformance: venv
 	@echo "==> running Kubernetes' conformance cases on an embedded cluster (needs Go; hours)"
-	@PYTHONPATH=tests $(PY) -m conformance.run $(if $(FOCUS),--focus '$(FOCUS)') $(if $(POD_NETWORK),--pod-network $(POD_NETWORK))
+	@PYTHONPATH=tests $(PY) -m conformance.run $(if $(FOCUS),--focus '$(FOCUS)') $(if $(POD_NETWORK),--pod-network $(POD_NETWORK)) $(if $(PODS),--pods $(PODS))
 
 crds: venv
 	@echo "==> generating the custom resource definitions (needs tests/realkube/build)"

@@ -44,7 +44,13 @@ from .flag_groups import (
     RegistryOption,
 )
 from .manager import exit_on_error, parse_http_limits
-from .node_flags import LogFilesOption, LogSizeOption, log_flags_of
+from .node_flags import (
+    LogFilesOption,
+    LogSizeOption,
+    SysctlsOption,
+    log_flags_of,
+    sysctl_flags_of,
+)
 
 DataDirOption = Annotated[
     Path | None,
@@ -170,14 +176,15 @@ def up(
     controllers: Controllers = "*",
     mount: MountOption = None,
     pods: PodsOption = "auto",
-    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    registry: RegistryOption = None,
     pod_network: PodNetworkOption = "host",
     container_log_max_size: LogSizeOption = "10Mi",
     container_log_max_files: LogFilesOption = 5,
+    allowed_unsafe_sysctls: SysctlsOption = "",
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
-    notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
+    notify_allow: NotifyAllow = None,
     listen: Listen = "",
     http_limits: HttpLimits = "",
 ) -> None:
@@ -202,8 +209,9 @@ def up(
             notify_allow=_checked_destinations(notify_allow or []),
             pods=pods,
             registries=registries_of(registry, pods=pods, simulate=simulate),
-            log_flags=log_flags_of(
-                container_log_max_size, container_log_max_files, simulate=simulate
+            agent_flags=(
+                *log_flags_of(container_log_max_size, container_log_max_files, simulate=simulate),
+                *sysctl_flags_of(allowed_unsafe_sysctls, simulate=simulate),
             ),
             network=parse_address(listen, default_port=API_PORT) if listen else None,
             pod_network=_checked_network(pod_network, simulate=simulate, listen=listen),

@@ -97,8 +97,8 @@ class Options:
     """Whether pods run images."""
     registries: tuple[str, ...] = ()
     """As in ``--registry``."""
-    log_flags: tuple[str, ...] = ()
-    """Flags of the agent for the logs of containers."""
+    agent_flags: tuple[str, ...] = ()
+    """Flags of the agent for the logs and sysctls of pods."""
     pod_network: PodNetwork = PodNetwork.HOST
     """Where pods run, as in ``--pod-network``."""
     network: tuple[str, int] | None = None
@@ -449,7 +449,7 @@ class EmbeddedCluster:
             arguments += ["--cpus", str(options.cpus)]
         if not options.simulate:
             arguments += ["--pods", options.pods, *self._network_flags, *self._dns_flags]
-            arguments += options.log_flags
+            arguments += options.agent_flags
         for registry in options.registries:
             arguments += ["--registry", registry]
         for directory in options.host_dirs:

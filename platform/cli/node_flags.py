@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..model.service_network import PodNetwork
+from .manager import exit_on_error
+
 if TYPE_CHECKING:
     from ..kube.client.client import Client
     from ..local.agent.settings import AgentSettings
@@ -61,6 +64,15 @@ BootstrapTokenFile = Annotated[
     typer.Option(help="File with a bootstrap token to create, which is removed then."),
 ]
 
+SysctlsOption = Annotated[
+    str,
+    typer.Option(
+        "--allowed-unsafe-sysctls",
+        metavar="NAME,…",
+        help="Sysctls of the pods' own namespaces that pods may set in addition to the safe ones; "
+        "* at the end of a name stands for all that begin so.",
+    ),
+]
 LogSizeOption = Annotated[
     str,
     typer.Option(
@@ -104,6 +116,38 @@ def with_logs(settings: "AgentSettings", size: str, files: int) -> "AgentSetting
     from ..local.agent.runtime.logs import LogRotation
 
     return replace(settings, log_rotation=LogRotation.parse(size, files))
+
+
+def sysctl_flags_of(allowed: str, *, simulate: int = 0) -> tuple[str, ...]:
+    """Return the agent's flags for the sysctls of pods.
+
+    Raises:
+        ValueError: one is invalid, or has no effect on simulated pods.
+    """
+    from ..local.agent.state.sysctls import parse_allowed
+
+    if not parse_allowed(allowed):
+        return ()
+    if simulate:
+        raise ValueError("--allowed-unsafe-sysctls has no effect on simulated pods")
+    return (f"--allowed-unsafe-sysctls={allowed}",)
+
+
+def with_network(
+    settings: "AgentSettings", pod_network: str, cluster_dns: str, sysctls: str
+) -> "AgentSettings":
+    """Return *settings* with the network of pods, and the unsafe *sysctls* that they may set;
+    exit the command on errors."""
+    from ..local.agent.state.sysctls import parse_allowed
+
+    with exit_on_error(ValueError):
+        allowed = parse_allowed(sysctls)
+    return replace(
+        settings,
+        network=PodNetwork(pod_network),
+        cluster_dns=cluster_dns,
+        allowed_unsafe_sysctls=allowed,
+    )
 
 
 def network(fd: int | None, token_file: Path | None) -> "Network | None":

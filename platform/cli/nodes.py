@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,13 @@ from .cluster import (
 )
 from .flag_groups import PodsOption, RegistryOption
 from .manager import exit_on_error
-from .node_flags import LogFilesOption, LogSizeOption, log_flags_of
+from .node_flags import (
+    LogFilesOption,
+    LogSizeOption,
+    SysctlsOption,
+    log_flags_of,
+    sysctl_flags_of,
+)
 
 if TYPE_CHECKING:
     from ..kube.client.client import Client
@@ -61,7 +68,7 @@ class NodeOptions:
     host_dirs: "tuple[HostDir, ...]"
     pods: Literal["processes", "images", "auto"]
     registries: tuple[str, ...]
-    log_flags: tuple[str, ...] = ()
+    agent_flags: tuple[str, ...] = ()
 
 
 def join(
@@ -85,16 +92,17 @@ def join(
             show_default="that with which it connects to the first machine",
         ),
     ] = "",
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the node is ready.")
     ] = False,
-    cpus: CpusOption = None,  # noqa: RUF013 - an alias of an optional type
-    mount: MountOption = None,  # noqa: RUF013 - an alias of an optional type
+    cpus: CpusOption = None,
+    mount: MountOption = None,
     pods: PodsOption = "auto",
-    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    registry: RegistryOption = None,
     container_log_max_size: LogSizeOption = "10Mi",
     container_log_max_files: LogFilesOption = 5,
+    allowed_unsafe_sysctls: SysctlsOption = "",
 ) -> None:
     """Run pods of the cluster of another machine on this one."""
     data = resolve_data_dir(data_dir)
@@ -109,7 +117,10 @@ def join(
             host_dirs=host_dirs_of(mount or [], data, simulate=0),
             pods=pods,
             registries=registries_of(registry, pods=pods, simulate=0),
-            log_flags=log_flags_of(container_log_max_size, container_log_max_files),
+            agent_flags=(
+                *log_flags_of(container_log_max_size, container_log_max_files),
+                *sysctl_flags_of(allowed_unsafe_sysctls),
+            ),
         )
     run_supervised(context, data, lambda: JoinedNode(data, options), detach=detach, name="join")
 
@@ -121,19 +132,21 @@ class JoinedNode:
         self._data = data
         self._options = options
         self.notices: list[str] = []
+        self._claim: socket.socket | None = None
 
     def __enter__(self) -> Self:
         """Join, unless the machine has joined before.
 
         Raises:
             OSError: a file cannot be used.
-            JoinError: the machine cannot join.
+            JoinError: the machine cannot join, or its node was revoked.
         """
         from ..local.supervisor import joining
         from .isolation_check import isolation_warnings
 
         self._membership = self._joined()
         self._kubeconfig = joining.write_kubeconfig(self._data, self._membership)
+        joining.check_accepted(self._data, self._kubeconfig, self._membership)
         self._address = self._options.address or joining.local_address(self._membership.server)
         self.notices += isolation_warnings()
         return self
@@ -144,7 +157,9 @@ class JoinedNode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing: the components have their own connections."""
+        """Release the addresses of Services; the components have their own connections."""
+        if self._claim is not None:
+            self._claim.close()
 
     def _joined(self) -> "Membership":
         from ..local.agent.settings import node_name
@@ -173,10 +188,10 @@ class JoinedNode:
         return joining.join(data, token, node)
 
     def _check_address(self, server: str) -> None:
-        """Check that the node can have the address: two nodes of one machine need different ones.
+        """Check that the node can have its address, and Services theirs, beside other nodes.
 
         Raises:
-            JoinError: the first node has it.
+            JoinError: another node has them.
         """
         from ..local.supervisor import joining
         from ..local.supervisor.membership import JoinError
@@ -187,6 +202,8 @@ class JoinedNode:
                 f"the first machine is this one, and {joining.host_of(server)} is the address of "
                 "its node: name another address of this machine with --address"
             )
+        if not self._shares_first_machine:
+            self._claim = joining.claim_service_addresses(server)
 
     def start_supervisor(self, entry: "Entry") -> "Supervisor":
         """Create the supervisor and fork the components, which run their arguments with *entry*."""
@@ -220,7 +237,7 @@ class JoinedNode:
         agent += ["--rotate-certificates", "--end-pods", "--pods", options.pods]
         agent += [] if options.cpus is None else ["--cpus", str(options.cpus)]
         agent += [f"--registry={each}" for each in options.registries]
-        agent += [*options.log_flags, *(f"--mount={each}" for each in options.host_dirs)]
+        agent += [*options.agent_flags, *(f"--mount={each}" for each in options.host_dirs)]
         dns = choose_dns_address(PodNetwork.HOST.ranges, data.root)
         names = [f"--cluster-dns={dns}"] if dns else []
         environment = self._environment()
@@ -299,7 +316,7 @@ def create(
         float, typer.Option(min=0, help="Hours for which it is valid; 0: until it is deleted.")
     ] = bootstrap_tokens.DEFAULT_TTL / timedelta(hours=1),
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """Create a token, and print the command for the other machine."""
     from ..model.names import SECRETS
@@ -344,7 +361,7 @@ async def _join_address(client: "Client") -> dict[str, Any]:
 
 @app.command("list")
 def list_tokens(
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """List the tokens, without their secrets."""
 
@@ -372,7 +389,7 @@ def delete(
     identity: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the token, or the whole token.")
     ],
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """Delete a token: machines that have joined with it stay."""
     from ..model.names import SECRETS

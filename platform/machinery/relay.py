@@ -139,6 +139,34 @@ class Affinity:
         self._chosen[client] = address, until
 
 
+class Targets:
+    """The endpoints of a relay, and which of them a client gets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.addresses: Sequence[Address] = ()
+        self.affinity_seconds = 0
+        self._clock = clock
+        self._affinity = Affinity()
+
+    def order(self, client: str) -> list[Address]:
+        """Return the endpoints in the order in which *client* tries them: at random, but for the
+        one that it had last."""
+        order = list(self.addresses)
+        random.shuffle(order)
+        if self.affinity_seconds:
+            kept = self._affinity.get(client, order, now=self._clock.monotonic())
+            if kept is not None:
+                order.remove(kept)
+                order.insert(0, kept)
+        return order
+
+    def keep(self, client: str, target: Address) -> None:
+        """Note which endpoint *client* has."""
+        if self.affinity_seconds:
+            now = self._clock.monotonic()
+            self._affinity.set(client, target, until=now + self.affinity_seconds, now=now)
+
+
 class Relay:
     """Listens on one address and connects each client to one of the endpoints."""
 
@@ -154,13 +182,13 @@ class Relay:
         self.address = address
         self._listen = listen
         self._opened = opened
-        self.targets: Sequence[Address] = ()
-        """The endpoints of new connections; those that exist stay."""
-        self.affinity_seconds = 0
-        self._clock = clock
-        self._affinity = Affinity()
+        self._targets = Targets(clock)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def retarget(self, targets: Sequence[Address], *, affinity_seconds: int = 0) -> None:
+        """Use other endpoints for new connections; those that exist stay."""
+        self._targets.addresses, self._targets.affinity_seconds = targets, affinity_seconds
 
     async def start(self) -> None:
         """Listen.
@@ -198,31 +226,16 @@ class Relay:
         assert client.transport is not None  # noqa: S101 - it is connected
         source = str(client.transport.get_extra_info("peername")[0])
         try:
-            for target in self._order(source):
+            for target in self._targets.order(source):
                 side = await self._connected(target)
                 if side is not None:
-                    self._keep(source, target)
+                    self._targets.keep(source, target)
                     client.join(side)
                     return
         except BaseException:
             client.close()
             raise
         client.transport.abort()  # a reset, as from a port that is closed
-
-    def _order(self, source: str) -> list[Address]:
-        order = list(self.targets)
-        random.shuffle(order)
-        if self.affinity_seconds:
-            kept = self._affinity.get(source, order, now=self._clock.monotonic())
-            if kept is not None:
-                order.remove(kept)
-                order.insert(0, kept)
-        return order
-
-    def _keep(self, source: str, target: Address) -> None:
-        if self.affinity_seconds:
-            now = self._clock.monotonic()
-            self._affinity.set(source, target, until=now + self.affinity_seconds, now=now)
 
     async def _connected(self, target: Address) -> Side | None:
         """Return a connection to *target*, or None if it accepts none."""

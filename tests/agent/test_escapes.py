@@ -21,7 +21,7 @@ from support import escapes, replaced_programs
 from support.polling import wait_for
 
 from batholith.local.agent.pods.handlers import HandlerError
-from batholith.local.agent.pods.handlers import _sandbox_pid as inside
+from batholith.local.agent.pods.handlers import sandbox_pid as inside
 from batholith.local.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.local.agent.runtime.ids import IMAGES, SHARED, Ids
 from batholith.local.agent.runtime.image_run import RunImage

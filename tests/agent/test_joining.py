@@ -136,6 +136,20 @@ async def test_a_node_of_the_first_machine_needs_another_address(
         await enter(data, None, address=address)
 
 
+async def test_a_machine_other_than_the_first_runs_one_node_of_a_cluster(
+    first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "is_on_this_machine", lambda _: False)
+    token = await first.token()
+    with joining.claim_service_addresses(token.server):
+        with pytest.raises(JoinError, match=r"another node of .* runs on this machine"):
+            await enter(data, token)
+        assert list(data.pki.iterdir()) == []
+        joining.claim_service_addresses("https://192.0.2.1:7443").close()  # of another cluster
+    for given in (token, None):  # it ends its claim
+        await enter(data, given)
+
+
 async def test_a_machine_that_joins_says_what_is_missing(
     first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +269,9 @@ async def test_a_revoked_node_is_refused_at_once_and_for_good(
         with pytest.raises(UnauthorizedError):
             await _user(client)
     assert (await first.server.request("GET", "/api/v1/nodes/second")).status == 404
+    for token in (None, await first.token()):  # of a restart, and of whoever tries to repair it
+        with pytest.raises(JoinError, match=f"second: it was revoked .* delete {data.root}, and"):
+            await enter(data, token)
     with pytest.raises(JoinError, match="certificates of node second are revoked: choose another"):
         await join(other, await first.token())
     third = await join(other, await first.token(), "third")
@@ -287,6 +304,14 @@ async def test_a_watch_of_a_revoked_node_ends_before_the_next_event(
                     else:
                         break
     assert [b'"ADDED"' in line for line in lines] == [True]
+
+
+async def test_a_machine_that_has_joined_starts_while_the_first_one_is_off(data: DataDir) -> None:
+    network = Network(host="127.0.0.1", listener=None)
+    root = data.root.parent / "first"
+    async with embedded_server(root, network=network) as server:
+        await join(data, await FirstMachine(server, root).token())
+    assert "node second of" in await enter(data, None)
 
 
 async def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(

@@ -16,6 +16,7 @@ import dns.message
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE, AgentCluster
+from support.datagrams import answer_of
 from support.embedded_apiserver import embedded_server
 from support.kubectl import Kubectl, needs_kubectl
 from support.pod_network import FORBIDDEN, SERVER, is_ready
@@ -25,6 +26,7 @@ from support.running_controller import running
 from batholith.local.agent.network import namespaces
 from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
 from batholith.local.agent.settings import AgentSettings, ServingFiles
+from batholith.local.network.node_namespace import bind_datagrams
 from batholith.local.network.packet_rules import NetworkNames
 from batholith.local.network.resolvers import choose_dns_address, dns_sockets
 from batholith.local.proxy.dns.records import Zone
@@ -368,12 +370,12 @@ async def test_names_are_asked_for_only_if_a_policy_allows_it(cluster: AgentClus
 LABELLED = {"name": "web", "labels": {"app": "web"}}
 
 
-def slice_of(service: str, ip: str, port: int) -> dict[str, Any]:
+def slice_of(service: str, ip: str, port: int, *, protocol: str = "TCP") -> dict[str, Any]:
     return {
         "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [ip], "conditions": {"ready": True}}],
-        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+        "ports": [{"name": "", "port": port, "protocol": protocol}],
     }
 
 
@@ -431,3 +433,134 @@ def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -
 def test_what_is_missing_for_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "nft" else name)
     assert "nftables" in unsupported_reason()
+
+
+ECHO = """
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 53))
+while True:
+    client = server.recvfrom(2048)[1]
+    server.sendto(sys.argv[1].encode(), client)
+"""
+EXCHANGE = """
+import socket, sys
+for each in sys.argv[2:]:
+    host, port = each.split(":")
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(1)
+            client.connect((host, int(port)))
+            try:
+                client.send(b"x")
+                print(client.recv(2048).decode(), flush=True)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                if sys.argv[1] == "wait" and "refused" in str(error):
+                    continue  # it does not listen yet
+                print("refused" if "refused" in str(error) else error, flush=True)
+            break
+"""
+KEEP = """
+import socket, sys, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    client.settimeout(0.5)
+    client.connect((sys.argv[1], int(sys.argv[2])))
+    while True:
+        try:
+            client.send(b"x")
+            print(client.recv(2048).decode(), flush=True)
+        except OSError as error:
+            print(error, flush=True)
+        time.sleep(0.1)
+"""
+
+
+async def exchanged(
+    cluster: AgentCluster, mode: str, *hosts: str, labels: dict[str, str] | None = None
+) -> list[str]:
+    """What a new pod gets for its datagrams to *hosts*; with *mode* ``wait`` it tries again."""
+    program = container(sys.executable, "-c", EXCHANGE, mode, *hosts)
+    body = manifest("client", program, restartPolicy="Never")
+    await cluster.run({**body, "metadata": {"name": "client", "labels": labels or {}}})
+    await cluster.phase("client", "Succeeded")
+    lines = (await cluster.logs("client")).splitlines()
+    await cluster.delete("client", grace=0)
+    await cluster.wait_pod_deleted("client")
+    return lines
+
+
+async def echoes(cluster: AgentCluster, name: str, **more: Any) -> str:
+    """Run a pod that answers datagrams with its name; return its address."""
+    body = manifest(name, container(sys.executable, "-c", ECHO, name, **more))
+    await cluster.run({**body, "metadata": {"name": name, "labels": {"app": name}}})
+    ip: str = (await cluster.phase(name, "Running"))["status"]["podIP"]
+    return ip
+
+
+async def test_datagrams_reach_a_pod_as_connections_do(cluster: AgentCluster) -> None:
+    """By a Service, its node port and a host port, and by none of them loopback servers."""
+    with bind_datagrams(("127.0.0.1", 0)) as local:
+        number = local.getsockname()[1]
+        with bind_datagrams(("127.0.0.1", 0)) as free:
+            host_port = free.getsockname()[1]
+        rule = {
+            "from": [{"podSelector": {"matchLabels": {"may": "connect"}}}],
+            "ports": [{"protocol": "UDP", "port": 53}],
+        }
+        await forbid(cluster, "some", {"app": "web"}, ingress=[rule])
+        rules = ServiceRules(cluster.settings.data_dir)
+        proxy = ServiceProxy(cluster.client, ranges=NAMESPACE_RANGES, rules=rules)
+        async with cluster.agent(), running(proxy):
+            ports = [{"containerPort": 53, "hostPort": host_port, "protocol": "UDP"}]
+            ip = await echoes(cluster, "web", ports=ports)
+            service = await cluster.create(datagram_service(type="NodePort"), SERVICES)
+            await cluster.create(slice_of("names", ip, 53, protocol="UDP"), ENDPOINTSLICES)
+            node_port, address = (
+                service["spec"]["ports"][0]["nodePort"],
+                service["spec"]["clusterIP"],
+            )
+            ways = ((address, 8053), ("127.0.0.1", node_port), ("127.0.0.1", host_port))
+            for way in ways:
+
+                async def is_relayed(way: tuple[str, int] = way) -> bool:
+                    return await answer_of(way) == b"web"
+
+                await wait_until_true(is_relayed)
+            node = NAMESPACE_RANGES.node_ip
+            hosts = f"{ip}:53", f"{address}:8053", f"{node}:{node_port}", f"{node}:{host_port}"
+            got = await exchanged(cluster, "wait", *hosts, labels={"may": "connect"})
+            assert got == ["web"] * len(hosts)
+            got = await exchanged(cluster, "wait", *hosts)
+            assert [FORBIDDEN in line for line in got] == [True] * len(hosts), got
+            inner = (address, NAMESPACE_RANGES.api_server_ip, "127.0.0.1")
+            got = await exchanged(cluster, "once", *(f"{each}:{number}" for each in inner))
+            assert got == ["refused"] * len(inner)
+        local.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            local.recv(1)
+
+
+async def test_datagrams_of_a_socket_that_is_kept_go_to_the_endpoints_that_there_are(
+    cluster: AgentCluster,
+) -> None:
+    """The kernel would send them to the first one for as long as there are any."""
+    rules = ServiceRules(cluster.settings.data_dir)
+    proxy = ServiceProxy(cluster.client, ranges=NAMESPACE_RANGES, rules=rules)
+    async with cluster.agent(), running(proxy):
+        first, second = [await echoes(cluster, name) for name in ("first", "second")]
+        service = await cluster.create(datagram_service(), SERVICES)
+        program = container(sys.executable, "-c", KEEP, service["spec"]["clusterIP"], "8053")
+        await cluster.run(manifest("client", program))
+        await cluster.phase("client", "Running")
+        await cluster.wait_log("client", "refused")
+        for ip, name in ((first, "first"), (second, "second")):
+            await cluster.create(slice_of("names", ip, 53, protocol="UDP"), ENDPOINTSLICES)
+            await cluster.wait_log("client", name)
+            await cluster.client.delete(ENDPOINTSLICES, "names", namespace="default")
+
+
+def datagram_service(**spec: Any) -> dict[str, Any]:
+    ports = [{"port": 8053, "protocol": "UDP"}]
+    return {"metadata": {"name": "names"}, "spec": {"ports": ports, **spec}}

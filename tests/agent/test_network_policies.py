@@ -25,6 +25,7 @@ from batholith.local.agent.network.policies import (
 )
 from batholith.local.agent.network.policy_types import NetworkPolicy
 from batholith.local.network.packet_rules import NetworkNames, run_program
+from batholith.local.proxy.backends import ListenAddress
 from batholith.local.proxy.service_rules import Translation, services_table
 from batholith.model.service_network import NAMESPACE_RANGES
 
@@ -288,15 +289,19 @@ def test_nft_accepts_the_rules_of_all_policies(tmp_path: Path) -> None:
     @given(clusters(), POLICIES)
     def check(pods: list[FilteredPod], policies: list[Json]) -> None:
         found = isolate(pods, NAMESPACES, msgspec.convert(policies, list[NetworkPolicy]))
-        ports = (HostPort(("0.0.0.0", 8080), (pods[0].ip, 80), "TCP"),)
+        ports = tuple(
+            HostPort(("0.0.0.0", 8080), (pods[0].ip, 80), protocol) for protocol in PROTOCOLS
+        )
         names = NetworkNames(tmp_path)
         content = pods_table(names, NAMESPACE_RANGES, PodRules(found, ports))
         run_program("nft", "-c", "-f", "-", text=f"table ip t {{\n{content}}}\n")
-        wanted = {(NAMESPACE_RANGES.node_ip, 30001): Translation(((pods[0].ip, 80),), True)}
-        wanted[str(NAMESPACE_RANGES.cluster_ips[9]), 80] = Translation(
-            tuple((pod.ip, 80) for pod in pods), len(pods) > 3
-        )
-        content = services_table(names, wanted, {30001})
+        translation = Translation(tuple((pod.ip, 80) for pod in pods), len(pods) > 3)
+        node_port = ListenAddress(NAMESPACE_RANGES.node_ip, 30001)
+        wanted = {node_port: Translation(((pods[0].ip, 80),), True)}
+        for protocol in ("TCP", "UDP"):
+            cluster_ip = str(NAMESPACE_RANGES.cluster_ips[9])
+            wanted[ListenAddress(cluster_ip, 80, protocol)] = translation
+        content = services_table(names, wanted, {("TCP", 30001), ("UDP", 30002)})
         run_program("nft", "-c", "-f", "-", text=f"table ip t {{\n{content}}}\n")
 
     check()

@@ -60,10 +60,10 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, ()),
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, ()),
     (names.SERVICES, {"spec": {"type": "NodePort"}}, ()),
-    (names.SERVICES, {"spec": {"ports": [{"port": 1}, {"port": 2, "protocol": "UDP"}]}}, (
+    (names.SERVICES, {"spec": {"ports": [{"port": 1}, {"port": 2, "protocol": "SCTP"}]}}, (
         "spec.ports[1].protocol",
     )),
-    (names.SERVICES, {"spec": {"ports": [{"protocol": "UDP"}], "clusterIP": "None"}}, ()),
+    (names.SERVICES, {"spec": {"ports": [{"protocol": "SCTP"}], "clusterIP": "None"}}, ()),
     (names.SERVICES, {"spec": {"externalIPs": ["192.0.2.1"]}}, ("spec.externalIPs",)),
     (names.SERVICES, {"spec": {"type": "LoadBalancer"}}, ("spec.type",)),
     (names.SERVICES, {"spec": {"type": "ExternalName"}}, ("spec.externalName",)),
@@ -182,6 +182,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].downwardAPI": enforced(_FILES),
     "volumes[*].emptyDir.medium": warned("HugePages"),
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
+    "volumes[*].ephemeral": enforced("local/workloads/ephemeral_volumes.py"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": enforced(f"{AGENT}/volumes/volumes.py", "Directory"),
     "volumes[*].image": enforced(f"{AGENT}/volumes/volumes.py", {"reference": "i"}),
@@ -195,7 +196,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].projected.sources[*].serviceAccountToken": enforced(_FILES),
     "volumes[*].secret": enforced(_FILES),
     **{f"volumes[*].{name}": warned() for name in (
-        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral",
+        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi",
         "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs",
         "iscsi", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO",
         "storageos", "vsphereVolume",

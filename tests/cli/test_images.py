@@ -6,10 +6,10 @@ import pytest
 from support.images import Layer, image, write_layout
 from typer.testing import CliRunner, Result
 
-from batholith.cli.components import _with_images
+from batholith.cli.components import with_images
 from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.main import app
-from batholith.cli.node_flags import log_flags_of, with_logs
+from batholith.cli.node_flags import log_flags_of, sysctl_flags_of, with_logs, with_network
 from batholith.local.agent.images.manager import RunMode
 from batholith.local.agent.images.puller import Registry
 from batholith.local.agent.pods.records import PodDir, PodRecord
@@ -97,6 +97,8 @@ def test_other_directories_are_not_used(tmp_path: Path) -> None:
         (["--pods", "processes", "--registry", "docker.io"], "no effect with --pods=processes"),
         (["--simulate", "1", "--container-log-max-files", "3"], "no effect on simulated pods"),
         (["--container-log-max-size", "0"], "not a positive number of bytes"),
+        (["--simulate", "1", "--allowed-unsafe-sysctls", "kernel.sem"], "no effect on simulated"),
+        (["--allowed-unsafe-sysctls", "kernel.*"], "not known to be a sysctl of a namespace"),
         (["--registry", "https://docker.io"], "not the host of a registry"),
         (["--registry", "docker.io=ftp://mirror.example"], "is not http(s)://HOST"),
     ],
@@ -120,20 +122,25 @@ def test_up_gives_its_options_of_images_to_the_agent(data: Path) -> None:
     given = " ".join(arguments)
     assert "--pods images" in given
     assert "--registry docker.io --registry docker.io=https://mirror.example" in given
-    settings = _with_images(AgentSettings(data_dir=data), "images", registries)
+    settings = with_images(AgentSettings(data_dir=data), "images", registries)
     assert settings.run_mode is RunMode.IMAGES
     assert settings.registries == (Registry("docker.io", ("https://mirror.example",)),)
 
 
-def test_up_gives_the_limits_of_logs_to_the_agent(data: Path) -> None:
+def test_up_gives_the_limits_of_logs_and_the_sysctls_to_the_agent(data: Path) -> None:
     directory = DataDir(data)
     directory.lock()
-    options = Options(port=0, api_port=0, log_flags=log_flags_of("64Ki", 3))
+    flags = (*log_flags_of("64Ki", 3), *sysctl_flags_of("kernel.msg*"))
+    options = Options(port=0, api_port=0, agent_flags=flags)
     with EmbeddedCluster(directory, options) as up:
         [arguments] = [each.arguments for each in up._components() if each.name == "agent"]
     assert {"--container-log-max-size=64Ki", "--container-log-max-files=3"} <= {*arguments}
+    assert "--allowed-unsafe-sysctls=kernel.msg*" in arguments
     settings = with_logs(AgentSettings(data_dir=data), "64Ki", 3)
     assert settings.log_rotation == LogRotation(65536, 3)
+    assert with_network(settings, "host", "", "kernel.msg*").allowed_unsafe_sysctls == (
+        "kernel.msg*",
+    )
 
 
 def test_image_is_not_removed_while_the_image_of_a_pod_is_unknown(

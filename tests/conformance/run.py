@@ -132,13 +132,18 @@ def main() -> int:
     parser.add_argument("--timeout", type=int, default=600, help="seconds of one case")
     parser.add_argument("--results", type=Path, default=Path("conformance.jsonl"))
     parser.add_argument("--pod-network", choices=("host", "namespaces"), default="host")
+    parser.add_argument("--pods", choices=("auto", "images"), default="auto")
     options = parser.parse_args()
     built = subprocess.run((HERE / "build",), check=True, stdout=subprocess.PIPE, text=True)
     programs = Path(built.stdout.strip())
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         directory = Path(name)
         suite = Suite(programs / "e2e.test", directory, options.timeout)
-        cluster = (f"--pod-network={options.pod_network}", f"--scheduler-conf={_SCHEDULER}")
+        cluster = (
+            f"--pod-network={options.pod_network}",
+            f"--pods={options.pods}",
+            f"--scheduler-conf={_SCHEDULER}",
+        )
         results = []
         with (
             running_cluster(directory, programs, *cluster) as kubeconfig,

@@ -16,7 +16,7 @@ from support.embedded_apiserver import MERGE, EmbeddedServer, embedded_server
 from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 
-from batholith.local.proxy.backends import backends, listening_addresses
+from batholith.local.proxy.backends import ListenAddress, backends, listening_addresses
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
 from batholith.machinery.clock import SystemClock
@@ -74,18 +74,28 @@ def test_endpoints_on_loopback_are_pods(address: str, permitted: bool) -> None:
 
 
 def test_a_service_listens_on_nothing_but_its_own_network() -> None:
-    def listening(ranges: AddressRanges = HOST_RANGES, **spec: Any) -> list[Address]:
-        ports = [{"port": 80, "protocol": "TCP", "nodePort": 30001}, {"port": 1, "protocol": "UDP"}]
+    def listening(ranges: AddressRanges = HOST_RANGES, **spec: Any) -> list[ListenAddress]:
+        ports = [
+            {"port": 80, "protocol": "TCP", "nodePort": 30001},
+            {"port": 80, "protocol": "UDP"},
+            {"port": 1, "protocol": "SCTP"},
+        ]
         service = msgspec.convert({"spec": {"ports": ports, **spec}}, Service)
         return [*listening_addresses(service, ranges)]
 
-    assert listening(clusterIP="127.128.0.9") == [("127.128.0.9", 80), ("127.0.0.1", 30001)]
+    assert listening(clusterIP="127.128.0.9") == [
+        ("127.128.0.9", 80, "TCP"), ("127.0.0.1", 30001, "TCP"), ("127.128.0.9", 80, "UDP"),
+    ]  # fmt: skip
     assert listening(clusterIP="127.0.0.1", ports=[{"port": 7443}]) == []
     assert listening(clusterIP="0.0.0.0", ports=[{"port": 80, "nodePort": 22}]) == []
     assert listening(clusterIP="None", ports=[{"port": 80}]) == []
     assert listening(clusterIP="127.128.0.9", type="ExternalName") == []
-    of_namespaces = listening(NAMESPACE_RANGES, clusterIP="198.19.0.9")
-    assert of_namespaces == [("198.19.0.9", 80), ("127.0.0.1", 30001), ("198.18.0.1", 30001)]
+    of_namespaces = listening(
+        NAMESPACE_RANGES, clusterIP="198.19.0.9", ports=[{"port": 80, "nodePort": 30001}]
+    )
+    assert of_namespaces == [
+        ("198.19.0.9", 80, "TCP"), ("127.0.0.1", 30001, "TCP"), ("198.18.0.1", 30001, "TCP"),
+    ]  # fmt: skip
     assert listening(NAMESPACE_RANGES, clusterIP="127.128.0.9", ports=[{"port": 80}]) == []
 
 
@@ -133,7 +143,7 @@ async def pod(address: str, port: int = 0) -> AsyncIterator[int]:
 async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
     opened: set[Side] = set()
     started = Relay(("127.128.255.1", 0), clock=SystemClock(), opened=opened)
-    started.targets, started.affinity_seconds = targets, affinity
+    started.retarget(targets, affinity_seconds=affinity)
     await started.start()
     assert started._server is not None
     try:
@@ -298,7 +308,7 @@ async def test_a_port_that_is_in_use_is_reported_and_others_are_served(tmp_path:
                 assert (kind, name, level, reason) == (
                     "Service", "web", "Warning", "ProxyCannotListen",
                 )  # fmt: skip
-                assert f"cannot listen on {spec['clusterIP']}:8080" in message
+                assert f"cannot listen on {spec['clusterIP']}:8080/TCP" in message
 
 
 async def test_a_privileged_port_is_reported_with_what_helps(

@@ -43,7 +43,7 @@ from batholith.local.apiserver.aggregation.client import (
     USER_HEADER,
 )
 from batholith.local.supervisor import kubeconfig, pki
-from batholith.model.names import CRDS, NATIVE_PODGROUPS
+from batholith.model.names import CRDS, DEVICETAINTRULES, NATIVE_PODGROUPS
 from batholith.model.node_identity import FRONT_PROXY_CLIENT
 
 GANG_GATES = ",".join(
@@ -57,8 +57,15 @@ GANG_GATES = ",".join(
 )
 """The feature gates of Kubernetes' own gangs, which the embedded API server serves, too."""
 
-OTHER_GATES = "DRAWorkloadResourceClaims=true,TaintTolerationComparisonOperators=true"
-"""Gates of fields that the embedded API server accepts, too."""
+OTHER_GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "DRADeviceTaintRules",
+        "DRAWorkloadResourceClaims",
+        "TaintTolerationComparisonOperators",
+    )
+)
+"""Gates of kinds and fields that the embedded API server has, too."""
 
 Json = dict[str, Any]
 
@@ -76,7 +83,9 @@ CONTROLLERS = (
     "root-ca-cert-publisher",
     "disruption",
     "resourcequota",
+    "persistentvolumeclaim-protection-controller",
     "podgroup-protection-controller",
+    "volumeattributesclass-protection-controller",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")
@@ -378,7 +387,8 @@ class RealKube:
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
             f"--feature-gates={GANG_GATES},{OTHER_GATES}",
-            f"--runtime-config={NATIVE_PODGROUPS.api_version}=true",
+            f"--runtime-config={NATIVE_PODGROUPS.api_version}=true,"
+            f"{DEVICETAINTRULES.api_version}/{DEVICETAINTRULES.plural}=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={self.directory / 'accounts.key'}",
             f"--service-account-key-file={self.directory / 'accounts.key'}",
@@ -450,7 +460,7 @@ class RealKube:
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
             f"--controllers={','.join(controllers)}",
-            "--feature-gates=GenericWorkload=true",
+            "--feature-gates=GenericWorkload=true,DRADeviceTaintRules=true",
             *flags,
         )
 

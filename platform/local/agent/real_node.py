@@ -33,6 +33,7 @@ from .network.uplink import watch_uplink
 from .node_status import NodeConfig, NodeStatusManager, machine_memory
 from .pod_access import PodAccess
 from .pods import storage_limits
+from .pods.admission import PodAdmission
 from .pods.client_commands import ClientCommands
 from .pods.image_use import image_uses
 from .pods.node_context import HostsFileManager, NodeContext
@@ -120,6 +121,7 @@ class RealNode:
         self._usage = UsageMeter(clock)
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._device_slice = SlicePublisher(client, settings.node_name)
+        self._admission = PodAdmission(settings, self._pods, self._workers.get)
         self._host_ports = HostPorts(clock, self._record_pod_warning)
         self._packet_filter: PacketFilter | None = None
         self._network: HostNetwork | NamespaceNetwork = HostNetwork()
@@ -410,8 +412,10 @@ class RealNode:
 
     def _create_worker(self, pod: Pod) -> PodWorker:
         assert self._context is not None  # noqa: S101 - set before the first pod is seen
-        worker = self._workers[pod.metadata.uid] = PodWorker(pod, self._context)
-        if self._context.namespace_of(pod):
+        rejection = self._admission.review(pod)
+        worker = PodWorker(pod, self._context, rejection=rejection)
+        self._workers[pod.metadata.uid] = worker
+        if rejection is None and self._context.namespace_of(pod):
             self._host_ports.open(pod, self._context.ip_of(pod))
         return worker
 
@@ -582,16 +586,9 @@ class RealNode:
         """Return what the node and its running containers use; see `UsageSource`."""
         node, pods = self._usage.get(NODE), []
         for uid, worker in self._workers.items():
-            found = {
-                name: self._usage.get((uid, f"{name}/{container.run.path.name}"))
-                for name, container in worker.containers.running.items()
-            }
-            meta = worker.pod.metadata
-            containers = [
-                {"name": name, **measured.summary()}
-                for name, measured in found.items()
-                if measured is not None
-            ]
+            running = worker.containers.running.items()
+            runs = ((name, container.run.path.name) for name, container in running)
+            containers, meta = self._usage.summaries(runs, uid=uid), worker.pod.metadata
             reference = {"name": meta.name, "namespace": meta.namespace, "uid": uid}
             pods.append({"podRef": reference, "containers": containers})
         name = {"nodeName": self._settings.node_name}

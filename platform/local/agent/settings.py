@@ -134,6 +134,9 @@ class AgentSettings:
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of the log server's rejections."""
 
+    allowed_unsafe_sysctls: tuple[str, ...] = ()
+    """Sysctls that pods may set in addition to the safe ones; one may end with ``*``."""
+
     network: PodNetwork = PodNetwork.HOST
     """In which network pods run."""
 

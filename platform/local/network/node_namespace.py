@@ -29,7 +29,7 @@ _PASSED = (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)
 """Capabilities of programs that this process starts to change the network."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _PACKAGES = (("pasta", "passt"), ("ip", "iproute2"), ("nft", "nftables"))
 _TUN = "/dev/net/tun"
 _MESSAGE = 1024
@@ -68,7 +68,7 @@ def find_program(name: str) -> str | None:
 
     Debian's PATH of normal users has no directories for administrators, and the programs are there.
     """
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_PROGRAMS))
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_PROGRAMS))
     return shutil.which(name, path=path)
 
 
@@ -209,10 +209,15 @@ def _fork_listener() -> socket.socket:
         os.closerange(3, other.fileno())
         os.closerange(other.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         while request := other.recv(_MESSAGE):
-            host, port, backlog = request.decode().split()
+            protocol, host, port, backlog = request.decode().split()
+            address = host, int(port)
             try:
-                with socket.create_server((host, int(port)), backlog=int(backlog)) as listener:
-                    socket.send_fds(other, [b"0"], [listener.fileno()])
+                with (
+                    socket.create_server(address, backlog=int(backlog))
+                    if protocol == "tcp"
+                    else bind_datagrams(address)
+                ) as opened:
+                    socket.send_fds(other, [b"0"], [opened.fileno()])
             except OSError as error:
                 other.send(str(error.errno or errno.EINVAL).encode())
     finally:
@@ -227,9 +232,41 @@ def listen_on_machine(address: tuple[str, int], *, backlog: int) -> socket.socke
     """
     if _machine is None:
         return socket.create_server(address, backlog=backlog)
+    return _opened_on_machine(_machine, "tcp", address, backlog=backlog)
+
+
+def bind_datagrams(address: tuple[str, int]) -> socket.socket:
+    """Return a UDP socket with *address*.
+
+    Raises:
+        OSError: the address is in use, or the port is privileged.
+    """
+    created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        created.bind(address)
+    except BaseException:
+        created.close()
+        raise
+    return created
+
+
+def bind_datagrams_on_machine(address: tuple[str, int]) -> socket.socket:
+    """Return a UDP socket of the machine, also if this process is in the namespace of a node.
+
+    Raises:
+        OSError: the address is in use, or the port is privileged.
+    """
+    if _machine is None:
+        return bind_datagrams(address)
+    return _opened_on_machine(_machine, "udp", address)
+
+
+def _opened_on_machine(
+    machine: socket.socket, protocol: str, address: tuple[str, int], *, backlog: int = 0
+) -> socket.socket:
     host, port = address
-    _machine.send(f"{host} {port} {backlog}".encode())
-    reply, descriptors, _, _ = socket.recv_fds(_machine, _MESSAGE, 1)
+    machine.send(f"{protocol} {host} {port} {backlog}".encode())
+    reply, descriptors, _, _ = socket.recv_fds(machine, _MESSAGE, 1)
     if not descriptors:
         number = int(reply or errno.EPIPE)
         raise OSError(number, os.strerror(number))

@@ -1,7 +1,11 @@
 """Names and programs of the rules with which nft filters and translates packets of pods."""
 
 import hashlib
+import os
+import socket
+import struct
 import subprocess
+import sys
 from pathlib import Path
 
 from .node_namespace import find_program, passing_rights
@@ -47,6 +51,37 @@ class NetworkNames:
             OSError: that is not possible.
         """
         run_program("nft", "-f", "-", text=_deletion(table))
+
+
+MARK_DATAGRAM_FLOWS = "meta l4proto udp ct status dnat ct direction original ct mark set @nh,128,32"
+"""Statement of nft that marks translated connections of UDP with the address of their endpoint."""
+
+_NETFILTER, _DELETE_CONNECTIONS = 12, (1 << 8) | 2
+_REQUEST, _ACKNOWLEDGE = 1, 4
+_MARK, _MARK_MASK = 8, 21
+
+
+def remove_datagram_flows(ip: str) -> None:
+    """Let the kernel forget the translated connections of UDP to the endpoint *ip*.
+
+    The next datagram of a client is translated by the rules that apply then.
+
+    Raises:
+        OSError: the kernel does not permit it.
+    """
+    # The mark is the address as it lies in memory; messages have it in the order of the network.
+    mark = int.from_bytes(socket.inet_aton(ip), sys.byteorder)
+    attributes = struct.pack("=BBH", socket.AF_UNSPEC, 0, 0)
+    attributes += struct.pack("=HH", 8, _MARK) + struct.pack(">I", mark)
+    attributes += struct.pack("=HH", 8, _MARK_MASK) + struct.pack(">I", 0xFFFFFFFF)
+    flags = _REQUEST | _ACKNOWLEDGE
+    header = struct.pack("=IHHII", 16 + len(attributes), _DELETE_CONNECTIONS, flags, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER) as kernel:
+        kernel.settimeout(_TIMEOUT)
+        kernel.send(header + attributes)
+        reply = kernel.recv(4096)
+    if (number := -struct.unpack_from("=i", reply, 16)[0]) != 0:
+        raise OSError(number, f"connections of UDP: {os.strerror(number)}")
 
 
 def _deletion(table: str) -> str:

@@ -1,6 +1,7 @@
 """Where the proxy listens for a Service, and to what it connects: pure functions."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from ...machinery.relay import Address
 from ...model.service_network import (
@@ -18,23 +19,42 @@ API_SERVER = "default/kubernetes"
 """The one Service whose endpoint may be any address; the API server itself writes it."""
 
 
-def listening_addresses(service: Service, ranges: AddressRanges) -> dict[Address, ServicePort]:
+PROTOCOLS = ("TCP", "UDP")
+"""Protocols of the ports that are served."""
+
+
+class ListenAddress(NamedTuple):
+    """Where a port of a Service is served."""
+
+    host: str
+    port: int
+    protocol: str = "TCP"
+
+    @property
+    def address(self) -> Address:
+        """Host and port."""
+        return self.host, self.port
+
+
+def listening_addresses(
+    service: Service, ranges: AddressRanges
+) -> dict[ListenAddress, ServicePort]:
     """Return the ports of a Service by the addresses at which they are served.
 
     Other addresses than those of Services are ignored: one could be that of a program on this
     machine.
     """
-    found: dict[Address, ServicePort] = {}
+    found: dict[ListenAddress, ServicePort] = {}
     if service.spec.type == "ExternalName":
         return found
     for port in service.spec.ports:
-        if port.protocol != "TCP":
+        if port.protocol not in PROTOCOLS:
             continue
         if is_in(ranges.cluster_ips, service.spec.cluster_ip):
-            found[service.spec.cluster_ip, port.port] = port
+            found[ListenAddress(service.spec.cluster_ip, port.port, port.protocol)] = port
         if port.node_port in NODE_PORTS:
             for address in (LOOPBACK, ranges.node_ip):
-                found[address, port.node_port] = port
+                found[ListenAddress(address, port.node_port, port.protocol)] = port
     return found
 
 
@@ -73,7 +93,7 @@ def _port_number(port: ServicePort, found: EndpointSlice) -> int:
 
 def by_address(
     service: Service, slices: Collection[EndpointSlice], ranges: AddressRanges
-) -> Mapping[Address, tuple[Address, ...]]:
+) -> Mapping[ListenAddress, tuple[Address, ...]]:
     """Return the endpoints by listening address; an address without any is left out."""
     is_api_server = service.metadata.key == API_SERVER
     is_permitted = (lambda _: True) if is_api_server else is_permitted_endpoint

@@ -15,6 +15,7 @@ from typing import assert_never
 from ...kube.client.client import Client
 from ...kube.informer.informer import Informer, KindSource
 from ...machinery.clock import Clock
+from ...machinery.datagram_relay import DatagramRelay, Sessions
 from ...machinery.event_recorder import Recorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ...machinery.reconcile.events import Event, Events, Notices
@@ -22,8 +23,12 @@ from ...machinery.relay import Address, Relay, Side, abort_connections
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
-from ..network.node_namespace import listen_on_machine
-from .backends import LOOPBACK, by_address
+from ..network.node_namespace import (
+    bind_datagrams,
+    bind_datagrams_on_machine,
+    listen_on_machine,
+)
+from .backends import LOOPBACK, ListenAddress, by_address
 from .dns.records import endpoint_addresses, service_addresses
 from .service_rules import ServiceRules, Translation
 from .types import EndpointSlice, Service
@@ -36,6 +41,9 @@ RETRY_INTERVAL = 10.0
 _REASON = "ProxyCannotListen"
 
 
+AnyRelay = Relay | DatagramRelay
+
+
 @dataclass(frozen=True, slots=True)
 class ProxyView:
     """What a Service needs, and what its relays have."""
@@ -43,16 +51,16 @@ class ProxyView:
     meta: ObjectMeta | None
     """None: the Service is deleted."""
     affinity_seconds: int
-    wanted: Mapping[Address, tuple[Address, ...]]
+    wanted: Mapping[ListenAddress, tuple[Address, ...]]
     """Endpoints by listening address."""
-    current: Mapping[Address, Relay]
+    current: Mapping[ListenAddress, AnyRelay]
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
     """Listen on an address."""
 
-    address: Address
+    address: ListenAddress
     targets: tuple[Address, ...]
 
 
@@ -60,7 +68,7 @@ class Listen:
 class Retarget:
     """Use other endpoints for new connections."""
 
-    relay: Relay
+    relay: AnyRelay
     targets: tuple[Address, ...]
 
 
@@ -68,7 +76,7 @@ class Retarget:
 class Close:
     """Listen on an address no more: clients are refused, as by a Service without endpoints."""
 
-    relay: Relay
+    address: ListenAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +121,12 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         self._ranges = ranges
         self._listens = listens
         self._rules = rules
-        self._relays: dict[str, dict[Address, Relay]] = {}
+        self._relays: dict[str, dict[ListenAddress, AnyRelay]] = {}
         self._changed = True
         """Whether the rules may have to change."""
         self._connections: set[Side] = set()
         """Of all relays, those that listen no more among them."""
+        self._sessions = Sessions(self.clock)
         self._notices = Notices(Events(recorder, SERVICES))
         self.keep(self._notices)
         self.sources = [
@@ -167,9 +176,9 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         In between the rules: a pod whose connections they translate reaches no relay, which would
         connect to the endpoint with the address of the node.
         """
-        for address, relay in list(view.current.items()):
+        for address in list(view.current):
             if address not in view.wanted:
-                yield Close(relay)
+                yield Close(address)
         yield ApplyRules()
         for address, targets in view.wanted.items():
             found = view.current.get(address)
@@ -182,12 +191,11 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         """Change one relay."""
         match effect:
             case Close():
-                effect.relay.stop()
-                self._drop(sync.key, effect.relay)
+                view.current[effect.address].stop()
+                self._drop(sync.key, effect.address)
                 sync.again = view.meta is None  # then nothing is kept of the Service any more
             case Retarget():
-                effect.relay.targets = effect.targets
-                effect.relay.affinity_seconds = view.affinity_seconds
+                effect.relay.retarget(effect.targets, affinity_seconds=view.affinity_seconds)
             case Listen():
                 await self._listen(sync, view, effect)
             case ApplyRules():
@@ -206,7 +214,9 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         }
         listening = (address for relays in self._relays.values() for address in relays)
         node_ports = {
-            port for host, port in (*translations, *listening) if host == self._ranges.node_ip
+            (each.protocol, each.port)
+            for each in (*translations, *listening)
+            if each.host == self._ranges.node_ip
         }
         try:
             await self._rules.apply(translations, node_ports)
@@ -214,17 +224,15 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             self._changed = True
             raise
 
-    def _endpoints(self, service: Service) -> Mapping[Address, tuple[Address, ...]]:
+    def _endpoints(self, service: Service) -> Mapping[ListenAddress, tuple[Address, ...]]:
         if not self._listens:
             return {}
         slices = list(self.slices.by_index("service", service.metadata.key))
         return by_address(service, slices, self._ranges)
 
     async def _listen(self, sync: Sync, view: ProxyView, effect: Listen) -> None:
-        is_of_machine = effect.address[0] == LOOPBACK
-        listen = listen_on_machine if is_of_machine else socket.create_server
-        relay = Relay(effect.address, clock=self.clock, opened=self._connections, listen=listen)
-        relay.targets, relay.affinity_seconds = effect.targets, view.affinity_seconds
+        relay = self._relay(effect.address)
+        relay.retarget(effect.targets, affinity_seconds=view.affinity_seconds)
         try:
             await relay.start()
         except OSError as error:
@@ -233,23 +241,32 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             return
         self._relays.setdefault(sync.key, {})[effect.address] = relay
 
-    def _warn(self, key: str, view: ProxyView, address: Address, error: OSError) -> None:
-        host, port = address
+    def _relay(self, listen: ListenAddress) -> AnyRelay:
+        is_of_machine = listen.host == LOOPBACK
+        if listen.protocol == "UDP":
+            bind = bind_datagrams_on_machine if is_of_machine else bind_datagrams
+            return DatagramRelay(listen.address, sessions=self._sessions, listen=bind)
+        create = listen_on_machine if is_of_machine else socket.create_server
+        return Relay(listen.address, clock=self.clock, opened=self._connections, listen=create)
+
+    def _warn(self, key: str, view: ProxyView, address: ListenAddress, error: OSError) -> None:
+        host, port, protocol = address
         why = error.strerror or str(error)
         if error.errno in (errno.EACCES, errno.EPERM):
             why += (
                 ": only root may use this port; start the cluster as root, or lower the sysctl "
                 "net.ipv4.ip_unprivileged_port_start"
             )
-        message = f"cannot listen on {host}:{port}: {why}"
+        where = f"{host}:{port}/{protocol}"
+        message = f"cannot listen on {where}: {why}"
         log.warning("cannot listen for service", extra={"service": key, "reason": message})
         if view.meta is not None:
-            event = Event(_REASON, message, warning=True, about=f"{host}:{port}")
+            event = Event(_REASON, message, warning=True, about=where)
             self._notices.add(view.meta, event)
 
-    def _drop(self, key: str, relay: Relay) -> None:
+    def _drop(self, key: str, address: ListenAddress) -> None:
         relays = self._relays[key]
-        del relays[relay.address]
+        del relays[address]
         if not relays:
             del self._relays[key]
 

@@ -7,14 +7,15 @@ sends to Services is relayed all the same.
 import asyncio
 import hashlib
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...machinery.relay import Address
 from ...model.service_network import NAMESPACE_RANGES
-from ..network.packet_rules import NetworkNames
+from ..network.packet_rules import NetworkNames, remove_datagram_flows
+from .backends import ListenAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,12 @@ class Translation:
     """All connections of a client lead to the same endpoint."""
 
 
-Translations = Mapping[Address, Translation]
+Translations = Mapping[ListenAddress, Translation]
+Relayed = Collection[tuple[str, int]]
+"""Protocols and ports of relays at the address of the node."""
 
 
-def services_table(
-    names: NetworkNames, translations: Translations, node_ports: Collection[int]
-) -> str:
+def services_table(names: NetworkNames, translations: Translations, node_ports: Relayed) -> str:
     """Return the content of the proxy's table.
 
     Loopback addresses are left out, which pods do not reach: node ports of the machine, and the API
@@ -39,17 +40,19 @@ def services_table(
     """
     own, chains, jumps = f'"{names.links}*"', dict[str, str](), list[str]()
     endpoints = set[str]()
-    for (host, port), found in sorted(translations.items(), key=lambda each: each[0]):
-        targets = [each for each in found.targets if not _is_loopback(each)]
-        if not targets or _is_loopback((host, port)):
+    for listen, found in sorted(translations.items(), key=lambda each: each[0]):
+        targets = _reachable(found.targets)
+        if not targets or _is_loopback(listen.host):
             continue
+        protocol = listen.protocol.lower()
         endpoints |= {ip for ip, _ in targets}
-        text = _destination(targets, by_client=found.by_client)
+        text = f"meta l4proto {protocol} dnat ip to "
+        text += _destination(targets, by_client=found.by_client)
         name = f"endpoints-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
-        chains[name] = f"    chain {name} {{\n        meta l4proto tcp dnat ip to {text}\n    }}\n"
-        jumps.append(f"{host} . tcp . {port} : goto {name}")
-    ports = ", ".join(map(str, sorted(node_ports)))
-    relays = f"ip daddr {NAMESPACE_RANGES.node_ip} tcp dport {{ {ports} }}"
+        chains[name] = f"    chain {name} {{\n        {text}\n    }}\n"
+        jumps.append(f"{listen.host} . {protocol} . {listen.port} : goto {name}")
+    ports = ", ".join(f"{protocol.lower()} . {port}" for protocol, port in sorted(node_ports))
+    relays = f"ip daddr {NAMESPACE_RANGES.node_ip} meta l4proto . th dport {{ {ports} }}"
     pairs = ", ".join(f"{ip} . {ip}" for ip in sorted(endpoints))
     services = f"ip daddr . meta l4proto . th dport vmap {{ {', '.join(jumps)} }}"
     return f"""\
@@ -63,7 +66,8 @@ def services_table(
     }}
     chain input {{
         type filter hook input priority filter; policy accept;
-        {f"iifname {own} {relays} reject with tcp reset" if ports else ""}
+        {f"iifname {own} {relays} meta l4proto tcp reject with tcp reset" if ports else ""}
+        {f"iifname {own} {relays} reject" if ports else ""}
     }}
     chain postrouting {{
         type nat hook postrouting priority srcnat; policy accept;
@@ -80,8 +84,22 @@ def _destination(targets: list[Address], *, by_client: bool) -> str:
     return f"{chosen} mod {len(targets)} map {{ {found} }}"
 
 
-def _is_loopback(address: Address) -> bool:
-    return ipaddress.IPv4Address(address[0]).is_loopback
+def _reachable(targets: Iterable[Address]) -> list[Address]:
+    return [each for each in targets if not _is_loopback(each[0])]
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.IPv4Address(host).is_loopback
+
+
+def _datagram_targets(translations: Translations) -> frozenset[tuple[ListenAddress, str]]:
+    """Return which addresses lead datagrams to which endpoints."""
+    return frozenset(
+        (listen, ip)
+        for listen, found in translations.items()
+        if listen.protocol == "UDP"
+        for ip, _ in _reachable(found.targets)
+    )
 
 
 class ServiceRules:
@@ -91,9 +109,13 @@ class ServiceRules:
         """*data_dir* is that of the agent."""
         self._names = NetworkNames(data_dir)
         self._applied: str | None = None
+        self._datagram_targets: frozenset[tuple[ListenAddress, str]] = frozenset()
 
-    async def apply(self, translations: Translations, node_ports: Collection[int]) -> None:
-        """Replace the rules at once; connections that exist continue.
+    async def apply(self, translations: Translations, node_ports: Relayed) -> None:
+        """Replace the rules at once; connections of TCP that exist continue.
+
+        Those of UDP have no end that a client notices: what it sends would still go to an endpoint
+        that is none any more.
 
         No pod reaches the relays of *node_ports*.
 
@@ -105,6 +127,10 @@ class ServiceRules:
             table = self._names.services_table
             await asyncio.to_thread(self._names.replace_table, table, content)
             self._applied = content
+        targets = _datagram_targets(translations)
+        for ip in sorted({ip for _, ip in self._datagram_targets - targets}):
+            await asyncio.to_thread(remove_datagram_flows, ip)
+        self._datagram_targets = targets
 
     def remove(self) -> None:
         """Remove the rules."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import re
 import socket
 from dataclasses import replace
@@ -14,13 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from ...kube.client.client import Client
-from ...kube.client.config import Credentials
+from ...kube.client.config import Credentials, load_credentials
 from ...kube.errors import ApiError, ConnectionLostError, UnauthorizedError
 from ...kube.private_files import read_private, write_private
 from ...machinery.x509 import key_pem, new_key, parse_key, public_key_hash
 from ...model import bootstrap_tokens
 from ...model.bootstrap_tokens import JoinToken
-from ...model.names import CONFIGMAPS
+from ...model.names import CONFIGMAPS, NODES
 from ...model.node_identity import CLIENT_SIGNER
 from ..agent.certificates import (
     CLIENT_FILE,
@@ -38,6 +39,9 @@ KEY_FILE = "kubelet-client.key"
 """The key of the first certificate, until that is stored: a killed command continues with it."""
 
 KUBECONFIG_FILE = "kubelet.kubeconfig"
+_CHECK_TIMEOUT = 5.0
+"""Seconds that a start waits for an API server to respond."""
+
 _CA_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 
 
@@ -58,6 +62,30 @@ def is_on_this_machine(server: str) -> bool:
         return local_address(server) == host_of(server)
     except OSError:  # There is no route to it.
         return False
+
+
+def claim_service_addresses(server: str) -> socket.socket:
+    """Return what reserves the addresses of Services of a cluster on this machine, until closed.
+
+    They are loopback addresses, at which the proxies of two nodes cannot both listen. An abstract
+    address of a Unix socket exists once in a network namespace, as they do, for all users and data
+    directories, and the kernel frees it with the process.
+
+    Raises:
+        JoinError: another node of the cluster has them.
+    """
+    digest = hashlib.blake2b(server.encode(), digest_size=8).hexdigest()
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0batholith-services-{digest}")
+    except OSError:
+        claim.close()
+        raise JoinError(
+            f"another node of {server} runs on this machine, and its proxy listens on the "
+            "addresses of Services: run several nodes on the first machine, or each in a network "
+            "namespace of its own"
+        ) from None
+    return claim
 
 
 def host_of(server: str) -> str:
@@ -100,6 +128,32 @@ def join(data: DataDir, token: JoinToken, node: str) -> Membership:
     write_private(data.node_json, msgspec.json.encode(membership))
     (data.pki / KEY_FILE).unlink(missing_ok=True)
     return membership
+
+
+def check_accepted(data: DataDir, config: Path, membership: Membership) -> None:
+    """Check that the API server accepts the certificate of a node, if the server responds.
+
+    If not, the machine may start nevertheless: its pods run on, and the agent waits for the server.
+
+    Raises:
+        JoinError: the node was revoked.
+    """
+    try:
+        asyncio.run(_read_node(load_credentials(str(config)), membership.node))
+    except UnauthorizedError:
+        raise JoinError(
+            f"{membership.server} refuses the certificate of node {membership.node}: it was "
+            f"revoked with `batholith nodes revoke`. If this machine may join again, delete "
+            f"{data.root}, and join with a new token and another --name"
+        ) from None
+    except (ApiError, ConnectionLostError, TimeoutError):
+        return
+
+
+async def _read_node(credentials: Credentials, node: str) -> None:
+    async with Client(credentials, user_agent="batholith-join") as client:
+        async with asyncio.timeout(_CHECK_TIMEOUT):
+            await client.get(NODES, node, view=dict)
 
 
 async def _pinned_ca(anonymous: Credentials, wanted: str) -> bytes:

@@ -6,12 +6,16 @@ from typing import NamedTuple
 
 from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
+from ....machinery.datagram_relay import DatagramRelay, Sessions
 from ....machinery.relay import Address, Relay, Side, abort_connections
-from ...network.node_namespace import listen_on_machine
+from ...network.node_namespace import bind_datagrams_on_machine, listen_on_machine
 from ..state.core_types import Pod
 
 RETRY_INTERVAL = 10.0
 """Seconds until a port that could not be listened on is tried again."""
+
+HOST_PORT_PROTOCOLS = ("TCP", "UDP")
+"""Protocols of the host ports that lead to pods."""
 
 _ANY = "0.0.0.0"
 RecordEvent = Callable[[Pod, str, str], None]
@@ -34,6 +38,7 @@ class HostPorts:
         self._record_event = record_event
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._connections: set[Side] = set()
+        self._sessions = Sessions(clock)
 
     def open(self, pod: Pod, ip: str) -> None:
         """Connect the host ports of *pod* to those at its address until `close`."""
@@ -54,13 +59,11 @@ class HostPorts:
 
     async def _serve(self, pod: Pod, port: HostPort) -> None:
         """Relay connections until cancelled; an address that is in use is tried again."""
-        if port.protocol != "TCP":
+        if port.protocol not in HOST_PORT_PROTOCOLS:
             self._warn(pod, port, f"the protocol {port.protocol} is not supported")
             return
-        relay = Relay(
-            port.address, clock=self._clock, opened=self._connections, listen=listen_on_machine
-        )
-        relay.targets = (port.target,)
+        relay = self._relay(port)
+        relay.retarget((port.target,))
         warned = False
         try:
             while True:
@@ -75,6 +78,15 @@ class HostPorts:
             await asyncio.get_running_loop().create_future()
         finally:
             await relay.abort()
+
+    def _relay(self, port: HostPort) -> Relay | DatagramRelay:
+        if port.protocol == "UDP":
+            return DatagramRelay(
+                port.address, sessions=self._sessions, listen=bind_datagrams_on_machine
+            )
+        return Relay(
+            port.address, clock=self._clock, opened=self._connections, listen=listen_on_machine
+        )
 
     def _warn(self, pod: Pod, port: HostPort, reason: str) -> None:
         host, number = port.address

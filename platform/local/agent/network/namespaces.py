@@ -12,7 +12,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +23,8 @@ from ...network.packet_rules import PREFIX, NetworkNames, run_program
 from .pod_rules import NO_RULES, PodRules, pods_table
 
 T = TypeVar("T")
+Sysctls = Sequence[tuple[str, str]]
+"""Paths below /proc/sys, and values."""
 
 _DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps namespaces."""
@@ -68,7 +70,7 @@ class HostNetwork:
         """Return that there is no namespace."""
         return ""
 
-    def set_up(self, uid: str, ip: str) -> None:
+    def set_up(self, uid: str, ip: str, sysctls: Sysctls = ()) -> None:
         """All loopback addresses exist."""
 
     def tear_down(self, uid: str) -> None:
@@ -127,8 +129,10 @@ class NamespaceNetwork:
         """Return the path of a pod's namespace."""
         return str(self._directory / f"{self._names.namespaces}{uid}")
 
-    def set_up(self, uid: str, ip: str) -> None:
+    def set_up(self, uid: str, ip: str, sysctls: Sysctls = ()) -> None:
         """Create the namespace of a pod with its address, unless it is complete.
+
+        *sysctls* are those of the pod.
 
         Raises:
             OSError: that is not possible.
@@ -156,7 +160,7 @@ route add default via {_GATEWAY} dev eth0
 neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 """
         self.enter(uid, lambda: _run_batch(inside))
-        self.enter(uid, _write_sysctls)
+        self.enter(uid, lambda: _write_sysctls(sysctls))
         # A pod cannot send with an address that is not routed to it.
         Path(f"/proc/sys/net/ipv4/conf/{link}/rp_filter").write_text("1")
         # Last: without it the set-up is not complete.
@@ -279,11 +283,18 @@ def _create_namespace(path: Path) -> None:
     _in_thread(create)
 
 
-def _write_sysctls() -> None:
-    """Set what container runtimes set: pods have no capabilities over their namespace."""
+def _write_sysctls(own: Sysctls) -> None:
+    """Set what container runtimes set, since pods have no capabilities over their namespace, and
+    what the pod asks for."""
     groups = f"{os.getegid()} {os.getegid()}" if is_entered() else "0 2147483647"
     for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", groups)):
         Path("/proc/sys/net/ipv4", name).write_text(value)
+    for path, value in own:
+        try:
+            Path("/proc/sys", path).write_text(value)
+        except OSError as error:
+            text = f"sysctl {path} cannot be {value!r}: {error.strerror}"
+            raise OSError(error.errno, text) from None
 
 
 def _in_namespace(path: str, work: Callable[[], T]) -> T:

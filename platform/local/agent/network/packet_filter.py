@@ -9,6 +9,7 @@ from ....kube.client.client import Client
 from ....kube.informer.informer import Informer
 from ....machinery.clock import Clock
 from ....model.names import NAMESPACES, NETWORKPOLICIES
+from ...network.packet_rules import remove_datagram_flows
 from ..state.core_types import MetadataOnly, Pod
 from .host_ports import host_ports
 from .namespaces import NamespaceNetwork
@@ -88,6 +89,9 @@ class PacketFilter:
             changes, rules = self._changes, self._rules()
             if rules != self._applied:
                 await asyncio.to_thread(self._network.apply, rules)
+            before = _datagram_targets(self._applied) if self._applied else set()
+            for ip in sorted(before - _datagram_targets(rules)):
+                await asyncio.to_thread(remove_datagram_flows, ip)
             self._applied, self._applied_changes = rules, changes
 
     def _rules(self) -> PodRules:
@@ -99,6 +103,11 @@ class PacketFilter:
         filtered = [_filtered(pod, ip) for pod, ip in pods]
         namespaces = {each.metadata.name: each.metadata.labels for each in self._namespaces}
         return PodRules(isolate(filtered, namespaces, self._policies, self._servers), ports)
+
+
+def _datagram_targets(rules: PodRules) -> set[str]:
+    """Return the addresses of the pods that have host ports of UDP."""
+    return {port.target[0] for port in rules.host_ports if port.protocol == "UDP"}
 
 
 def _filtered(pod: Pod, ip: str) -> FilteredPod:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import groupby
 
+from ....machinery.relay import Address
 from ....model.service_network import AddressRanges
-from ...network.packet_rules import LINK_PREFIX, NetworkNames
+from ...network.packet_rules import LINK_PREFIX, MARK_DATAGRAM_FLOWS, NetworkNames
 from ...network.resolvers import DNS_PORT
-from .host_ports import HostPort
+from .host_ports import HOST_PORT_PROTOCOLS, HostPort
 from .policies import ANYWHERE, LAST_PORT, Addresses, Allowed, Isolation, PortRange
 
 
@@ -53,10 +54,12 @@ def pods_table(names: NetworkNames, ranges: AddressRanges, rules: PodRules) -> s
         type filter hook input priority filter; policy accept;
         iifname {own} ip daddr {ranges.cluster_ips} ip daddr != {ranges.api_server_ip} \
 meta l4proto tcp reject with tcp reset
+        iifname {own} ip daddr {ranges.cluster_ips} meta l4proto {{ sctp, udp }} reject
 {_within(f"iifname {own} meta l4proto {{ tcp, udp }} th dport {DNS_PORT} ", egress)}\
     }}
     chain forward {{
         type filter hook forward priority filter; policy accept;
+        iifname {own} {MARK_DATAGRAM_FLOWS}
         ct state established,related accept
         iifname {own} ip saddr . ip daddr @to_itself accept
 {_within(f"iifname {own} ", egress)}\
@@ -143,16 +146,18 @@ def _merged(ports: Iterable[PortRange]) -> Iterator[tuple[int, int]]:
 
 def _redirections(own: str, ranges: AddressRanges, ports: Iterable[HostPort]) -> Iterator[str]:
     """Yield what lets pods reach host ports with their own address, instead of a relay's."""
-    seen = set[tuple[str, int]]()
+    seen = set[tuple[str, Address]]()
     for port in ports:
         (host, number), (ip, target) = port.address, port.target
-        if port.protocol != "TCP" or port.address in seen or not _is_ipv4(host):
+        key = port.protocol, port.address
+        if port.protocol not in HOST_PORT_PROTOCOLS or key in seen or not _is_ipv4(host):
             continue
-        seen.add(port.address)
+        seen.add(key)
         address = f"ip daddr != {ranges.cluster_ips} fib daddr type local"
         if not (found := IPv4Address(host)).is_unspecified:
             address = f"ip daddr {found}"
-        yield f"        iifname {own} {address} tcp dport {number} dnat to {ip}:{target}\n"
+        matched = f"{address} {port.protocol.lower()} dport {number}"
+        yield f"        iifname {own} {matched} dnat to {ip}:{target}\n"
 
 
 def _is_ipv4(text: str) -> bool:

@@ -28,6 +28,7 @@ from ..runtime.shim import boot_id
 from ..settings import AgentSettings
 from ..state import hosts
 from ..state.core_types import Pod, Service
+from ..state.sysctls import Namespace, sysctls_of
 from ..volumes.source_manager import SourceManager
 from ..volumes.volumes import VolumePaths
 from .client_commands import ClientCommands
@@ -232,6 +233,17 @@ class NodeContext:
     def namespace_of(self, pod: Pod) -> str:
         """Return the path of the pod's network namespace, empty if it uses the machine's."""
         return "" if pod.spec.host_network else self.network.path(pod.metadata.uid)
+
+    @property
+    def sets_ipc_sysctls(self) -> bool:
+        """Whether the IPC namespace of a container belongs to root, as its sysctls do."""
+        return self.isolation is IsolationLevel.UNSHARE and self.id_mode is not IdMode.OWN
+
+    def ignored_sysctls(self, pod: Pod) -> list[str]:
+        """Return the paths of the sysctls of a pod for which it has no namespace."""
+        found = [] if self.namespace_of(pod) else sysctls_of(pod, Namespace.NET)
+        found += [] if self.sets_ipc_sysctls else sysctls_of(pod, Namespace.IPC)
+        return [path for path, _ in found]
 
     def allocate_ids(self, pod: Pod) -> Ids:
         """Return the pod's user ids, a range allocated on the first call."""

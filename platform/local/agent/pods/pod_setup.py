@@ -22,6 +22,7 @@ from ..state.hosts import Peer
 from ..state.resizes import allocation_of
 from ..state.resolv_conf import resolv_conf
 from ..state.status import Accepted
+from ..state.sysctls import Namespace, sysctls_of
 from .node_context import NodeContext
 from .records import PodDir, PodRecord
 from .volume_manager import VOLUME_ERRORS, PodVolumeManager, PodVolumes, mount_retry_delay
@@ -29,6 +30,12 @@ from .volume_manager import VOLUME_ERRORS, PodVolumeManager, PodVolumes, mount_r
 _NO_SANDBOX_MESSAGE = (
     "No sandbox is available on this machine: volumes are below $BATHOLITH_ROOT, "
     "the hosts file is $BATHOLITH_HOSTS"
+)
+
+
+_IGNORED_SYSCTLS = (
+    "The sysctls {} have no effect: those of the network need `up --pod-network=namespaces`, and "
+    "those of IPC an agent that runs as root with user namespaces"
 )
 
 
@@ -135,12 +142,13 @@ class PodSetup:
         node.devices.claim(meta.uid, found)
 
     async def _set_up_network(self, ip: str) -> None:
-        uid, packet_filter = self._pod().metadata.uid, self._node.packet_filter
+        pod, packet_filter = self._pod(), self._node.packet_filter
+        sysctls = sysctls_of(pod, Namespace.NET)
         try:
             if packet_filter is not None:
                 packet_filter.mark_changed()
                 await packet_filter.apply()
-            await asyncio.to_thread(self._node.network.set_up, uid, ip)
+            await asyncio.to_thread(self._node.network.set_up, pod.metadata.uid, ip, sysctls)
         except OSError as error:
             raise _NetworkError(str(error)) from error
 
@@ -151,6 +159,9 @@ class PodSetup:
         known = self._pod_dir.read_record()
         if known is None:
             record = self._new_record(pod, ip, accepted)
+            if ignored := node.ignored_sysctls(pod):
+                text = _IGNORED_SYSCTLS.format(", ".join(ignored))
+                node.record_event(pod, "SysctlsIgnored", text, warning=True)
             if node.isolation is IsolationLevel.PLAIN:
                 node.record_event(pod, "NoSandbox", _NO_SANDBOX_MESSAGE)
         else:

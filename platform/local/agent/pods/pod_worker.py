@@ -36,6 +36,7 @@ from ..state.status import (
     StartFailed,
 )
 from . import recovery, volume_manager
+from .admission import Rejection
 from .container_worker import PodContext
 from .containers import PodContainers, failure_events
 from .node_context import NodeContext
@@ -48,7 +49,7 @@ from .storage_limits import EVICTED, GRACE_PERIOD
 log = logging.getLogger(__name__)
 
 REJECTED = "UnexpectedAdmissionError"
-"""The reason of a pod that the node cannot run."""
+"""The reason of a pod that the node could not prepare."""
 
 _PULL_TIMEOUT = 600.0
 """Seconds between checks of a pull."""
@@ -64,7 +65,9 @@ _MIN_WAIT = 0.01
 class PodWorker:
     """Runs one pod until it is terminated."""
 
-    def __init__(self, pod: Pod, node: NodeContext) -> None:
+    def __init__(self, pod: Pod, node: NodeContext, *, rejection: Rejection | None = None) -> None:
+        """With a *rejection*, the pod only fails."""
+        self.rejection = rejection
         self.state = PodState()
         self.pod_dir = PodDir.of(node.settings.data_dir, pod)
         self._resizer = PodResizer(
@@ -97,7 +100,7 @@ class PodWorker:
             self.pod_dir,
             pod=lambda: self.pod,
             on_change=self._wake.set,
-            on_rejected=self._reject,
+            on_rejected=lambda message: self._reject(Rejection(REJECTED, message)),
         )
         self._status_manager = PodStatusManager(
             node.client,
@@ -145,12 +148,13 @@ class PodWorker:
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
 
-    def _reject(self, message: str) -> None:
+    def _reject(self, rejection: Rejection) -> None:
         """Fail the pod: no container of it can run here."""
+        reason, message = rejection
+        self._context.record_event(reason, message)
         message = f"Pod was rejected: {message}"
-        self._context.record_event(REJECTED, message)
         self._enqueue(
-            PodTermination(at=self._time.now(), grace_period=0.0, reason=REJECTED, message=message)
+            PodTermination(at=self._time.now(), grace_period=0.0, reason=reason, message=message)
         )
 
     def evict(self, message: str) -> None:
@@ -202,6 +206,11 @@ class PodWorker:
         return pod.metadata.deletion_timestamp is not None and not self._confirmed
 
     @property
+    def is_terminated(self) -> bool:
+        """Whether no container runs any more, and none will start."""
+        return self._terminated
+
+    @property
     def is_finished(self) -> bool:
         """Whether the pod is terminated, and that is reported."""
         return self._finished
@@ -227,6 +236,8 @@ class PodWorker:
     async def _sync_loop(self) -> None:
         self._spawn(self._status_manager.run())
         self._recover()
+        if self.rejection is not None:
+            self._reject(self.rejection)
         self._terminate()
         while not self._finished:
             while self._events:
@@ -252,7 +263,10 @@ class PodWorker:
         if self.state == before:
             return
         if not self._deleted and not self._suspended:
-            self._status_manager.mark_dirty(promptly=self._is_ready())
+            if isinstance(event, Accepted | Prepared):
+                self._status_manager.mark_set_up()
+            else:
+                self._status_manager.mark_dirty(promptly=self._is_ready())
         self._publish_peer()
 
     def _publish_peer(self) -> None:

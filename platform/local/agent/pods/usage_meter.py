@@ -1,6 +1,6 @@
 """Usage of containers and of the node: rates of CPU time between two readings."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -65,6 +65,11 @@ class UsageMeter:
     def get(self, key: Key) -> Usage | None:
         """Return the usage between the last two readings; ``None`` if there was only one."""
         return self._usages.get(key)
+
+    def summaries(self, runs: Iterable[tuple[str, str]], *, uid: str) -> list[Json]:
+        """Return the usage of the containers of a pod that have one: names, and names of runs."""
+        found = ((name, self.get((uid, f"{name}/{run}"))) for name, run in runs)
+        return [{"name": name, **each.summary()} for name, each in found if each is not None]
 
     def keep_only(self, keys: Collection[Key]) -> None:
         """Forget the containers that have ended."""

@@ -151,6 +151,9 @@ class LaunchSpec:
     network: str = ""
     """Path of the network namespace of its pod; empty for that of the agent."""
 
+    sysctls: Sequence[tuple[str, str]] = ()
+    """Paths below /proc/sys, and values, for its IPC namespace, at the level `UNSHARE`."""
+
     joined: JoinedProcess | None = None
     """A process of another container of the pod whose pid namespace the container joins, at the
     level `UNSHARE`, with its own ids."""
@@ -223,6 +226,7 @@ class RunDir:
             "max_processes": spec.max_processes,
             "cgroup": spec.cgroup,
             "network": spec.network,
+            "sysctls": list(spec.sysctls),
             "resources": msgspec.to_builtins(spec.resources),
             "tmpfs_size": spec.tmpfs_size,
             "ids": {
@@ -246,6 +250,14 @@ class RunDir:
             writable = str(self.path / image_run.WRITABLE)
             content |= {"image": msgspec.to_builtins(spec.image), "writable": writable}
         shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
+        self._launch = _LaunchedCommand(
+            argv=tuple(spec.argv),
+            image=spec.image,
+            volume_images=spec.volume_images,
+            joined=spec.joined,
+            cgroup=spec.cgroup,
+            resources=spec.resources,
+        )
 
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim as a child of this process, which it outlives; return its process id.

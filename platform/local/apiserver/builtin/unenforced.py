@@ -12,7 +12,7 @@ from ....model import unscheduled_fields
 from ....model.names import Resource
 from ....model.service_network import HEADLESS, PodNetwork
 from ..kinds.groups import ADMISSION, FLOW_CONTROL, NETWORKING, STORAGE
-from .unenforced_pods import OPENED_BY_PROGRAM, unenforced_pod_fields
+from .unenforced_pods import NO_SYSCTLS, OPENED_BY_PROGRAM, unenforced_pod_fields
 
 Json = dict[str, Any]
 
@@ -96,9 +96,9 @@ def field_warnings(
     look = _FIELDS.get((resource.group, resource.kind))
     if look is None:
         return []
-    has_effect = (
-        (OPENED_BY_PROGRAM, _MAY_LACK_NAME_SERVER) if network is PodNetwork.NAMESPACES else ()
-    )
+    has_effect: tuple[str, ...] = ()
+    if network is PodNetwork.NAMESPACES:
+        has_effect = OPENED_BY_PROGRAM, NO_SYSCTLS, _MAY_LACK_NAME_SERVER
     return [_field_warning(*found) for found in look(obj) if found[1] not in has_effect]
 
 
@@ -198,8 +198,8 @@ def _service(obj: Json) -> Found:
     if kind == "ExternalName" or spec.get("clusterIP") == HEADLESS:
         return
     for index, port in enumerate(_list(spec.get("ports"))):
-        if _dict(port).get("protocol", "TCP") != "TCP":
-            why = "the Service proxy relays TCP only; use a headless Service (clusterIP None)"
+        if _dict(port).get("protocol") == "SCTP":
+            why = "the Service proxy has no SCTP; use a headless Service (clusterIP None)"
             yield f"spec.ports[{index}].protocol", why
 
 

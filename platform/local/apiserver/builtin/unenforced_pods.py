@@ -14,6 +14,11 @@ _PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
 OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
 """Not so where pods have a network namespace."""
 
+NO_SYSCTLS = "those of the network need `up --pod-network=namespaces`"
+"""Not so where pods have a network namespace."""
+
+_MAY_LACK_EFFECT = "may have no effect"
+
 _OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
@@ -41,7 +46,7 @@ class UnenforcedField(NamedTuple):
 
 
 _DRIVERS = (
-    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc",
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc",
     "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs",
     "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos",
     "vsphereVolume",
@@ -69,7 +74,7 @@ _POD = (
     UnenforcedField(
         "securityContext.supplementalGroupsPolicy", "a container has one user and one group"
     ),
-    UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
+    UnenforcedField("securityContext.sysctls", NO_SYSCTLS, effect=_MAY_LACK_EFFECT),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
     UnenforcedField(
         "volumes[*].emptyDir.medium", "the directory is on the disk of the machine", ("Memory",)
