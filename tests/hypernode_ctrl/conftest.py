@@ -1,21 +1,30 @@
 """Tests that run kopf in the process."""
 
-import gc
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+from support.polling import wait_for
 
 
 @pytest.fixture(autouse=True)
-def collected_connections() -> Iterator[None]:
-    """Collect the connections of kopf in the test that has opened them.
+async def no_open_sockets() -> AsyncIterator[None]:
+    """Wait until all sockets of the test are closed, without the garbage collector.
 
-    It does not wait until those with TLS are closed, and the garbage collector would report them in
-    another test.
+    kopf does not wait until its connections are closed, which takes TLS some iterations of the
+    loop: a process has them, but the loop of a test would end before.
     """
+    before = _open_sockets()
     yield
-    gc.collect()
+    await wait_for(lambda: _open_sockets() <= before, "the end of all connections")
+
+
+def _open_sockets() -> set[str]:
+    found = set()
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(os.readlink(each))
+        except FileNotFoundError:
+            continue  # the descriptor of the listing
+    return {each for each in found if each.startswith("socket:")}
