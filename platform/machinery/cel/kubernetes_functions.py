@@ -233,16 +233,16 @@ def _semver(text: str, normalize: bool = False) -> dict[str, Any]:
 
 def _normalized(text: str) -> str:
     """Return ``v1.02`` as ``1.2.0``: without prefix and leading zeros, with three numbers."""
-    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
-    if len(parts) < 3 and set("+-") & set(parts[-1]):
+    numbers = [_without_zeros(number) for number in text.removeprefix("v").split(".", 2)]
+    if len(numbers) < 3 and set("+-") & set(numbers[-1]):
         raise ValueError("short version cannot contain PreRelease/Build meta data")
-    return ".".join([*parts, "0", "0"][: max(3, len(parts))])
+    return ".".join([*numbers, "0", "0"][: max(3, len(numbers))])
 
 
-def _without_zeros(part: str) -> str:
-    if len(part) < 2:
-        return part
-    rest = part.lstrip("0")
+def _without_zeros(number: str) -> str:
+    if len(number) < 2:
+        return number
+    rest = number.lstrip("0")
     return rest if rest[:1].isdecimal() else f"0{rest}"
 
 

@@ -272,7 +272,7 @@ def _with_claims(obj: Json) -> Json:
     """Return the template with the volumes that its pods will have.
 
     The claims of a StatefulSet are volumes that containers may mount, and replace volumes of
-    the same name. They come first, as in kube-apiserver, whose errors count them.
+    the same name. As in kube-apiserver they are the first volumes, so that indexes in errors are the same.
     """
     spec = obj.get("spec", {})
     template: Json = spec.get("template", {})
