@@ -110,7 +110,7 @@ def _service_ports(container: Container) -> list[Json]:
     ports: dict[int, str] = {}
     for number, port in enumerate(container.ports):
         ports.setdefault(port.container_port, port.name or f"port-{number}")
-    if len(container.ports) == 1 and not container.ports[0].name:
+    if len(ports) == 1 and not any(port.name for port in container.ports):
         return [{"port": port} for port in ports]
     return [{"name": name, "port": port} for port, name in ports.items()]
 

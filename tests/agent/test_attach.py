@@ -312,7 +312,7 @@ async def test_client_receives_the_output_of_a_container_that_exits_with_unread_
     server.server.handle([listener])
     accepted = server.server.readable()[1]
     await wait_for(lambda: bool(select.select([accepted], [], [], 0)[0]))
-    server.server.send(attach.STDOUT, b"last words")
+    server.server.send(attach.STDOUT, b"the rest")
     server.server.close()
     assert (await serving)["status"] == "Success"
-    assert client.received == b"last words"
+    assert client.received == b"the rest"

@@ -269,7 +269,7 @@ async def test_a_revoked_node_is_refused_at_once_and_for_good(
         with pytest.raises(UnauthorizedError):
             await _user(client)
     assert (await first.server.request("GET", "/api/v1/nodes/second")).status == 404
-    for token in (None, await first.token()):  # of a restart, and of whoever tries to repair it
+    for token in (None, await first.token()):  # of a restart, also with a new token
         with pytest.raises(JoinError, match=f"second: it was revoked .* delete {data.root}, and"):
             await enter(data, token)
     with pytest.raises(JoinError, match="certificates of node second are revoked: choose another"):

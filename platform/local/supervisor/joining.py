@@ -133,7 +133,7 @@ def join(data: DataDir, token: JoinToken, node: str) -> Membership:
 def check_accepted(data: DataDir, config: Path, membership: Membership) -> None:
     """Check that the API server accepts the certificate of a node, if the server responds.
 
-    If not, the machine may start nevertheless: its pods run on, and the agent waits for the server.
+    Otherwise the machine can start: its pods run on, and the agent waits for the server.
 
     Raises:
         JoinError: the node was revoked.

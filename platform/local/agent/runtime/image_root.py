@@ -67,9 +67,9 @@ def open_layer_ids(launch: "Mapping[str, Any]") -> int:
 def _start_in_user_namespace() -> int:
     """Start a process that sleeps in a new user namespace; return its process id.
 
-    It shares the memory of this one, and has a stack of its own: it executes nothing but a function
-    of libc. The copy of this process that a fork makes would take ten times as long. If this
-    process is killed, it exits when it has slept.
+    It shares the memory of this one, and executes nothing but a function of libc, on another stack.
+    A fork would copy this process. If this process is killed, the other one exits when it has
+    slept.
 
     Raises:
         CannotStartError: the kernel does not permit it.
