@@ -1,7 +1,7 @@
 """Relays of UDP: one listening address, several endpoints, and a session for each client.
 
 A session is what the kernel's connection tracking is for a kube-proxy: the datagrams of one address
-and port go to one endpoint as long as there are some, and its responses come back.
+and port go to one endpoint as long as there are some, and its responses return.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ time, so that a client that uses ever new ports takes no more descriptors."""
 
 _MAX_DATAGRAM = 65535
 _BATCH = 64
-"""Datagrams that are relayed before other work has its turn."""
+"""Datagrams of a socket that are relayed before the loop runs other callbacks."""
 
 _CONTROL_SIZE = 128
 _IP_PKTINFO = 8
@@ -114,7 +114,7 @@ class _Session:
         self._relay.sessions.touch(self)
 
     def _check(self) -> None:
-        """End if no datagram has come for long enough."""
+        """End if the session was idle for long enough."""
         clock = self._relay.sessions.clock
         timeout = ANSWERED_TIMEOUT if self._answered else UNANSWERED_TIMEOUT
         left = self._used_at + timeout - clock.monotonic()
@@ -169,7 +169,7 @@ class DatagramRelay:
         """
         listening = self._listen(self.address)
         listening.setblocking(False)
-        # A response has to come from the address to which the client has sent.
+        # A response must have the address to which the client has sent.
         listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
         asyncio.get_running_loop().add_reader(listening, self._receive)
         self._socket = listening
