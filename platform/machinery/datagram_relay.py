@@ -42,6 +42,7 @@ class Sessions:
         self.clock = clock
         self._limit = limit
         self._used: OrderedDict[_Session, None] = OrderedDict()
+        self._sources: set[Address] = set()
 
     def __len__(self) -> int:
         return len(self._used)
@@ -49,6 +50,7 @@ class Sessions:
     def add(self, session: "_Session") -> None:
         """Add a session, and end the least recently used one if there are too many."""
         self._used[session] = None
+        self._sources.add(session.source)
         if len(self._used) > self._limit:
             next(iter(self._used)).close()
 
@@ -59,6 +61,14 @@ class Sessions:
     def remove(self, session: "_Session") -> None:
         """Forget a session that has ended."""
         self._used.pop(session, None)
+        self._sources.discard(session.source)
+
+    def is_source(self, client: Address) -> bool:
+        """Return whether *client* is a session itself: its endpoint is a relay.
+
+        A datagram that returns to a relay would be relayed without end.
+        """
+        return client in self._sources
 
 
 class _Session:
@@ -78,6 +88,7 @@ class _Session:
         try:
             self._socket.setblocking(False)
             self._socket.connect(target)  # so that only the endpoint can respond
+            self.source: Address = self._socket.getsockname()
         except BaseException:
             self._socket.close()
             raise
@@ -195,6 +206,8 @@ class DatagramRelay:
                 data, control, _, client = self._socket.recvmsg(_MAX_DATAGRAM, _CONTROL_SIZE)
             except OSError:  # there is none, or the socket has an error of an earlier response
                 return
+            if self.sessions.is_source(client):
+                continue
             session = self._session((client, _local_address(control)))
             if session is not None:
                 session.send(data)

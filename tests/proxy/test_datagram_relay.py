@@ -153,6 +153,20 @@ async def test_a_client_that_uses_ever_new_ports_takes_a_limited_number_of_socke
             assert source in {client for client, _ in found.relay._clients}
 
 
+async def test_a_datagram_does_not_circulate_between_relays() -> None:
+    """Users may write an endpoint that is the node port of its own Service."""
+    async with echo(POD_A) as (port, _), relaying() as found:
+        found.relay.retarget([found.address])
+        with client_of(found.address) as client:
+            client.send(b"x")
+            await wait_for(lambda: len(found.sessions) == 1)
+            async with relaying((POD_A, port)) as other:
+                with client_of(other.address) as further:
+                    for _ in range(5):  # before the response the loop has run all callbacks
+                        await ask(further)
+            assert len(found.sessions) == 1
+
+
 async def test_only_the_endpoint_responds_to_a_client() -> None:
     async with echo(POD_A) as (port, seen), relaying((POD_A, port)) as found:
         with client_of(found.address) as client:
