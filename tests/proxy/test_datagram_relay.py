@@ -154,7 +154,7 @@ async def test_a_client_that_uses_ever_new_ports_takes_a_limited_number_of_socke
 
 
 async def test_a_datagram_does_not_circulate_between_relays() -> None:
-    """Users may write an endpoint that is the node port of its own Service."""
+    """Users may write an endpoint that is a node port of the same Service."""
     async with echo(POD_A) as (port, _), relaying() as found:
         found.relay.retarget([found.address])
         with client_of(found.address) as client:
